@@ -1,0 +1,353 @@
+"""Lower bounds on step time, for many rows or plans at once, that need no solver.
+
+For a bottleneck time t a stage can host only so many layers: its time and its memory are both linear in layers and
+recomputed layers, so the most that fits is a closed form in t. The smallest t at which all stages together host the
+model bounds the slowest stage from below. Letting recomputed layers be fractions, and letting each stage choose its
+own recomputation, only makes the bound smaller, so it stays a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from cpsolver.cost.comm import fast_domain
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
+from cpsolver.decisions import forbidden_for, pinned_for
+from cpsolver.problem import Problem
+from cpsolver.schedule import peak_live_total
+from cpsolver.strategy import RecomputeKind
+
+_ROUNDS = 22  # halvings of the interval for the bottleneck time
+_SAFETY = 1.0 - 1e-9  # bounds are rounded down by this, against rounding in floating point
+_EDGES = (1.002, 1.008, 1.03, 1.12, np.inf)  # bottleneck times, relative to the smallest, that split a mixed bound
+KINDS: tuple[RecomputeKind, ...] = ("none", "selective", "block", "uniform")
+
+
+def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
+    """The kinds of recomputation that the pins and bans leave for a chip type."""
+    pinned = pinned_for(problem.spec.search.pin.recompute, chip)
+    banned = forbidden_for(problem.spec.search.forbid.recompute, chip)
+    return tuple(kind for kind in KINDS if (pinned is None or kind in pinned) and kind not in banned)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Coefficients of every stage of n rows with the same pp; arrays (n, pp) or (n, 1), seconds and bytes.
+
+    A stage of L layers, R of them recomputed, takes layer * L + recompute * R + fixed seconds and needs
+    states * L + live * (full * L - (full - checkpoint) * R) bytes of its room, `live` being the microbatches in
+    flight; its layers are a multiple of `least`, one or more in each chunk. `allowed` says which kinds of
+    recomputation each stage may use; `after_*` are the seconds that follow the pipeline.
+    """
+
+    layer: Floats
+    recompute: Floats
+    selective: Floats
+    fixed: Floats
+    room: Floats
+    states: Floats
+    live: Floats
+    full: Floats
+    kept_selective: Floats
+    checkpoint: Floats
+    least: Floats
+    after_layer: Floats
+    after_fixed: Floats
+    allowed: dict[RecomputeKind, Bools]
+
+    @cached_property
+    def _saved(self) -> Floats:
+        return self.live * (self.full - self.checkpoint)
+
+    @cached_property
+    def plain_most(self) -> Floats:
+        """Layers that fit without recomputation, not rounded."""
+        return self.room / (self.states + self.live * self.full)
+
+    @cached_property
+    def _block_most(self) -> Floats:
+        return (self.room - self.full) / (self.states + self.live * self.checkpoint)
+
+    @cached_property
+    def recompute_for_layer(self) -> Floats:
+        """Recomputed layers that one more layer costs once memory is full."""
+        return (self.states + self.live * self.full) / self._saved
+
+    @cached_property
+    def _bought(self) -> Floats:
+        return (self.room - self.full) / self._saved
+
+    @cached_property
+    def _uniform_most(self) -> Floats:
+        # Units of g layers keep live * checkpoint * L / g and work on g * full: with the best real g that is twice
+        # the root of the product.
+        root = np.sqrt(self.live * self.checkpoint * self.full)
+        reach = np.sqrt(root**2 + self.states * np.maximum(0.0, self.room)) - root
+        return np.asarray((reach / self.states) ** 2)
+
+    @cached_property
+    def _selective_most(self) -> Floats:
+        return self.room / (self.states + self.live * self.kept_selective)
+
+    def hosted(self, bottleneck: Floats) -> Floats:
+        """The most layers, whole ones, that each stage hosts within that time; -1 where not even its least fits."""
+        time = bottleneck[:, None] - self.fixed
+        plain = time / self.layer
+        both = (time + self.recompute * self._bought) / (self.layer + self.recompute * self.recompute_for_layer)
+        ways = {
+            "none": np.minimum(plain, self.plain_most),
+            "block": np.maximum(
+                np.minimum(plain, self.plain_most), np.minimum(np.minimum(plain, both), self._block_most)
+            ),
+            "uniform": np.minimum(time / (self.layer + self.recompute), self._uniform_most),
+            "selective": np.minimum(time / (self.layer + self.selective), self._selective_most),
+        }
+        best = np.full(time.shape, -1.0)
+        for kind, most in ways.items():
+            best = np.maximum(best, np.where(self.allowed[kind], most, -1.0))  # type: ignore[index]
+        whole = np.floor(np.minimum(best, 1e9) / self.least + 1e-6)
+        return np.where(whole >= 1, whole * self.least, -1.0)
+
+
+class Coefficients:
+    """The cost tables of all rows on all chip types, and stage coefficients for any choice of chips by position."""
+
+    def __init__(self, problem: Problem, rows: Candidates) -> None:
+        self.problem, self.rows = problem, rows
+        tables = [time_table(problem, supply, rows) for supply in problem.supplies]
+        self.time = {
+            field.name: np.stack([getattr(table, field.name) for table in tables]) for field in fields(TimeTable)
+        }
+        self.memory: MemoryTable = memory_table(problem, rows)
+        self.capacity = np.array([problem.capacity_bytes(supply.chip) for supply in problem.supplies])
+        self.domain = np.array([fast_domain(problem, supply.chip) for supply in problem.supplies])
+        kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
+        self.allowed = {kind: np.array([kind in some for some in kinds]) for kind in KINDS}
+
+    def links(self, row: Ints, chips: Ints, relaxed: bool) -> Floats:
+        """Seconds per microbatch that each stage spends on transfers, shape (n, pp) (see evaluate's account of it).
+
+        `relaxed` takes the faster of both kinds of link everywhere, so that neighbours may be any chips.
+        """
+        pp = chips.shape[1]
+        if pp == 1:
+            return np.zeros(chips.shape)
+        near, far = self.time["hop_near"][chips, row[:, None]], self.time["hop_far"][chips, row[:, None]]
+        vpp = self.rows.vpp[row][:, None].astype(np.float64)
+        if relaxed:
+            link = np.minimum(near, far)
+            forward, wrap = link[:, :-1], link[:, :1]
+        else:
+            forward, wrap = self._forward_links(row, chips, near, far)
+        share = np.where(vpp == 1, 1.0, 1.0 - self.problem.stack.pipeline_overlap_interleaved)
+        back = wrap * (vpp - 1)
+        into = np.concatenate([back, vpp * forward], axis=1)
+        out = np.concatenate([vpp * forward, back], axis=1)
+        return np.asarray(share * (into + out))
+
+    def _forward_links(self, row: Ints, chips: Ints, near: Floats, far: Floats) -> tuple[Floats, Floats]:
+        pp = chips.shape[1]
+        width = self.rows.stage_devices[row][:, None]
+        domain = self.domain[chips]
+        other = chips[:, :-1] != chips[:, 1:]
+        crossing = other | crosses_domain(np.arange(pp - 1)[None, :], width, domain[:, :-1])
+        forward = np.where(
+            crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:])
+        )
+        ends = chips[:, :1] != chips[:, -1:]
+        outside = ends | (pp * width > domain[:, -1:])
+        wrap = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
+        return forward, wrap
+
+    def stages(self, row: Ints, chips: Ints, relaxed: bool = False) -> Stages:
+        """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position."""
+        pp, at = chips.shape[1], row[:, None]
+        time = {name: values[chips, at] for name, values in self.time.items()}
+        first = (np.arange(pp) == 0)[None, :]
+        last = (np.arange(pp) == pp - 1)[None, :]
+        memory = self.memory
+        factor = 1.0 + memory.overhead
+        states = first * memory.first_states[at] + last * memory.last_states[at]
+        buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
+        return Stages(
+            layer=time["layer"],
+            recompute=time["recompute"],
+            selective=time["selective"],
+            fixed=self.links(row, chips, relaxed) + first * time["embedding"] + last * time["head"],
+            room=self.capacity[chips] - memory.fixed - states - factor * buffer,
+            states=memory.layer_states[at],
+            live=self._live(row, pp),
+            full=factor * memory.full[at],
+            kept_selective=factor * memory.selective[at],
+            checkpoint=factor * memory.checkpoint[at],
+            least=self.rows.vpp[at].astype(np.float64),
+            after_layer=time["sync_layer"] + time["update_layer"],
+            after_fixed=time["sync_stage"]
+            + first * (time["sync_first"] + time["update_first"])
+            + last * (time["sync_last"] + time["update_last"]),
+            allowed={kind: may[chips] for kind, may in self.allowed.items()},
+        )
+
+    def _live(self, row: Ints, pp: int) -> Floats:
+        """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
+        vpp, m = self.rows.vpp[row], np.minimum(self.rows.microbatches[row], 4 * pp)
+        pairs, back = np.unique(np.stack([vpp, m]), axis=1, return_inverse=True)
+        totals = [peak_live_total(pp, v, count) / v for v, count in pairs.T.tolist()]
+        return np.asarray(np.stack(totals)[back.ravel()])
+
+    def weights(self, row: Ints) -> tuple[Floats, Floats]:
+        """Step time = first * slowest stage + second * sum of stages + what follows."""
+        vpp = self.rows.vpp[row].astype(np.float64)
+        return self.rows.microbatches[row] - 1.0 / vpp, 1.0 / vpp
+
+
+def quick_bound(table: Coefficients) -> Floats:
+    """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored."""
+    problem, rows = table.problem, table.rows
+    layers = problem.model.layers
+    speed = np.zeros(len(rows))
+    left = rows.pp.astype(np.float64)
+    for index in np.argsort(table.time["layer"].min(axis=1, initial=np.inf), kind="stable"):
+        most = np.minimum(left, problem.supplies[index].limit // rows.stage_devices)
+        speed += most / table.time["layer"][index]
+        left -= most
+    slowest = layers / np.maximum(speed, 1e-300)
+    single = np.ceil(layers / rows.pp) * table.time["layer"].min(axis=0)
+    slowest = np.maximum(slowest, single)
+    ends = (table.time["embedding"] + table.time["head"]).min(axis=0)
+    first, second = table.weights(np.arange(len(rows)))
+    total = layers * table.time["layer"].min(axis=0) + ends
+    return np.asarray((first * slowest + second * total) * _SAFETY)
+
+
+def plan_bound(table: Coefficients, row: Ints, chips: Ints) -> Floats:
+    """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
+
+    Rows must have the same pp; shapes (n,) and (n, pp).
+    """
+    stages = table.stages(row, chips)
+    layers = table.problem.model.layers
+
+    def enough(bottleneck: Floats) -> Bools:
+        hosted = stages.hosted(bottleneck)
+        return np.asarray((hosted.min(axis=1) >= 0) & (hosted.sum(axis=1) >= layers))
+
+    slowest = _smallest(enough, stages, layers)
+    first, second = table.weights(row)
+    after = _after_bound(stages, layers)
+    with np.errstate(invalid="ignore"):
+        if len(table.problem.supplies) == 1:
+            total = second * _total_one_chip(stages, layers)
+            return np.where(np.isfinite(slowest), first * slowest + total + after, np.inf) * _SAFETY
+        best = np.full(len(row), np.inf)
+        start = slowest
+        for edge in _EDGES:
+            end = slowest * edge
+            total = second * _total_by_chip(stages, layers, end)
+            best = np.minimum(best, first * start + total)
+            start = end
+    return np.asarray(np.where(np.isfinite(slowest), best + after, np.inf) * _SAFETY)
+
+
+def mix_bound(table: Coefficients, row: Ints, counts: Ints) -> Floats:
+    """A bound for rows whose stages per chip type are at most (or exactly) `counts` (n, chips), in any order.
+
+    Every type stands where it fares best, whatever the others do. Rows must have the same pp.
+    """
+    pp = int(table.rows.pp[row[0]])
+    layers = table.problem.model.layers
+    each = [
+        table.stages(row, np.full((len(row), pp), index, dtype=np.int64), relaxed=True)
+        for index in range(counts.shape[1])
+    ]
+    place = np.arange(pp)[None, :]
+
+    def best_places(bottleneck: Floats) -> Floats:
+        columns = []
+        for index, stages in enumerate(each):
+            hosted = -np.sort(-stages.hosted(bottleneck), axis=1)
+            columns.append(np.where(place < counts[:, index : index + 1], hosted, -1.0))
+        return np.concatenate(columns, axis=1)
+
+    def enough(bottleneck: Floats) -> Bools:
+        top = -np.sort(-best_places(bottleneck), axis=1)[:, :pp]
+        return np.asarray((top[:, -1] >= 0) & (top.sum(axis=1) >= layers))
+
+    slowest = _smallest(enough, each[0], layers, each)
+    first, second = table.weights(row)
+    after = np.min([_after_least(stages) for stages in each], axis=0)
+    per_layer = np.array([stages.layer[:, 0] for stages in each])
+    ends = (table.time["embedding"] + table.time["head"])[:, row].min(axis=0)
+    links = np.min([stages.fixed[:, 1:-1].sum(axis=1) for stages in each], axis=0) if pp > 2 else 0.0
+    best = np.full(len(row), np.inf)
+    start = slowest
+    with np.errstate(invalid="ignore"):
+        for edge in _EDGES:
+            end = slowest * edge
+            hosts = np.maximum(best_places(np.where(np.isfinite(end), end, 1e9)), 0.0)
+            room = hosts.reshape(len(row), len(each), pp).sum(axis=2).T
+            total = _cheapest(per_layer, room, np.zeros_like(room), layers) + ends + links
+            best = np.minimum(best, first * start + second * total)
+            start = end
+    return np.where(np.isfinite(slowest), best + after, np.inf) * _SAFETY
+
+
+def _smallest(enough, stages: Stages, layers: int, others: list[Stages] | None = None) -> Floats:  # type: ignore[no-untyped-def]
+    """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
+    group = others or [stages]
+    fastest = np.min([(s.layer + 0 * s.fixed).min(axis=1) for s in group], axis=0)
+    high = np.max([((s.layer + s.recompute) * layers + s.fixed).max(axis=1) for s in group], axis=0)
+    low = fastest * layers / stages.fixed.shape[1] * _SAFETY
+    possible = enough(high)
+    near = np.minimum(high, low * 1.6)
+    high = np.where(enough(near), near, high)
+    for _ in range(_ROUNDS):
+        middle = 0.5 * (low + high)
+        good = enough(middle)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return np.where(possible, low, np.inf)
+
+
+def _after_least(stages: Stages) -> Floats:
+    return np.asarray((stages.least * stages.after_layer + stages.after_fixed).min(axis=1))
+
+
+def _after_bound(stages: Stages, layers: int) -> Floats:
+    """What follows the pipeline: at least the worst stage with its least layers, and at least the mean over stages."""
+    least = (stages.least * stages.after_layer + stages.after_fixed).max(axis=1)
+    mean = (layers * stages.after_layer.min(axis=1) + stages.after_fixed.sum(axis=1)) / stages.fixed.shape[1]
+    return np.maximum(least, mean)
+
+
+def _total_one_chip(stages: Stages, layers: int) -> Floats:
+    """The least sum of stage times on one chip type: what does not fit plainly has to be recomputed."""
+    selective = stages.allowed["selective"].any()
+    plain = stages.plain_most if not selective else np.maximum(stages.plain_most, stages._selective_most)
+    over = np.maximum(0.0, layers - np.maximum(plain, 0.0).sum(axis=1))
+    extra = over * np.minimum(1.0, stages.recompute_for_layer.min(axis=1)) * stages.recompute[:, 0]
+    return np.asarray(layers * stages.layer[:, 0] + extra + stages.fixed.sum(axis=1))
+
+
+def _total_by_chip(stages: Stages, layers: int, bottleneck: Floats) -> Floats:
+    """The least sum of stage times when no stage takes longer than that: the fastest stages filled first."""
+    hosted = np.maximum(stages.hosted(np.where(np.isfinite(bottleneck), bottleneck, 1e9)), 0.0)
+    least = np.broadcast_to(stages.least, hosted.shape)
+    total = _cheapest(stages.layer.T, hosted.T, least.T, layers)
+    return np.asarray(total + stages.fixed.sum(axis=1))
+
+
+def _cheapest(cost: Floats, room: Floats, least: Floats, layers: int) -> Floats:
+    """Least cost of placing `layers` over slots (k, n) of that room, at least `least` in each."""
+    order = np.argsort(cost, axis=0, kind="stable")
+    cost, room, least = (np.take_along_axis(a, order, axis=0) for a in (cost, room, least))
+    left = layers - least.sum(axis=0)
+    total = (cost * least).sum(axis=0)
+    for index in range(len(cost)):
+        taken = np.clip(np.minimum(room[index] - least[index], left), 0.0, None)
+        total = total + cost[index] * taken
+        left = left - taken
+    return np.asarray(total + np.maximum(left, 0.0) * cost[-1])

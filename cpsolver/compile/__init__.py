@@ -1,0 +1,1 @@
+"""Plans compiled into a CP-SAT model: data, variables, constraints, objective, model. OR-tools lives here only."""

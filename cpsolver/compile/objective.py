@@ -1,0 +1,47 @@
+"""The step time, linear once the degrees are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import lcm
+
+from ortools.sat.python import cp_model
+
+from cpsolver.compile.data import PlanData
+from cpsolver.compile.variables import Variables
+
+
+def step_time(model: cp_model.CpModel, plans: Sequence[PlanData], v: Variables) -> tuple[cp_model.LinearExprT, int]:
+    """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
+
+    Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage.
+    """
+    factor = lcm(*(plan.vpp for plan in plans))
+    for plan, pick in zip(plans, v.pick, strict=True):
+        for p in range(len(v.chunk)):
+            if p >= plan.pp:
+                model.add(v.stage_time[p] == 0).only_enforce_if(pick)
+                continue
+            seconds = _stage_time(plan, p, v)
+            model.add(v.stage_time[p] == seconds).only_enforce_if(pick)
+            follows = int(plan.after_layer[p]) * v.chunk[p] + int(plan.after_fixed[p])
+            model.add(v.after >= follows).only_enforce_if(pick)
+    for stage in v.stage_time:
+        model.add(v.slowest >= stage)
+    if len(plans) == 1:
+        return _objective(plans[0], v, factor), factor
+    total = model.new_int_var(0, cp_model.INT32_MAX * 2**20, "objective")
+    for plan, pick in zip(plans, v.pick, strict=True):
+        model.add(total >= _objective(plan, v, factor)).only_enforce_if(pick)
+    return total, factor
+
+
+def _stage_time(plan: PlanData, p: int, v: Variables) -> cp_model.LinearExprT:
+    extra = int(plan.repeat[p]) * v.repeats[p] + int(plan.selective[p]) * v.selected[p]
+    return int(plan.layer[p]) * v.chunk[p] + extra + int(plan.fixed[p])
+
+
+def _objective(plan: PlanData, v: Variables, factor: int) -> cp_model.LinearExprT:
+    share = factor // plan.vpp
+    total = sum(v.stage_time[p] for p in range(plan.pp))
+    return (plan.microbatches * factor - share) * v.slowest + share * total + factor * v.after

@@ -1,0 +1,72 @@
+"""The model's decision variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from cpsolver.compile.data import PlanData
+from cpsolver.problem import Problem
+
+DEGREES = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
+NO_CHIP = -1
+"""Value of a position's chip behind the last stage."""
+
+
+@dataclass(frozen=True)
+class Variables:
+    """All decisions. Lists over p run over pipeline positions, up to the longest pipeline of the plans.
+
+    `which` plan is taken and `pick[i]`, its literals; degrees and flags by name; `chip[p]`, index of the chip type;
+    `chunk[p]`, layers in each chunk; `layers[p]` = vpp * chunk; `repeats[p]`, recomputed layers in each chunk;
+    `selected[p]`, layers in each chunk whose attention core is recomputed; `option[i]`: for plan i, the index of the
+    recomputation option by chip type (or by position when every stage has its own); `slowest`, `stage_time[p]` and
+    `after` in integer steps of time.
+    """
+
+    which: cp_model.IntVar
+    pick: list[cp_model.IntVar]
+    degrees: dict[str, cp_model.IntVar]
+    chip: list[cp_model.IntVar]
+    chunk: list[cp_model.IntVar]
+    layers: list[cp_model.IntVar]
+    repeats: list[cp_model.IntVar]
+    selected: list[cp_model.IntVar]
+    option: list[dict[int, cp_model.IntVar]]
+    slowest: cp_model.IntVar
+    stage_time: list[cp_model.IntVar]
+    after: cp_model.IntVar
+
+
+def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], most: int) -> Variables:
+    """Declare them; `most` bounds every time, in integer steps."""
+    positions = range(max(plan.pp for plan in plans))
+    longest = max(plan.longest for plan in plans)
+    total = problem.model.layers
+    by_stage = problem.spec.search.recompute_scope == "stage"
+    degrees = {}
+    for index, name in enumerate(DEGREES):
+        values = [plan.degrees[index] for plan in plans]
+        degrees[name] = model.new_int_var(min(values), max(values), name)
+    option = []
+    for i, plan in enumerate(plans):
+        keys = [(p, plan.chips[p]) for p in range(plan.pp)] if by_stage else [(c, c) for c in plan.options]
+        option.append(
+            {key: model.new_int_var(0, len(plan.options[chip]) - 1, f"option_{i}_{key}") for key, chip in keys}
+        )
+    return Variables(
+        which=model.new_int_var(0, len(plans) - 1, "which"),
+        pick=[model.new_bool_var(f"pick_{i}") for i in range(len(plans))],
+        degrees=degrees,
+        chip=[model.new_int_var(NO_CHIP, len(problem.supplies) - 1, f"chip_{p}") for p in positions],
+        chunk=[model.new_int_var(0, longest, f"chunk_{p}") for p in positions],
+        layers=[model.new_int_var(0, total, f"layers_{p}") for p in positions],
+        repeats=[model.new_int_var(0, longest, f"repeats_{p}") for p in positions],
+        selected=[model.new_int_var(0, longest, f"selected_{p}") for p in positions],
+        option=option,
+        slowest=model.new_int_var(0, most, "slowest"),
+        stage_time=[model.new_int_var(0, most, f"stage_time_{p}") for p in positions],
+        after=model.new_int_var(0, most, "after"),
+    )

@@ -1,0 +1,233 @@
+"""What a user did wrong, said so that it can be mended: place, value, what is allowed, the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EXIT_PLAN = 0
+"""At least one plan was found."""
+EXIT_BAD_INPUT = 2
+"""The input is wrong; every problem found was listed."""
+EXIT_INFEASIBLE = 3
+"""It is proven that no plan exists."""
+EXIT_NO_PLAN_IN_TIME = 4
+"""The time limit passed before a first plan was found."""
+
+Path = tuple[str | int, ...]
+"""The keys and list indices that lead to a value, e.g. `("cluster", "num_gpus")`."""
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+_short.maxlevel = 3
+
+
+def shown(value: object) -> str:
+    """A value as a user would recognise it, shortened to some 60 characters; true and false as in YAML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _short.repr(value)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """A path as people write it: `search.pin.tp[1]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One problem in the input.
+
+    `where` is the dotted name of the value, `value` what was written (None: nothing to show), `message` what
+    is wrong, `allowed` what would be right, `nearest` the names most like the one written, best first. `line`
+    and `column` count from 1. `path` is `where` in parts; a document can turn it into a line and a column.
+    """
+
+    where: str
+    message: str
+    value: Any = None
+    allowed: str | None = None
+    nearest: tuple[str, ...] = ()
+    line: int | None = None
+    column: int | None = None
+    file: str | None = None
+    path: Path = ()
+
+    @property
+    def place(self) -> str:
+        """`file:line:column`, as far as it is known; empty when nothing is."""
+        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+
+    def __str__(self) -> str:
+        name = self.where + (f" = {shown(self.value)}" if self.value is not None and self.where else "")
+        head = " ".join(part for part in (self.place, name) if part)
+        text = f"{head}: {self.message}" if head else self.message
+        if self.allowed:
+            text += f" (allowed: {self.allowed})"
+        if self.nearest:
+            text += f"; did you mean {' or '.join(repr(name) for name in self.nearest)}?"
+        return text
+
+    def as_dict(self) -> dict[str, object]:
+        """The same for machines: plain values only, `value` as text."""
+        return {
+            "where": self.where,
+            "value": None if self.value is None else shown(self.value),
+            "message": self.message,
+            "allowed": self.allowed,
+            "nearest": list(self.nearest),
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+        }
+
+
+class InputError(Exception):
+    """The input is wrong. `troubles` lists every problem that was found, in the order of the file."""
+
+    exit_code = EXIT_BAD_INPUT
+
+    def __init__(self, troubles: Trouble | Iterable[Trouble]) -> None:
+        self.troubles: tuple[Trouble, ...] = (troubles,) if isinstance(troubles, Trouble) else tuple(troubles)
+        super().__init__(self.troubles)
+
+    def __str__(self) -> str:
+        return "\n".join(str(trouble) for trouble in self.troubles)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter not in "_- .")
+
+
+def nearest_names(name: object, candidates: Iterable[str], most: int = 2) -> tuple[str, ...]:
+    """The candidates most like `name`, best first, at most `most`; empty when none is close.
+
+    Upper and lower case, `_`, `-`, `.` and blanks make no difference.
+    """
+    if not isinstance(name, str) or not _plain(name):
+        return ()
+    by_plain: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_plain.setdefault(_plain(candidate), []).append(candidate)
+    if _plain(name) in by_plain:
+        return tuple(by_plain[_plain(name)][:most])
+    close = difflib.get_close_matches(_plain(name)[:100], by_plain, n=most, cutoff=0.6)
+    return tuple(candidate for plain in close for candidate in by_plain[plain])[:most]
+
+
+_BOUNDS = (
+    ("greater_than_equal", "ge", "at least"),
+    ("greater_than", "gt", "more than"),
+    ("less_than_equal", "le", "at most"),
+    ("less_than", "lt", "less than"),
+)
+_NOT_A = {
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "model_type": "must be a mapping of fields",
+    "model_attributes_type": "must be a mapping of fields",
+    "dict_type": "must be a mapping",
+    "mapping_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "too_short": "must name at least one value",
+    "string_too_short": "must not be empty",
+    "invalid_key": "is not text, and a field's name is",
+    "missing": "is required, and missing",
+    "extra_forbidden": "is not a known field",
+}
+
+
+def number(value: float | int) -> str:
+    """A number for people: thousands separated, `1,048,576`."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def _explain(kind: str, value: object, context: Mapping[str, Any], fallback: str) -> str:
+    """A validation error of pydantic, by its type, in plain words: what must be, and how the value is not."""
+    for name, key, words in _BOUNDS:
+        if kind == name and key in context:
+            return f"must be {words} {number(context[key])}"
+    if kind == "literal_error":
+        return "is not one of the choices"
+    if kind in ("int_type", "int_from_float", "int_parsing_size", "int_parsing"):
+        return "must be a whole number" + _what_it_is(value)
+    text = _NOT_A.get(kind, fallback)
+    return text + _what_it_is(value) if kind.endswith("_type") else text
+
+
+def _what_it_is(value: object) -> str:
+    if value is None:
+        return ", and nothing is given"
+    if isinstance(value, bool):
+        return ", not true or false"
+    if isinstance(value, str):
+        return ", not text"
+    if isinstance(value, float):
+        return ", written without a decimal point or exponent"
+    if isinstance(value, int):
+        return ", not a number"
+    if isinstance(value, Mapping):
+        return ", not a mapping"
+    return ", not a list" if isinstance(value, (list, tuple)) else ""
+
+
+FieldsAt = Callable[[Path], Mapping[str, Any]]
+"""The fields (pydantic's, by name) of the model that stands at a path; empty where none does."""
+
+
+def validation_trouble(detail: Mapping[str, Any], data: Any, fields_at: FieldsAt) -> Trouble:
+    """One of pydantic's error details as a Trouble; `data` is what was validated, as the user wrote it.
+
+    An error of type "rule" brings its own words: its context has `text`, `allowed` and maybe `nearest`.
+    """
+    loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    path, value = _as_written(loc, data)
+    allowed: str | None = _bounds(loc, fields_at)
+    nearest: tuple[str, ...] = ()
+    if kind == "missing":
+        path, value, allowed = (*path, loc[-1]), None, None
+    elif kind == "rule":
+        message, allowed, nearest = context["text"], context["allowed"], context.get("nearest", ())
+        return Trouble(dotted(path), message, value, allowed, nearest, path=path)
+    elif kind == "extra_forbidden":
+        fields = list(fields_at(loc[:-1]))
+        nearest = nearest_names(loc[-1], fields)
+        allowed = None if nearest else ", ".join(fields)
+    elif kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", context["expected"])
+        allowed, nearest = ", ".join(choices), nearest_names(value, choices)
+    message = _explain(kind, value, context, detail["msg"])
+    return Trouble(dotted(path), message, value, allowed, nearest, path=path)
+
+
+def _as_written(loc: Path, data: Any) -> tuple[Path, Any]:
+    """The path and value in the user's own data, without the steps that only a short form's long form has."""
+    path: list[str | int] = []
+    for part in loc:
+        listed = isinstance(data, (list, tuple)) and isinstance(part, int) and part < len(data)
+        if listed or (isinstance(data, Mapping) and part in data):
+            data = data[part]
+            path.append(part)
+    return tuple(path), data
+
+
+def _bounds(loc: Path, fields_at: FieldsAt) -> str | None:
+    """`1 to 1,048,576` for a number's field with two bounds."""
+    field = fields_at(loc[:-1]).get(str(loc[-1])) if loc else None
+    least = most = None
+    for rule in getattr(field, "metadata", ()):
+        least, most = getattr(rule, "ge", least), getattr(rule, "le", most)
+    return f"{number(least)} to {number(most)}" if least is not None and most is not None else None

@@ -1,0 +1,180 @@
+"""A spec with its names resolved: architecture, chips, stack and the derived sizes. No solver here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
+from cpsolver.errors import Path as KeyPath
+from cpsolver.spec import FILE_ENDINGS, ChipRequest, Spec
+from cpsolver.stack import Stack, load_stack
+from cpsolver.yaml_file import load_yaml
+from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
+from models_zoo import Architecture, UnknownModelError, load_architecture, unsupported_reasons
+
+
+@dataclass(frozen=True)
+class Supply:
+    """One chip type of the cluster and the most devices of it that a plan may use."""
+
+    chip: Chip
+    limit: int
+
+    @property
+    def name(self) -> str:
+        """The chip's name."""
+        return self.chip.name
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type."""
+
+    spec: Spec
+    model: Architecture
+    supplies: tuple[Supply, ...]
+    stack: Stack
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices that a plan uses, all of them."""
+        return self.spec.cluster.num_gpus
+
+    @property
+    def node(self) -> int:
+        """Devices in a node."""
+        return self.spec.cluster.gpus_per_node
+
+    @property
+    def batch(self) -> int:
+        """Sequences in one optimizer step."""
+        return self.spec.training.global_batch_size
+
+    @property
+    def sequence(self) -> int:
+        """Tokens in a sequence."""
+        return self.spec.training.sequence_length
+
+    @property
+    def mixed(self) -> bool:
+        """More than one chip type is on offer."""
+        return len(self.supplies) > 1
+
+    @property
+    def chip_names(self) -> tuple[str, ...]:
+        """Names of the chip types, in the spec's order."""
+        return tuple(supply.name for supply in self.supplies)
+
+    def supply(self, name: str) -> Supply:
+        """The supply of that chip name; raises KeyError."""
+        for supply in self.supplies:
+            if supply.name == name:
+                return supply
+        raise KeyError(name)
+
+    def capacity_bytes(self, chip: Chip) -> float:
+        """Device memory less the margin that the spec keeps free."""
+        return chip.memory_capacity_bytes * (1.0 - self.spec.cluster.memory_margin)
+
+
+def resolve(spec: Spec, base_dir: Path | None = None) -> Problem:
+    """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable."""
+    troubles: list[Trouble] = []
+    model = _attempt(troubles, lambda: _model(spec.model, base_dir))
+    stack = _attempt(troubles, lambda: load_stack(spec.stack))
+    supplies: list[Supply] = []
+    for name, request in spec.cluster.chips.items():
+        chip = _attempt(troubles, lambda: _chip(name, request, spec.training.precision, base_dir))  # noqa: B023
+        if chip is not None:
+            limit = spec.cluster.num_gpus if request.max is None else min(request.max, spec.cluster.num_gpus)
+            supplies.append(Supply(chip, limit))
+    names = [supply.name for supply in supplies]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
+    if troubles or model is None or stack is None:
+        raise InputError(tuple(troubles))
+    return Problem(spec, model, tuple(supplies), stack)
+
+
+def _attempt(troubles: list[Trouble], make: Any) -> Any:
+    try:
+        return make()
+    except InputError as error:
+        troubles.extend(error.troubles)
+        return None
+
+
+def _fields_from_file(text: str, base_dir: Path | None) -> Mapping[str, Any]:
+    path = Path(text)
+    return load_yaml(path if path.is_absolute() or base_dir is None else base_dir / path).data
+
+
+def _model(model: str | Mapping[str, Any], base_dir: Path | None) -> Architecture:
+    if isinstance(model, str) and not model.endswith(FILE_ENDINGS):
+        try:
+            found = load_architecture(model)
+        except UnknownModelError as error:
+            raise _unknown("model", model, error.nearest, "apss-cp models") from None
+    else:
+        fields = _fields_from_file(model, base_dir) if isinstance(model, str) else model
+        try:
+            found = Architecture.model_validate({"name": "custom", **dict(fields)})
+        except ValidationError as error:
+            raise _invalid(("model",), error, fields, Architecture) from None
+    reasons = unsupported_reasons(found)
+    if reasons:
+        message = f"not yet supported by the cost model: {', '.join(reasons)}"
+        raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
+    return found
+
+
+def _chip(name: str, request: ChipRequest, precision: Any, base_dir: Path | None) -> Chip:
+    path = ("cluster", "chips", name)
+    where = ".".join(path)
+    if request.spec is None and request.file is None:
+        try:
+            chip = load_chip(name)
+        except UnknownChipError as error:
+            raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
+    else:
+        fields = request.spec if request.file is None else _fields_from_file(request.file, base_dir)
+        try:
+            chip = complete_chip({**(fields or {}), "name": name})
+        except ValidationError as error:
+            raise _invalid(path, error, fields, Chip) from None
+    reasons = unusable_reasons(chip, precision)
+    if reasons:
+        raise InputError((Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path),))
+    return chip
+
+
+def _unknown(where: str, value: str, nearest: tuple[str, ...], listing: str, path: Any = None) -> InputError:
+    kind = "model" if where == "model" else "chip"
+    return InputError(
+        (
+            Trouble(
+                where,
+                f"unknown {kind}",
+                value=value,
+                allowed=f"a name that `{listing}` lists, or the {kind}'s own fields",
+                nearest=nearest,
+                path=path or (where,),
+            ),
+        )
+    )
+
+
+def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[BaseModel]) -> InputError:
+    """Pydantic's errors on a user's own model or chip, with the place in the spec before each."""
+
+    def fields_at(path: KeyPath) -> Mapping[str, Any]:
+        return {} if path else schema.model_fields
+
+    found = [validation_trouble(detail, fields, fields_at) for detail in error.errors()]
+    placed = [replace(trouble, path=(*where, *trouble.path)) for trouble in found]
+    return InputError(tuple(replace(trouble, where=dotted(trouble.path)) for trouble in placed))

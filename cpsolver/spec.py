@@ -1,0 +1,348 @@
+"""What the user asks for, as written: model, cluster, training, software stack and search.
+
+Names of models, chips and stacks stay names here; looking them up in the catalogues comes later. Bad input
+raises one InputError that lists every problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from cpsolver import decisions
+from cpsolver.decisions import MOST, Count, Decisions, Name
+from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
+from cpsolver.errors import Path as KeyPath
+from cpsolver.yaml_file import Document, load_yaml
+
+NO_LIMIT = -1
+"""In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
+FILE_ENDINGS = (".yaml", ".yml", ".json")
+"""A model whose text ends so is a file, not a catalogue name."""
+
+
+def _wrong(text: str, allowed: str | None = None) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{text}", {"text": text, "allowed": allowed})
+
+
+def _limit(value: Any) -> Any:
+    if value == NO_LIMIT and type(value) is int:
+        return None
+    if type(value) is int and not 1 <= value <= MOST:
+        raise _wrong(f"must be at least 1 and at most {MOST:,}", "-1 for no limit, or leave the chip out")
+    return value
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        return dict(value)
+    raise _wrong("must be a catalogue name, a file or a mapping of the model's fields")
+
+
+def _requests(value: Any) -> Any:
+    """Every short form of `chips` as a mapping name -> mapping."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        odd = [item for item in value if not isinstance(item, str)]
+        if odd:
+            raise _wrong("must list chip names as text (quote a name that looks like a number)")
+        if len(set(value)) < len(value):
+            raise _wrong("names a chip twice")
+        return {name: {} for name in value}
+    if not isinstance(value, Mapping):
+        raise _wrong("must be a mapping name -> number, a list of names or one name")
+    return {key: item if isinstance(item, Mapping) else {"max": item} for key, item in value.items()}
+
+
+_LIMIT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST}, {"const": NO_LIMIT}, {"type": "null"}]
+}
+_CHIP_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "max": {**_LIMIT_SCHEMA, "description": "at most this many devices; -1 or null: no limit of its own"},
+        "spec": {"type": ["object", "null"], "description": "the chip's fields, written here"},
+        "file": {"type": ["string", "null"], "description": "a file with the chip's fields"},
+    },
+}
+_CHIPS_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "uniqueItems": True},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"anyOf": [*_LIMIT_SCHEMA["anyOf"], _CHIP_SCHEMA]},
+        },
+    ]
+}
+_MODEL_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]
+}
+Number = Annotated[float, Field(strict=True)]
+_NOTHING = BeforeValidator(lambda value: {} if value is None else value)
+"""A section whose fields are all commented out is null: it has every default."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ChipRequest(_Part):
+    """How many devices of a chip type there are, and where its fields stand if not in the catalogue."""
+
+    max: Annotated[StrictInt | None, BeforeValidator(_limit)] = Field(
+        default=None, description="at most this many devices; None: no limit of its own"
+    )
+    spec: dict[str, Any] | None = Field(default=None, description="the chip's fields, written in the spec")
+    file: Name | None = Field(default=None, description="a file with the chip's fields")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ChipRequest:
+        if self.spec is not None and self.file is not None:
+            raise _wrong("has both spec and file: give one of them")
+        return self
+
+
+class Cluster(_Part):
+    """The devices: how many, how many in a node, of which types."""
+
+    num_gpus: Count = Field(description="devices that the training uses; a multiple of gpus_per_node")
+    gpus_per_node: Count = Field(default=8, description="devices in a node")
+    chips: Annotated[
+        dict[Name, ChipRequest],
+        BeforeValidator(_requests),
+        WithJsonSchema(_CHIPS_SCHEMA),
+        Field(min_length=1),
+    ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
+    memory_margin: Annotated[Number, Field(ge=0, le=0.5)] = Field(
+        default=0.04, description="share of each device's memory that the plan must leave free"
+    )
+
+
+class Training(_Part):
+    """What is trained in a step, and how the layers are computed."""
+
+    global_batch_size: Count = Field(description="sequences in one optimizer step")
+    sequence_length: Count = Field(description="tokens in a sequence")
+    precision: Literal["bf16", "fp16"] = Field(default="bf16", description="type of the matrix products")
+    dropout: StrictBool = Field(default=False, description="dropout is in use, and its masks are kept")
+    fused_kernels: StrictBool = Field(
+        default=True, description="fused norms, rotary embedding, bias and activation kernels"
+    )
+
+
+class Search(_Part):
+    """What to search for, how long, and where."""
+
+    top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
+    time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="seconds after which the best plans so far are returned; null: none"
+    )
+    layer_split: Literal["auto", "even_per_chip", "even"] = Field(
+        default="auto",
+        description="auto: any layers per stage; even_per_chip: equal in a chip type; even: equal everywhere",
+    )
+    recompute_scope: Literal["chip", "stage"] = Field(
+        default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
+    )
+    pin: Annotated[Decisions, _NOTHING] = Field(
+        default=Decisions(), description="decisions that the plan must take"
+    )
+    forbid: Annotated[Decisions, _NOTHING] = Field(
+        default=Decisions(), description="values that the plan must not take"
+    )
+
+
+class Spec(_Part):
+    """The whole request. Frozen, no unknown fields; `model_dump(mode="json")` parses to an equal spec."""
+
+    model: Annotated[str | dict[str, Any], PlainValidator(_model), WithJsonSchema(_MODEL_SCHEMA)] = Field(
+        description="a catalogue name, a .yaml or .json file, or the model's fields"
+    )
+    cluster: Cluster = Field(description="the devices")
+    training: Training = Field(description="batch, sequence and precision")
+    stack: Name = Field(default="megatron-core", description="name of the software-stack profile")
+    search: Annotated[Search, _NOTHING] = Field(default=Search(), description="what to search for")
+
+
+def load_spec(path: str | Path) -> Spec:
+    """The spec in a YAML or JSON file ("-": standard input); files that it names are relative to its folder.
+
+    Raises InputError with every problem: unreadable file, syntax, duplicate and unknown keys, wrong values.
+    """
+    base = None if str(path) == "-" else Path(path).parent
+    document = load_yaml(path, collect=True)
+    return parse_spec(document.data, document, base)
+
+
+def parse_spec(
+    data: Mapping[str, Any], document: Document | None = None, base_dir: Path | None = None
+) -> Spec:
+    """The spec in plain values; `document` gives lines and columns, `base_dir` the folder of files it names.
+
+    Raises InputError with every problem.
+    """
+    found = list(document.troubles) if document else []
+    spec: Spec | None = None
+    try:
+        spec = Spec.model_validate(data)
+        found += _cross_checks(spec)
+    except ValidationError as error:
+        found += _troubles(error.errors(include_url=False), data)
+        found += _checks_on_the_rest(data, [trouble.path for trouble in found])
+    except RecursionError:
+        found.append(Trouble("", "is nested too deeply"))
+    if found or spec is None:
+        raise InputError(document.in_order(found) if document else found)
+    return spec if base_dir is None else _with_files_in(spec, base_dir)
+
+
+def spec_json_schema() -> dict[str, Any]:
+    """The JSON Schema of what `load_spec` accepts, short forms included; every field has a description."""
+    schema = Spec.model_json_schema()
+    search = schema["$defs"]["Search"]["properties"]
+    spots = ((search, "pin", "Decisions"), (search, "forbid", "Decisions"))
+    for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
+        place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
+        place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
+
+
+def names_a_file(model: str) -> bool:
+    """Whether a model's text is a file (it ends in .yaml, .yml or .json) rather than a catalogue name."""
+    return model.lower().endswith(FILE_ENDINGS)
+
+
+def _with_files_in(spec: Spec, folder: Path) -> Spec:
+    """The spec with the files that it names found from `folder`."""
+    model = (
+        str(folder / spec.model) if isinstance(spec.model, str) and names_a_file(spec.model) else spec.model
+    )
+    chips = {
+        name: chip if chip.file is None else chip.model_copy(update={"file": str(folder / chip.file)})
+        for name, chip in spec.cluster.chips.items()
+    }
+    return spec.model_copy(
+        update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})}
+    )
+
+
+_PARTS: dict[KeyPath, type[BaseModel]] = {
+    (): Spec,
+    ("cluster",): Cluster,
+    ("training",): Training,
+    ("search",): Search,
+    ("search", "pin"): Decisions,
+    ("search", "forbid"): Decisions,
+}
+
+
+def _fields_at(path: KeyPath) -> Mapping[str, Any]:
+    part = ChipRequest if path[:2] == _CHIPS and len(path) == 3 else _PARTS.get(path)
+    return part.model_fields if part else {}
+
+
+def _troubles(details: Iterable[ErrorDetails], data: Any) -> Iterator[Trouble]:
+    for detail in details:
+        trouble = validation_trouble(detail, data, _fields_at)
+        if detail["type"] == "too_short" and trouble.value:
+            continue  # it is only short of the items that are listed as wrong
+        if detail["type"] == "extra_forbidden" and not trouble.nearest:
+            key = str(detail["loc"][-1])
+            homes = [dotted((*section, key)) for section in _PARTS if key in _fields_at(section)]
+            trouble = replace(trouble, nearest=tuple(homes), allowed=None if homes else trouble.allowed)
+        yield trouble
+
+
+def _node_size(spec: Spec) -> Iterator[Trouble]:
+    total, node = spec.cluster.num_gpus, spec.cluster.gpus_per_node
+    if total % node:
+        said = "" if "gpus_per_node" in spec.cluster.model_fields_set else " (the default)"
+        message = f"is not a multiple of cluster.gpus_per_node = {node}{said}: nodes are used whole"
+        below = total - total % node
+        allowed = f"{below:,} or {below + node:,}" if below else f"{node:,}"
+        yield Trouble(
+            "cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS
+        )
+
+
+def _enough_chips(spec: Spec) -> Iterator[Trouble]:
+    total, limits = spec.cluster.num_gpus, {name: chip.max for name, chip in spec.cluster.chips.items()}
+    have = sum(limit or 0 for limit in limits.values())
+    if None not in limits.values() and have < total:
+        each = ", ".join(f"{name}: {limit:,}" for name, limit in limits.items())
+        message = f"is more than cluster.chips has: {have:,} in all ({each})"
+        yield Trouble("cluster.num_gpus", message, total, f"at most {have:,}", path=_NUM_GPUS)
+
+
+def _known_chips(spec: Spec) -> Iterator[Trouble]:
+    chips = list(spec.cluster.chips)
+    yield from decisions.unknown_chips(spec.search.pin, "pin", chips)
+    yield from decisions.unknown_chips(spec.search.forbid, "forbid", chips)
+
+
+def _pins(spec: Spec) -> Iterator[Trouble]:
+    yield from decisions.contradictions(spec.search.pin, spec.search.forbid)
+    yield from decisions.pin_lengths(spec.search.pin)
+
+
+_NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
+_CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], ...] = (
+    (_node_size, (_NUM_GPUS, _NODE)),
+    (_enough_chips, (_NUM_GPUS, _CHIPS)),
+    (_known_chips, (_CHIPS,)),
+    (_pins, ()),
+)
+_STAND_INS = {"model": "-", "training": {"global_batch_size": 1, "sequence_length": 1}}
+
+
+def _cross_checks(spec: Spec, bad: Iterable[KeyPath] = ()) -> list[Trouble]:
+    """The checks none of whose fields is among the `bad`."""
+    found: list[Trouble] = []
+    for check, needs in _CHECKS:
+        if not any(need[: len(path)] == path[: len(need)] for need in needs for path in bad):
+            found += check(spec)
+    return found
+
+
+def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
+    """The cross-checks on what is sound in a spec with mistakes, so that all problems are listed at once."""
+    if () in bad or not isinstance(data, Mapping):
+        return []
+    cluster, search = data.get("cluster"), data.get("search")
+    rest: dict[str, Any] = {**_STAND_INS, "cluster": {}, "search": {}}
+    if isinstance(cluster, Mapping):
+        wrong = {path[:2] for path in bad}
+        rest["cluster"] = {key: item for key, item in cluster.items() if ("cluster", key) not in wrong}
+    rest["cluster"] = {"num_gpus": 1, "chips": "-", **rest["cluster"]}
+    for part in ("pin", "forbid"):
+        values = search.get(part) if isinstance(search, Mapping) else None
+        if isinstance(values, Mapping):
+            wrong = {path[:3] for path in bad}
+            kept = {key: item for key, item in values.items() if ("search", part, key) not in wrong}
+            rest["search"][part] = kept
+    try:
+        return _cross_checks(Spec.model_validate(rest), bad)
+    except ValidationError:
+        return []

@@ -1,0 +1,77 @@
+"""A plan as decisions only: degrees, flags, and groups of pipeline stages by chip type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RecomputeKind = Literal["none", "selective", "block", "uniform"]
+"""none; selective: attention's core; block: the first layers of each chunk; uniform: all layers, in units."""
+
+
+@dataclass(frozen=True)
+class StageGroup:
+    """Neighbouring pipeline stages on one chip type.
+
+    `layers` has one entry a stage. `recompute_layers` too: with block, the layers recomputed in each model chunk
+    of the stage; with uniform, the layers in one recomputed unit; otherwise 0.
+    """
+
+    chip: str
+    layers: tuple[int, ...]
+    recompute: RecomputeKind = "none"
+    recompute_layers: tuple[int, ...] = ()
+
+    @property
+    def num_stages(self) -> int:
+        """How many pipeline stages the group has."""
+        return len(self.layers)
+
+    @property
+    def stage_recompute_layers(self) -> tuple[int, ...]:
+        """`recompute_layers`, zeros where none are given."""
+        return self.recompute_layers or (0,) * len(self.layers)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """What a plan decides, and nothing that follows from it."""
+
+    tp: int
+    pp: int
+    dp: int
+    mbs: int
+    vpp: int
+    sequence_parallel: bool
+    distributed_optimizer: bool
+    flash_attention: bool
+    groups: tuple[StageGroup, ...]
+
+    @property
+    def stage_chips(self) -> tuple[str, ...]:
+        """Chip name of every stage."""
+        return tuple(group.chip for group in self.groups for _ in group.layers)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of every stage."""
+        return tuple(count for group in self.groups for count in group.layers)
+
+    @property
+    def recompute(self) -> tuple[RecomputeKind, ...]:
+        """Kind of recomputation of every stage."""
+        return tuple(group.recompute for group in self.groups for _ in group.layers)
+
+    @property
+    def recompute_layers(self) -> tuple[int, ...]:
+        """`StageGroup.recompute_layers` of every stage."""
+        return tuple(count for group in self.groups for count in group.stage_recompute_layers)
+
+    def microbatches(self, global_batch_size: int) -> int:
+        """Microbatches that each pipeline runs in one step."""
+        return global_batch_size // (self.mbs * self.dp)
+
+    def key(self) -> tuple[object, ...]:
+        """What makes two plans different ones: a degree, a flag, or which chip serves which stage."""
+        flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
+        return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips)

@@ -1,0 +1,253 @@
+"""What the catalogue knows of an accelerator: files in data-sheet units, `Chip`'s properties in SI."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+from hw_specs import units
+from hw_specs.errors import UnknownFigureError
+
+Confidence = Literal["verified", "secondary", "assumed"]
+Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
+Origin = Literal["chip", "vendor default", "default"]
+
+EFFICIENCY_NAMES = (
+    "gemm_bf16",
+    "gemm_fp16",
+    "gemm_fp8",
+    "attention_forward",
+    "attention_backward",
+    "memory",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "collective_half_payload_mib",
+    "collective_latency_us",
+    "network",
+    "network_latency_us",
+    "kernel_latency_us",
+)
+"""What a chip's `efficiency` holds after loading.
+
+gemm_*: large-matrix rate over the dense peak of that precision. attention_*: fused attention kernels over
+the bf16 peak. memory: element-wise kernels over memory bandwidth. all_reduce, all_gather, reduce_scatter,
+all_to_all: bus bandwidth of a group that fills a node, for an endless payload, over the one-way scale-up
+bandwidth (in-network reduction can lift all_reduce above 1). collective_half_payload_mib: payload that
+reaches half of that bandwidth. collective_latency_us: a tiny all-reduce over a node. network: over the line
+rate of the adapter. network_latency_us: one hop between nodes. kernel_latency_us: launch and drain of one
+kernel.
+"""
+
+_ABOVE_ONE = (
+    "collective_half_payload_mib",
+    "collective_latency_us",
+    "network_latency_us",
+    "kernel_latency_us",
+)
+_LARGEST_FRACTION = 1.25  # bus bandwidth counts a reduction in the switch as more than the wire carries
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PeakTflops(_Frozen):
+    """Dense peaks (no sparsity) of the matrix units in TFLOP/s; `None` = not supported or not published."""
+
+    bf16: PositiveFloat | None = None
+    fp16: PositiveFloat | None = None
+    fp8: PositiveFloat | None = None
+    fp4: PositiveFloat | None = None
+    tf32: PositiveFloat | None = None
+    fp32: PositiveFloat | None = None
+
+
+class VectorTflops(_Frozen):
+    """Peaks of the vector units in TFLOP/s."""
+
+    fp32: PositiveFloat | None = None
+    fp16: PositiveFloat | None = None
+
+
+class Memory(_Frozen):
+    """Device memory. `usable_gib` is what a framework sees as the device's total, in GiB."""
+
+    capacity_gb: PositiveFloat | None = None
+    usable_gib: PositiveFloat | None = None
+    usable_source: str | None = None
+    bandwidth_gb_s: PositiveFloat | None = None
+    kind: str | None = None
+
+
+class ScaleUp(_Frozen):
+    """The fast fabric between neighbours. Bandwidths are one way: per device, and for one pair of devices.
+
+    `domain_size` counts the devices that share the fabric; `spans_nodes` says that it reaches beyond one host
+    (rack-scale fabrics). In a mesh a pair has only its own link, so `peer_bandwidth_gb_s` is the smaller one.
+    """
+
+    kind: str | None = None
+    bandwidth_gb_s: PositiveFloat | None = None
+    peer_bandwidth_gb_s: PositiveFloat | None = None
+    domain_size: PositiveInt = 8
+    topology: Literal["switched", "mesh", "ring", "unknown"] = "unknown"
+    spans_nodes: bool = False
+    detail: str | None = None
+
+    @model_validator(mode="after")
+    def _pair_within_device(self) -> ScaleUp:
+        pair, device = self.peer_bandwidth_gb_s, self.bandwidth_gb_s
+        if pair is not None and device is not None and pair > device:
+            raise ValueError(f"peer_bandwidth_gb_s {pair} is more than bandwidth_gb_s {device}")
+        return self
+
+
+class ScaleOut(_Frozen):
+    """The network between nodes: line rate per device, one way, in Gb/s."""
+
+    bandwidth_gbit_s: PositiveFloat | None = None
+    detail: str | None = None
+    confidence: Confidence = "assumed"
+
+
+class HostLink(_Frozen):
+    """The PCIe link to the host; `bandwidth_gb_s` one way."""
+
+    pcie_generation: PositiveInt
+    lanes: PositiveInt = 16
+    bandwidth_gb_s: PositiveFloat
+    chip_to_chip: str | None = None
+
+
+class Efficiency(_Frozen):
+    """One measured or assumed figure of `EFFICIENCY_NAMES`, with where it comes from."""
+
+    value: PositiveFloat
+    confidence: Confidence
+    source: str = Field(min_length=1)
+    origin: Origin = "chip"
+
+
+class Chip(_Frozen):
+    """One accelerator. After loading, `efficiency` holds every name of `EFFICIENCY_NAMES`.
+
+    `compute_units` counts streaming multiprocessors, compute units or AI cores; `None` = not known.
+
+    Raises:
+        pydantic.ValidationError: with every problem found, each naming its field.
+    """
+
+    name: str = Field(min_length=1)
+    aliases: tuple[str, ...] = ()
+    vendor: str = "other"
+    status: str = "shipping"
+    compute_units: PositiveInt | None = None
+    compute_units_source: str | None = None
+    peak_tflops: PeakTflops
+    vector_tflops: VectorTflops = VectorTflops()
+    memory: Memory
+    scale_up: ScaleUp
+    scale_out: ScaleOut = ScaleOut()
+    host_link: HostLink | None = None
+    tdp_w: PositiveFloat | None = None
+    efficiency: dict[str, Efficiency] = Field(default_factory=dict)
+    sources: str = ""
+    confidence: Confidence = "assumed"
+    field_confidence: dict[str, str] = Field(default_factory=dict)
+    notes: str | None = None
+
+    @model_validator(mode="after")
+    def _known_efficiencies(self) -> Chip:
+        unknown = [name for name in self.efficiency if name not in EFFICIENCY_NAMES]
+        if unknown:
+            raise ValueError(f"unknown efficiency {', '.join(unknown)}; known: {', '.join(EFFICIENCY_NAMES)}")
+        for name, entry in self.efficiency.items():
+            if name not in _ABOVE_ONE and entry.value > _LARGEST_FRACTION:
+                raise ValueError(f"efficiency {name} is a fraction, not {entry.value}")
+        return self
+
+    def peak_flops(self, dtype: Dtype) -> float:
+        """Dense matrix peak in FLOP/s.
+
+        Raises:
+            UnknownFigureError: when the chip has no known peak in that precision.
+        """
+        return units.tflops_to_flops(self._known(getattr(self.peak_tflops, dtype), f"{dtype} peak"))
+
+    def efficiency_value(self, name: str) -> float:
+        """One figure of `EFFICIENCY_NAMES`, in the unit that its name says (fractions have none).
+
+        Raises:
+            UnknownFigureError: when the chip has no such figure (a loaded chip has them all).
+        """
+        entry = self.efficiency.get(name)
+        return self._known(None if entry is None else entry.value, f"efficiency {name}")
+
+    @property
+    def memory_capacity_bytes(self) -> float:
+        """What the framework can see: `usable_gib` where known, else the nominal capacity."""
+        if self.memory.usable_gib is not None:
+            return units.gib_to_bytes(self.memory.usable_gib)
+        return units.gb_to_bytes(self._known(self.memory.capacity_gb, "memory capacity"))
+
+    @property
+    def memory_bandwidth_bytes_s(self) -> float:
+        """Peak device-memory bandwidth in bytes/s."""
+        return units.gb_s_to_bytes_s(self._known(self.memory.bandwidth_gb_s, "memory bandwidth"))
+
+    @property
+    def scale_up_bandwidth_bytes_s(self) -> float:
+        """One way, all links of one device together, in bytes/s."""
+        return units.gb_s_to_bytes_s(self._known(self.scale_up.bandwidth_gb_s, "scale-up bandwidth"))
+
+    @property
+    def peer_bandwidth_bytes_s(self) -> float:
+        """One way between one pair of devices, in bytes/s (the device's own where none is known)."""
+        if self.scale_up.peer_bandwidth_gb_s is None:
+            return self.scale_up_bandwidth_bytes_s
+        return units.gb_s_to_bytes_s(self.scale_up.peer_bandwidth_gb_s)
+
+    @property
+    def scale_out_bandwidth_bytes_s(self) -> float:
+        """Line rate of the network per device, one way, in bytes/s."""
+        return units.gbit_s_to_bytes_s(self._known(self.scale_out.bandwidth_gbit_s, "network bandwidth"))
+
+    @property
+    def collective_half_payload_bytes(self) -> float:
+        """Payload in bytes at which a collective inside a node reaches half its bandwidth."""
+        return units.mib_to_bytes(self.efficiency_value("collective_half_payload_mib"))
+
+    @property
+    def collective_latency_s(self) -> float:
+        """Seconds of a tiny all-reduce over one node."""
+        return units.microseconds_to_seconds(self.efficiency_value("collective_latency_us"))
+
+    @property
+    def network_latency_s(self) -> float:
+        """Seconds of one hop between nodes."""
+        return units.microseconds_to_seconds(self.efficiency_value("network_latency_us"))
+
+    @property
+    def kernel_latency_s(self) -> float:
+        """Seconds that each kernel costs whatever its size."""
+        return units.microseconds_to_seconds(self.efficiency_value("kernel_latency_us"))
+
+    def _known(self, value: Any, figure: str) -> float:
+        if value is None:
+            raise UnknownFigureError(self.name, figure)
+        return float(value)
+
+
+def unusable_reasons(chip: Chip, dtype: Dtype = "bf16") -> tuple[str, ...]:
+    """Why no plan can be made for this chip in this precision; empty when one can."""
+    figures = {
+        f"no {dtype} matrix peak is known": getattr(chip.peak_tflops, dtype),
+        "no memory capacity is known": chip.memory.usable_gib or chip.memory.capacity_gb,
+        "no memory bandwidth is known": chip.memory.bandwidth_gb_s,
+        "no scale-up bandwidth is known": chip.scale_up.bandwidth_gb_s,
+        "no network (scale-out) bandwidth is known": chip.scale_out.bandwidth_gbit_s,
+    }
+    return tuple(reason for reason, value in figures.items() if value is None)

@@ -1,0 +1,31 @@
+"""Architecture catalogue: models with their sources, exact parameter counts, and what can be planned."""
+
+from models_zoo.catalogue import architecture_names, list_architectures, load_architecture
+from models_zoo.errors import UnknownModelError
+from models_zoo.params import (
+    LayerParameters,
+    active_parameters,
+    embedding_parameters,
+    final_norm_parameters,
+    head_parameters,
+    layer_parameters,
+    total_parameters,
+)
+from models_zoo.schema import Architecture
+from models_zoo.support import unsupported_reasons
+
+__all__ = [
+    "Architecture",
+    "LayerParameters",
+    "UnknownModelError",
+    "active_parameters",
+    "architecture_names",
+    "embedding_parameters",
+    "final_norm_parameters",
+    "head_parameters",
+    "layer_parameters",
+    "list_architectures",
+    "load_architecture",
+    "total_parameters",
+    "unsupported_reasons",
+]

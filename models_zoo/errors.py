@@ -1,0 +1,16 @@
+"""What goes wrong when a model is looked up."""
+
+from __future__ import annotations
+
+
+class UnknownModelError(KeyError):
+    """No model of that name or alias; `nearest` holds the closest names, best first."""
+
+    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        return f"no model named {self.name!r} in the catalogue.{hint}"

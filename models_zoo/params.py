@@ -1,0 +1,208 @@
+"""Exact parameter counts from an architecture, as integers. Multi-token prediction is left out.
+
+Legend: h hidden, a heads, g kv_heads, d head_dim, f a feed-forward width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models_zoo.mixers import linear_attention_parameters, mamba_parameters
+from models_zoo.schema import Architecture, Moe
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """One layer's parameters by part; `experts`: all routed, `active_experts`: those one token visits."""
+
+    attention_qkv: int = 0
+    attention_out: int = 0
+    attention_norms: int = 0
+    mixer: int = 0
+    mlp: int = 0
+    norms: int = 0
+    router: int = 0
+    experts: int = 0
+    active_experts: int = 0
+    shared_experts: int = 0
+
+    @property
+    def attention(self) -> int:
+        """Everything in the attention block, its inner norms too."""
+        return self.attention_qkv + self.attention_out + self.attention_norms
+
+    @property
+    def total(self) -> int:
+        """All parameters of the layer."""
+        return self._outside_experts + self.experts
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token uses."""
+        return self._outside_experts + self.active_experts
+
+    @property
+    def _outside_experts(self) -> int:
+        return self.attention + self.mixer + self.mlp + self.norms + self.router + self.shared_experts
+
+
+def layer_parameters(arch: Architecture, layer_index: int = 0) -> LayerParameters:
+    """Parameters of one layer (counted from 0), by part.
+
+    Raises:
+        IndexError: when the model has no such layer.
+    """
+    if not 0 <= layer_index < arch.layers:
+        raise IndexError(f"{arch.name} has layers 0..{arch.layers - 1}, not {layer_index}")
+    mixer = arch.mixer(layer_index)
+    qkv, out, inner_norms = _attention(arch, layer_index) if mixer == "attention" else (0, 0, 0)
+    experts = arch.has_experts(layer_index)
+    router, all_experts, active, shared = _experts(arch, arch.moe) if experts and arch.moe else (0, 0, 0, 0)
+    one_mixer_per_layer = arch.layer_pattern is not None
+    dense = not experts and not one_mixer_per_layer
+    return LayerParameters(
+        attention_qkv=qkv,
+        attention_out=out,
+        attention_norms=inner_norms,
+        mixer=_other_mixer(arch, mixer),
+        mlp=_mlp(arch, arch.hidden, arch.ffn) if dense else 0,
+        norms=(1 if one_mixer_per_layer else arch.norms_per_layer) * _norm(arch),
+        router=router,
+        experts=all_experts,
+        active_experts=active,
+        shared_experts=shared,
+    )
+
+
+def embedding_parameters(arch: Architecture) -> int:
+    """Word embeddings, learned positions and the norm after them, where the model has these."""
+    words = arch.vocab * arch.hidden
+    rows = (arch.max_positions or 0) + arch.position_offset if arch.position == "learned" else 0
+    return words + rows * arch.hidden + (_norm(arch) if arch.embedding_norm else 0)
+
+
+def head_parameters(arch: Architecture) -> int:
+    """The output projection; 0 when it is the word embedding itself."""
+    return 0 if arch.tied_embeddings else arch.vocab * arch.hidden
+
+
+def final_norm_parameters(arch: Architecture) -> int:
+    """The norm after the last layer."""
+    return _norm(arch)
+
+
+def total_parameters(arch: Architecture) -> int:
+    """All parameters, without multi-token prediction layers."""
+    return _outside_layers(arch) + sum(layer_parameters(arch, index).total for index in range(arch.layers))
+
+
+def active_parameters(arch: Architecture) -> int:
+    """Parameters that one token uses: embeddings and head included, only the experts it visits."""
+    return _outside_layers(arch) + sum(layer_parameters(arch, index).active for index in range(arch.layers))
+
+
+def _outside_layers(arch: Architecture) -> int:
+    return embedding_parameters(arch) + head_parameters(arch) + final_norm_parameters(arch)
+
+
+def _norm(arch: Architecture) -> int:
+    return arch.hidden * (2 if arch.norm_bias else 1)
+
+
+def _linear(inputs: int, outputs: int, bias: bool) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def _mlp(arch: Architecture, width: int, ffn: int) -> int:
+    up = _linear(width, ffn, arch.bias_mlp) * (2 if arch.gated_mlp else 1)
+    return up + _linear(ffn, width, arch.bias_mlp)
+
+
+def _other_mixer(arch: Architecture, mixer: str) -> int:
+    if mixer == "linear" and arch.linear_attention is not None:
+        return linear_attention_parameters(arch.linear_attention, arch.hidden)
+    if mixer == "mamba" and arch.mamba is not None:
+        return mamba_parameters(arch.mamba, arch.hidden)
+    return 0
+
+
+def _attention(arch: Architecture, layer_index: int) -> tuple[int, int, int]:
+    """Input projections, output projection and inner norms (with sinks) of one attention block."""
+    kinds = {"mla": _latent_attention, "csa": _compressed_attention}
+    qkv, out, norms = kinds.get(arch.attention.kind, _grouped_attention)(arch, layer_index)
+    sinks = arch.heads if arch.attention.sinks else 0
+    return qkv, out, norms + sinks
+
+
+def _grouped_attention(arch: Architecture, layer_index: int) -> tuple[int, int, int]:
+    """Multi-head, grouped-query and multi-query attention: q is h·a·d, k and v h·g·d each, out a·d·h."""
+    attention = arch.attention
+    global_layer = attention.sliding_window is not None and arch.attends_fully(layer_index)
+    head_dim = attention.global_head_dim if global_layer and attention.global_head_dim else arch.head_dim
+    kv_heads = attention.global_kv_heads if global_layer and attention.global_kv_heads else arch.kv_heads
+    shared = global_layer and attention.global_shared_kv
+    queries = arch.heads * head_dim * (2 if attention.output_gate else 1)
+    keys_values = kv_heads * head_dim * (1 if shared else 2)
+    qkv = _linear(arch.hidden, queries + keys_values, arch.bias_qkv)
+    out = _linear(arch.heads * head_dim, arch.hidden, arch.bias_attention_out)
+    norms = {"head": 2 * head_dim, "layer": (arch.heads + kv_heads) * head_dim}
+    return qkv, out, norms.get(attention.qk_norm or "", 0)
+
+
+def _latent_attention(arch: Architecture, _layer_index: int) -> tuple[int, int, int]:
+    """Multi-head latent attention: q and kv pass through low-rank widths that carry a norm each."""
+    attention = arch.attention
+    kv_lora, nope = attention.kv_lora or 0, attention.qk_nope or 0
+    rope, v_head = attention.qk_rope or 0, attention.v_head or 0
+    queries, query_norm = _low_rank_queries(arch, arch.heads * (nope + rope))
+    keys_values = arch.hidden * (kv_lora + rope) + kv_lora * arch.heads * (nope + v_head)
+    out_width = arch.heads * v_head
+    gate = arch.hidden * out_width if attention.output_gate else 0
+    return queries + keys_values + gate + _indexer(arch), out_width * arch.hidden, query_norm + kv_lora
+
+
+def _compressed_attention(arch: Architecture, layer_index: int) -> tuple[int, int, int]:
+    """Compressed sparse attention: low-rank queries, one shared kv head, low-rank output by groups of heads.
+
+    Every other layer scores keys. The KV compressors, which also project the scorer's keys, are not counted.
+    """
+    attention = arch.attention
+    o_lora, groups = attention.o_lora or 0, attention.o_groups or 0
+    width = arch.heads * arch.head_dim
+    queries, query_norm = _low_rank_queries(arch, width)
+    out = width * o_lora + groups * o_lora * arch.hidden
+    scorer = _indexer_queries(arch) if layer_index % 2 == 1 else 0
+    return queries + arch.hidden * arch.head_dim + scorer, out, query_norm + arch.head_dim
+
+
+def _low_rank_queries(arch: Architecture, outputs: int) -> tuple[int, int]:
+    rank = arch.attention.q_lora
+    if rank is None:
+        return arch.hidden * outputs, 0
+    return arch.hidden * rank + rank * outputs, rank
+
+
+def _indexer(arch: Architecture) -> int:
+    """The scorer of sparse attention: queries, head weights, key projection, key norm with bias."""
+    indexer = arch.attention.indexer
+    if indexer is None:
+        return 0
+    return _indexer_queries(arch) + arch.hidden * indexer.dim + 2 * indexer.dim
+
+
+def _indexer_queries(arch: Architecture) -> int:
+    """Queries of the scorer and one weight a head."""
+    indexer = arch.attention.indexer
+    if indexer is None:
+        return 0
+    return (arch.attention.q_lora or arch.hidden) * indexer.heads * indexer.dim + arch.hidden * indexer.heads
+
+
+def _experts(arch: Architecture, moe: Moe) -> tuple[int, int, int, int]:
+    """Router (and latent projections), all routed experts, those one token visits, shared experts."""
+    expert = _mlp(arch, moe.latent or arch.hidden, moe.expert_ffn)
+    shared = _mlp(arch, arch.hidden, moe.shared_ffn or moe.expert_ffn) * moe.shared_experts
+    gate = arch.hidden if moe.shared_gate else 0
+    router = _linear(arch.hidden, moe.experts, moe.router_bias)
+    latent = 2 * arch.hidden * moe.latent if moe.latent else 0
+    return router + latent, moe.experts * expert, moe.top_k * expert, shared + gate

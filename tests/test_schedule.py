@@ -1,0 +1,283 @@
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpsolver import schedule
+from cpsolver.schedule import (
+    Timeline,
+    closed_form_s,
+    lower_bound_s,
+    peak_live_chunks,
+    peak_live_total,
+    simulate,
+    stage_order,
+)
+
+# Peaks measured by driving Megatron's own schedule functions: (pp, vpp, m) -> chunks in flight by stage.
+MEASURED = {
+    (4, 1, 8): [4, 3, 2, 1],
+    (4, 1, 2): [2, 2, 2, 1],
+    (4, 2, 8): [11, 9, 7, 5],
+    (4, 4, 8): [19, 17, 15, 13],
+    (4, 2, 4): [8, 8, 7, 5],
+}
+
+
+@st.composite
+def sizes(draw: st.DrawFn, max_pp: int = 6) -> tuple[int, int, int]:
+    vpp = draw(st.integers(1, 4))
+    pp = draw(st.integers(1 if vpp == 1 else 2, max_pp))
+    m = draw(st.integers(1, 5 * pp)) if vpp == 1 else pp * draw(st.integers(1, 5))
+    return pp, vpp, m
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int, np.ndarray]:
+    pp, vpp, m = draw(sizes())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    # Whole seconds, zero among them, so that sums are exact.
+    forward, backward = rng.integers(0, 50, (2, pp, vpp)).astype(float)
+    return forward, backward, m, rng.integers(0, 20, pp).astype(float)
+
+
+def replay(pp: int, stage: int, vpp: int, m: int) -> np.ndarray:
+    """Live activations per chunk after the start of every event, shape (2 * vpp * m, vpp)."""
+    live, seen = np.zeros(vpp, dtype=int), []
+    for kind, _, chunk in stage_order(pp, stage, vpp, m):
+        if kind == "F":
+            live[chunk] += 1
+            seen.append(live.copy())
+        else:
+            seen.append(live.copy())
+            live[chunk] -= 1
+    assert not live.any()
+    return np.array(seen)
+
+
+def test_1f1b_order() -> None:
+    names = ["".join(f"{kind}{b}" for kind, b, _ in stage_order(3, s, 1, 4)) for s in range(3)]
+    assert names == ["F0F1F2B0F3B1B2B3", "F0F1B0F2B1F3B2B3", "F0B0F1B1F2B2F3B3"]
+
+
+def test_interleaved_order() -> None:
+    order = stage_order(2, 1, 2, 4)
+    forwards = [(b, c) for kind, b, c in order if kind == "F"]
+    backwards = [(b, c) for kind, b, c in order if kind == "B"]
+    assert forwards == [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]
+    assert backwards == [(0, 1), (1, 1), (0, 0), (1, 0), (2, 1), (3, 1), (2, 0), (3, 0)]
+    assert "".join(kind for kind, _, _ in order) == "FF" + "FB" * 6 + "BB"
+    assert "".join(kind for kind, _, _ in stage_order(2, 0, 2, 4)) == "FFFF" + "FB" * 4 + "BBBB"
+    assert "".join(kind for kind, _, _ in stage_order(4, 0, 2, 4)) == "F" * 8 + "B" * 8
+    assert "".join(kind for kind, _, _ in stage_order(4, 3, 2, 4)) == "FFFF" + "FB" * 4 + "BBBB"
+
+
+@given(sizes())
+def test_order_has_every_pass_once_and_forward_first(size: tuple[int, int, int]) -> None:
+    pp, vpp, m = size
+    for stage in range(pp):
+        order = stage_order(pp, stage, vpp, m)
+        assert sorted(order) == [(k, b, c) for k in "BF" for b in range(m) for c in range(vpp)]
+        at = {event: i for i, event in enumerate(order)}
+        assert all(at["F", b, c] < at["B", b, c] for b in range(m) for c in range(vpp))
+
+
+@pytest.mark.parametrize("size", MEASURED, ids=str)
+def test_in_flight_counts_are_those_measured(size: tuple[int, int, int]) -> None:
+    assert peak_live_total(*size).tolist() == MEASURED[size]
+    assert [rows.sum(axis=1).max() for rows in peak_live_chunks(*size)] == MEASURED[size]
+
+
+def test_in_flight_mix_of_the_first_and_last_interleaved_stage() -> None:
+    peaks = peak_live_chunks(4, 2, 8)
+    assert [7, 4] in peaks[0].tolist()
+    assert [4, 1] in peaks[3].tolist()
+    assert [rows.tolist() for rows in peak_live_chunks(4, 1, 2)] == [[[2]], [[2]], [[2]], [[1]]]
+    with pytest.raises(ValueError, match="read-only"):
+        peaks[0][0, 0] = 0
+
+
+@settings(deadline=None)
+@given(sizes(), st.integers(0, 2**32 - 1))
+def test_peak_live_chunks_is_the_peak_of_the_replayed_order(size: tuple[int, int, int], seed: int) -> None:
+    pp, vpp, m = size
+    weights = np.random.default_rng(seed).integers(0, 100, (vpp, 40))
+    weights[:, :vpp] = np.eye(vpp, dtype=int)
+    for stage, rows in enumerate(peak_live_chunks(*size)):
+        every = replay(pp, stage, vpp, m)
+        assert (every.sum(axis=1).max() == rows.sum(axis=1)).all()
+        assert {tuple(r) for r in rows.tolist()} <= {tuple(r) for r in every.tolist()}
+        assert len({tuple(r) for r in rows.tolist()}) == len(rows) <= 2 * vpp
+        assert ((rows @ weights).max(axis=0) == (every @ weights).max(axis=0)).all()
+        assert rows.sum(axis=1).max() == peak_live_total(*size)[stage]
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (5, 1), (2, 2), (4, 2), (4, 3), (3, 7), (8, 4), (16, 2)])
+def test_counts_saturate_with_microbatches(pp: int, vpp: int) -> None:
+    """The cache stops at 3 * pp microbatches: more change nothing, in the formula or in the replay."""
+    capped = [rows.tolist() for rows in peak_live_chunks(pp, vpp, 6 * pp)]
+    for k in (3, 4, 6, 50):
+        assert [rows.tolist() for rows in schedule._peak_live_chunks(pp, vpp, k * pp)] == capped
+    for stage in range(pp):
+        few, many = (replay(pp, stage, vpp, k * pp) for k in (3, 6))
+        top = many.sum(axis=1).max()
+        assert {tuple(r) for r in few[few.sum(axis=1) == top]} == {
+            tuple(r) for r in many[many.sum(axis=1) == top]
+        }
+
+
+def test_counting_is_fast() -> None:
+    started = time.perf_counter()
+    for _ in range(10):
+        schedule._peak_live_chunks.__wrapped__(64, 4, 192)
+    assert (time.perf_counter() - started) / 10 < 0.015
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "m"), [(1, 1, 3), (4, 1, 8), (4, 1, 2), (2, 2, 2), (4, 3, 4), (8, 4, 24)]
+)
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 1), (1, 0)])
+def test_equal_stages_take_exactly_the_closed_form(
+    pp: int, vpp: int, m: int, forward: int, backward: int
+) -> None:
+    timeline = simulate(np.full((pp, vpp), forward), np.full((pp, vpp), backward), m)
+    chunk_s = forward + backward
+    assert timeline.makespan_s == m * vpp * chunk_s + (pp - 1) * chunk_s
+    assert timeline.makespan_s == pytest.approx(closed_form_s(np.full(pp, vpp * chunk_s), m, vpp), rel=1e-14)
+    assert timeline.idle_s.tolist() == [(pp - 1) * chunk_s] * pp
+
+
+def by_event(t: Timeline) -> dict[tuple[int, str, int, int], tuple[float, float]]:
+    keys = zip(t.stage.tolist(), t.kind.tolist(), t.microbatch.tolist(), t.chunk.tolist(), strict=True)
+    return dict(zip(keys, zip(t.start_s.tolist(), t.end_s.tolist(), strict=True), strict=True))
+
+
+@settings(deadline=None)
+@given(pipelines())
+def test_timeline_is_the_earliest_that_keeps_order_and_dependencies(
+    case: tuple[np.ndarray, np.ndarray, int, np.ndarray],
+) -> None:
+    forward, backward, m, p2p = case
+    pp, vpp = forward.shape
+    timeline = simulate(forward, backward, m, p2p)
+    events = by_event(timeline)
+    assert len(events) == len(timeline.stage) == 2 * pp * vpp * m
+    for stage in range(pp):
+        free = 0.0
+        for kind, b, c in stage_order(pp, stage, vpp, m):
+            step, here = (-1, c * pp + stage) if kind == "F" else (1, c * pp + stage)
+            arrives = 0.0
+            if 0 <= here + step < pp * vpp:
+                chunk, other = divmod(here + step, pp)
+                link = min(here, here + step) % pp
+                arrives = events[other, kind, b, chunk][1] + p2p[link]
+            elif kind == "B":
+                arrives = events[stage, "F", b, c][1]
+            start, end = events[stage, kind, b, c]
+            assert start == max(free, arrives)
+            assert end == start + (forward if kind == "F" else backward)[stage, c]
+            free = end
+    assert timeline.makespan_s == timeline.end_s.max()
+    work = m * (forward + backward).sum(axis=1)
+    assert timeline.idle_s.tolist() == (timeline.makespan_s - work).tolist()
+
+
+@settings(deadline=None)
+@given(pipelines(), st.integers(0, 2**32 - 1))
+def test_makespan_bounds_scaling_and_monotonicity(
+    case: tuple[np.ndarray, np.ndarray, int, np.ndarray], seed: int
+) -> None:
+    forward, backward, m, p2p = case
+    base = simulate(forward, backward, m, p2p).makespan_s
+    total = forward + backward
+    assert base >= m * total.sum(axis=1).max()
+    path = total.sum() + 2 * p2p[:-1].sum() * forward.shape[1] + 2 * p2p[-1] * (forward.shape[1] - 1)
+    assert base >= path
+    free = simulate(forward, backward, m).makespan_s
+    assert base >= free >= lower_bound_s(forward, backward, m)
+    assert simulate(4 * forward, 4 * backward, m, 4 * p2p).makespan_s == 4 * base
+    rng = np.random.default_rng(seed)
+    more = [x + rng.integers(0, 5, x.shape) for x in (forward, backward, p2p)]
+    assert simulate(more[0], more[1], m, more[2]).makespan_s >= base
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 4])
+@pytest.mark.parametrize("ratio", ["same", "free"])
+def test_closed_form_is_as_close_as_its_docstring_says(vpp: int, ratio: str) -> None:
+    rng = np.random.default_rng(11)
+    errors = []
+    for _ in range(150):
+        pp = int(rng.integers(2, 17))
+        m = pp * int(rng.integers(2, 6)) if vpp > 1 else int(rng.integers(2 * pp, 6 * pp))
+        forward = np.repeat(rng.uniform(0.7, 1.3, (pp, 1)), vpp, axis=1)
+        backward = 2 * (
+            forward if ratio == "same" else np.repeat(rng.uniform(0.7, 1.3, (pp, 1)), vpp, axis=1)
+        )
+        makespan_s = simulate(forward, backward, m).makespan_s
+        errors.append(makespan_s / closed_form_s((forward + backward).sum(axis=1), m, vpp) - 1)
+    above = 1e-9 if vpp == 1 or ratio == "same" else 0.08
+    assert max(errors) <= above
+    assert min(errors) >= 1 / 1.15 - 1
+    assert abs(np.mean(errors)) < 0.04
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+def test_1f1b_pays_for_sending_in_every_microbatch_and_interleaving_does_not(pp: int) -> None:
+    delay = 0.0625
+
+    def period(vpp: int) -> float:
+        ones, links = np.ones((pp, vpp)), np.full(pp, delay)
+        few, many = (simulate(ones / vpp, 2 * ones / vpp, k * pp, links).makespan_s for k in (8, 16))
+        return (many - few) / (8 * pp)
+
+    assert period(1) == pytest.approx(3 + 2 * delay * (pp - 1) / pp, rel=1e-12)
+    assert period(2) == pytest.approx(3, rel=1e-12)
+
+
+def test_large_pipeline_simulates_quickly() -> None:
+    started = time.perf_counter()
+    timeline = simulate(np.ones((64, 4)), 2 * np.ones((64, 4)), 256, np.full(64, 0.01))
+    assert time.perf_counter() - started < 3
+    assert timeline.makespan_s > 256 * 12
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ((0, 1, 1), "pp must be at least 1"),
+        ((2, 0, 2), "vpp must be at least 1"),
+        ((2, 1, 0), "microbatches must be at least 1"),
+        ((1, 2, 4), "vpp > 1 needs pp > 1"),
+        ((4, 2, 6), "multiple of pp"),
+    ],
+)
+def test_sizes_that_no_schedule_runs_are_refused(size: tuple[int, int, int], message: str) -> None:
+    pp, vpp, m = size
+    with pytest.raises(ValueError, match=message):
+        stage_order(pp, 0, vpp, m)
+    with pytest.raises(ValueError, match=message):
+        peak_live_chunks(pp, vpp, m)
+    with pytest.raises(ValueError, match=message):
+        peak_live_total(pp, vpp, m)
+
+
+def test_bad_arguments_are_refused() -> None:
+    ones = np.ones((2, 1))
+    with pytest.raises(ValueError, match=r"stage must be in 0\.\.1"):
+        stage_order(2, 2, 1, 2)
+    with pytest.raises(ValueError, match="shape"):
+        simulate(np.ones(2), np.ones(2), 2)
+    with pytest.raises(ValueError, match="shape"):
+        simulate(ones, np.ones((3, 1)), 2)
+    with pytest.raises(ValueError, match="p2p_s must have shape"):
+        simulate(ones, ones, 2, np.ones(1))
+    with pytest.raises(ValueError, match="backward_s must be finite"):
+        simulate(ones, -ones, 2)
+    with pytest.raises(ValueError, match="forward_s must be finite"):
+        simulate(ones * np.inf, ones, 2)
+    with pytest.raises(ValueError, match="multiple of pp"):
+        simulate(np.ones((2, 2)), np.ones((2, 2)), 3)
+    with pytest.raises(ValueError, match="stage_s must have shape"):
+        closed_form_s(np.ones((2, 2)), 3)

@@ -1,0 +1,47 @@
+import json
+import re
+
+from cpsolver.decisions import Decisions
+from cpsolver.spec import Spec, parse_spec, spec_json_schema
+from cpsolver.starter import starter_spec
+from cpsolver.yaml_file import parse_yaml
+
+
+def test_the_starter_is_a_valid_spec_with_every_default():
+    spec = parse_spec(parse_yaml(starter_spec()).data)
+    assert (spec.model, spec.search) == ("llama2-70b", type(spec.search)())
+    for name in (*Spec.model_fields, *Decisions.model_fields):
+        assert re.search(rf"^ *(# )?{name}: ?", starter_spec(), re.MULTILINE), name
+
+
+def test_the_starters_examples_are_valid_too():
+    text = re.sub(r"^( +)# (\w+: )", r"\1\2", starter_spec(), flags=re.MULTILINE)
+    spec = parse_spec(parse_yaml(text).data)
+    assert None not in spec.search.pin.model_dump().values()
+    assert spec.search.time_limit_s == 60
+
+
+def test_the_starter_quotes_odd_names():
+    spec = parse_spec(
+        parse_yaml(starter_spec(model="405", chips={"4090": None, "no: x": 8}, num_gpus=8)).data
+    )
+    assert spec.model == "405"
+    assert {name: chip.max for name, chip in spec.cluster.chips.items()} == {"4090": None, "no: x": 8}
+
+
+def described(schema):
+    for part in (schema, *schema["$defs"].values()):
+        yield from part.get("properties", {}).items()
+
+
+def test_the_schema_describes_every_field_and_takes_the_short_forms():
+    schema = spec_json_schema()
+    assert [name for name, field in described(schema) if not field.get("description")] == []
+    assert {*schema["required"]} == {"model", "cluster", "training"}
+    assert {*schema["properties"]} == {*Spec.model_fields}
+    chips = schema["$defs"]["Cluster"]["properties"]["chips"]["anyOf"]
+    assert [form["type"] for form in chips] == ["string", "array", "object"]
+    pin = schema["$defs"]["Decisions"]["properties"]
+    assert [form["type"] for form in pin["tp"]["anyOf"]] == ["integer", "array", "null"]
+    assert {"object", "null"} <= {form.get("type") for form in pin["recompute"]["anyOf"]}
+    json.dumps(schema)
