@@ -8,6 +8,7 @@ own recomputation, only makes the bound smaller, so it stays a bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -23,7 +24,14 @@ from cpsolver.strategy import RecomputeKind
 
 _ROUNDS = 22  # halvings of the interval for the bottleneck time
 _SAFETY = 1.0 - 1e-9  # bounds are rounded down by this, against rounding in floating point
-_EDGES = (1.002, 1.008, 1.03, 1.12, np.inf)  # bottleneck times, relative to the smallest, that split a mixed bound
+_EDGES = (
+    1.001,
+    1.004,
+    1.015,
+    1.05,
+    1.2,
+    np.inf,
+)  # bottleneck times, relative to the smallest, that split a mixed bound
 KINDS: tuple[RecomputeKind, ...] = ("none", "selective", "block", "uniform")
 
 
@@ -94,23 +102,51 @@ class Stages:
         return self.room / (self.states + self.live * self.kept_selective)
 
     def hosted(self, bottleneck: Floats) -> Floats:
-        """The most layers, whole ones, that each stage hosts within that time; -1 where not even its least fits."""
+        """The most layers, whole chunks, that each stage hosts within that time; -1 where not even its least fits."""
         time = bottleneck[:, None] - self.fixed
         plain = time / self.layer
-        both = (time + self.recompute * self._bought) / (self.layer + self.recompute * self.recompute_for_layer)
-        ways = {
-            "none": np.minimum(plain, self.plain_most),
-            "block": np.maximum(
-                np.minimum(plain, self.plain_most), np.minimum(np.minimum(plain, both), self._block_most)
-            ),
-            "uniform": np.minimum(time / (self.layer + self.recompute), self._uniform_most),
-            "selective": np.minimum(time / (self.layer + self.selective), self._selective_most),
-        }
         best = np.full(time.shape, -1.0)
-        for kind, most in ways.items():
-            best = np.maximum(best, np.where(self.allowed[kind], most, -1.0))  # type: ignore[index]
-        whole = np.floor(np.minimum(best, 1e9) / self.least + 1e-6)
-        return np.where(whole >= 1, whole * self.least, -1.0)
+        if self._some("none") or self._some("block"):
+            may = self.allowed["none"] | self.allowed["block"]
+            best = np.where(may, self._whole(np.minimum(plain, self.plain_most)), best)
+        if self._some("block"):
+            best = np.where(self.allowed["block"], np.maximum(best, self._block(time, plain)), best)
+        if self._some("uniform"):
+            most = self._whole(np.minimum(time / (self.layer + self.recompute), self._uniform_most))
+            best = np.where(self.allowed["uniform"], np.maximum(best, most), best)
+        if self._some("selective"):
+            most = self._whole(np.minimum(time / (self.layer + self.selective), self._selective_most))
+            best = np.where(self.allowed["selective"], np.maximum(best, most), best)
+        return np.where(best >= self.least, best, -1.0)
+
+    def _some(self, kind: RecomputeKind) -> bool:
+        return bool(self.allowed[kind].any())
+
+    def _whole(self, layers: Floats) -> Floats:
+        """Rounded down to whole layers in every chunk."""
+        return np.floor(np.clip(layers, -1.0, 1e9) / self.least + 1e-6) * self.least
+
+    def _block(self, time: Floats, plain: Floats) -> Floats:
+        """As `hosted`, with some layers recomputed, as many in each chunk.
+
+        The most real layers first. If the recomputation that they need, rounded up, takes too long, one layer less in
+        each chunk is within time: it frees more than the rounding costs, for a layer takes longer than its forward.
+        """
+        both = (time + self.recompute * self._bought) / (self.layer + self.recompute * self.recompute_for_layer)
+        most = self._whole(np.minimum(np.minimum(plain, both), self._block_most))
+        late = self.layer * most + self.recompute * self._repeats(most) > time * (1 + 1e-9)
+        return most - np.where(late, self.least, 0.0)
+
+    def _repeats(self, layers: Floats) -> Floats:
+        """Recomputed layers that make that many fit, as many in each chunk."""
+        needed = np.clip(self.recompute_for_layer * layers - self._bought, 0.0, layers)
+        return np.ceil(needed / self.least - 1e-6) * self.least
+
+    def repeated(self, layers: Floats) -> Floats:
+        """The least seconds of recomputation that make that many layers fit, or more than them, on each stage."""
+        needed = np.minimum(self._repeats(layers), layers) * self.recompute
+        cheapest = np.where(self.allowed["selective"], np.minimum(needed, self.selective * layers), needed)
+        return np.where(layers > self.plain_most + 1e-6, cheapest, 0.0)
 
 
 class Coefficients:
@@ -155,9 +191,7 @@ class Coefficients:
         domain = self.domain[chips]
         other = chips[:, :-1] != chips[:, 1:]
         crossing = other | crosses_domain(np.arange(pp - 1)[None, :], width, domain[:, :-1])
-        forward = np.where(
-            crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:])
-        )
+        forward = np.where(crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:]))
         ends = chips[:, :1] != chips[:, -1:]
         outside = ends | (pp * width > domain[:, -1:])
         wrap = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
@@ -227,7 +261,9 @@ def quick_bound(table: Coefficients) -> Floats:
 def plan_bound(table: Coefficients, row: Ints, chips: Ints) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
-    Rows must have the same pp; shapes (n,) and (n, pp).
+    Rows must have the same pp; shapes (n,) and (n, pp). The range of the bottleneck time is cut at `_EDGES`: a plan
+    whose slowest stage lies between two of them costs at least the lower one there, and its stages host no more than
+    the upper one allows, hence no less than what the others cannot take.
     """
     stages = table.stages(row, chips)
     layers = table.problem.model.layers
@@ -236,25 +272,25 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints) -> Floats:
         hosted = stages.hosted(bottleneck)
         return np.asarray((hosted.min(axis=1) >= 0) & (hosted.sum(axis=1) >= layers))
 
-    slowest = _smallest(enough, stages, layers)
+    slowest = _smallest(enough, [stages], layers)
     first, second = table.weights(row)
-    after = _after_bound(stages, layers)
-    with np.errstate(invalid="ignore"):
-        if len(table.problem.supplies) == 1:
-            total = second * _total_one_chip(stages, layers)
-            return np.where(np.isfinite(slowest), first * slowest + total + after, np.inf) * _SAFETY
-        best = np.full(len(row), np.inf)
-        start = slowest
-        for edge in _EDGES:
-            end = slowest * edge
-            total = second * _total_by_chip(stages, layers, end)
-            best = np.minimum(best, first * start + total)
-            start = end
-    return np.asarray(np.where(np.isfinite(slowest), best + after, np.inf) * _SAFETY)
+    best = np.full(len(row), np.inf)
+    start = np.where(np.isfinite(slowest), slowest, 1e9)
+    for edge in _EDGES:
+        end = np.minimum(np.where(np.isfinite(slowest), slowest, 1e9) * edge, 1e9)
+        hosted = np.maximum(stages.hosted(end), stages.least)
+        spare = hosted.sum(axis=1, keepdims=True) - layers
+        at_least = np.maximum(stages.least, hosted - spare)
+        total = _cheapest(stages.layer.T, hosted.T, at_least.T, layers) + stages.fixed.sum(axis=1)
+        total = total + stages.repeated(at_least).sum(axis=1)
+        after = (stages.after_layer * at_least + stages.after_fixed).max(axis=1)
+        best = np.minimum(best, first * start + second * total + after)
+        start = end
+    return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY
 
 
-def mix_bound(table: Coefficients, row: Ints, counts: Ints) -> Floats:
-    """A bound for rows whose stages per chip type are at most (or exactly) `counts` (n, chips), in any order.
+def mix_bound(table: Coefficients, row: Ints, counts: Ints, exact: bool) -> Floats:
+    """A bound for rows whose stages per chip type are at most (`exact`: are) `counts` (n, chips), in any order.
 
     Every type stands where it fares best, whatever the others do. Rows must have the same pp.
     """
@@ -267,41 +303,51 @@ def mix_bound(table: Coefficients, row: Ints, counts: Ints) -> Floats:
     place = np.arange(pp)[None, :]
 
     def best_places(bottleneck: Floats) -> Floats:
+        """Layers hosted by each type's best places, (n, chips, pp); -1 beyond the type's count."""
         columns = []
         for index, stages in enumerate(each):
             hosted = -np.sort(-stages.hosted(bottleneck), axis=1)
             columns.append(np.where(place < counts[:, index : index + 1], hosted, -1.0))
-        return np.concatenate(columns, axis=1)
+        return np.stack(columns, axis=1)
 
     def enough(bottleneck: Floats) -> Bools:
-        top = -np.sort(-best_places(bottleneck), axis=1)[:, :pp]
-        return np.asarray((top[:, -1] >= 0) & (top.sum(axis=1) >= layers))
+        hosted = best_places(bottleneck).reshape(len(row), -1)
+        top = -np.partition(-hosted, pp - 1, axis=1)[:, :pp]
+        return np.asarray((top.min(axis=1) >= 0) & (top.sum(axis=1) >= layers))
 
-    slowest = _smallest(enough, each[0], layers, each)
+    slowest = _smallest(enough, each, layers)
     first, second = table.weights(row)
-    after = np.min([_after_least(stages) for stages in each], axis=0)
     per_layer = np.array([stages.layer[:, 0] for stages in each])
     ends = (table.time["embedding"] + table.time["head"])[:, row].min(axis=0)
-    links = np.min([stages.fixed[:, 1:-1].sum(axis=1) for stages in each], axis=0) if pp > 2 else 0.0
+    links = np.min([stages.fixed[:, 1:-1].sum(axis=1) for stages in each], axis=0)
     best = np.full(len(row), np.inf)
-    start = slowest
-    with np.errstate(invalid="ignore"):
-        for edge in _EDGES:
-            end = slowest * edge
-            hosts = np.maximum(best_places(np.where(np.isfinite(end), end, 1e9)), 0.0)
-            room = hosts.reshape(len(row), len(each), pp).sum(axis=2).T
-            total = _cheapest(per_layer, room, np.zeros_like(room), layers) + ends + links
-            best = np.minimum(best, first * start + second * total)
-            start = end
-    return np.where(np.isfinite(slowest), best + after, np.inf) * _SAFETY
+    start = np.where(np.isfinite(slowest), slowest, 1e9)
+    for edge in _EDGES:
+        end = np.minimum(np.where(np.isfinite(slowest), slowest, 1e9) * edge, 1e9)
+        room = np.maximum(best_places(end), 0.0).sum(axis=2)
+        at_least = np.maximum(0.0, room - (room.sum(axis=1, keepdims=True) - layers)) if exact else 0.0 * room
+        total = _cheapest(per_layer, room.T, at_least.T, layers) + ends + links
+        after = _after_mix(each, counts, at_least)
+        best = np.minimum(best, first * start + second * total + after)
+        start = end
+    return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY
 
 
-def _smallest(enough, stages: Stages, layers: int, others: list[Stages] | None = None) -> Floats:  # type: ignore[no-untyped-def]
+def _after_mix(each: list[Stages], counts: Ints, at_least: Floats) -> Floats:
+    """What follows the pipeline on a type's average stage, for the worst type (or the best, if none is sure)."""
+    found = []
+    for index, stages in enumerate(each):
+        mean = np.maximum(at_least[:, index] / np.maximum(1, counts[:, index]), stages.least[:, 0])
+        seconds = stages.after_layer[:, 0] * mean + stages.after_fixed.min(axis=1)
+        found.append(np.where(at_least[:, index] > 0, seconds, 0.0))
+    return np.max(found, axis=0)
+
+
+def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: int) -> Floats:
     """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
-    group = others or [stages]
-    fastest = np.min([(s.layer + 0 * s.fixed).min(axis=1) for s in group], axis=0)
+    fastest = np.min([stages.layer.min(axis=1) for stages in group], axis=0)
     high = np.max([((s.layer + s.recompute) * layers + s.fixed).max(axis=1) for s in group], axis=0)
-    low = fastest * layers / stages.fixed.shape[1] * _SAFETY
+    low = fastest * layers / group[0].fixed.shape[1] * _SAFETY
     possible = enough(high)
     near = np.minimum(high, low * 1.6)
     high = np.where(enough(near), near, high)
@@ -310,34 +356,6 @@ def _smallest(enough, stages: Stages, layers: int, others: list[Stages] | None =
         good = enough(middle)
         high, low = np.where(good, middle, high), np.where(good, low, middle)
     return np.where(possible, low, np.inf)
-
-
-def _after_least(stages: Stages) -> Floats:
-    return np.asarray((stages.least * stages.after_layer + stages.after_fixed).min(axis=1))
-
-
-def _after_bound(stages: Stages, layers: int) -> Floats:
-    """What follows the pipeline: at least the worst stage with its least layers, and at least the mean over stages."""
-    least = (stages.least * stages.after_layer + stages.after_fixed).max(axis=1)
-    mean = (layers * stages.after_layer.min(axis=1) + stages.after_fixed.sum(axis=1)) / stages.fixed.shape[1]
-    return np.maximum(least, mean)
-
-
-def _total_one_chip(stages: Stages, layers: int) -> Floats:
-    """The least sum of stage times on one chip type: what does not fit plainly has to be recomputed."""
-    selective = stages.allowed["selective"].any()
-    plain = stages.plain_most if not selective else np.maximum(stages.plain_most, stages._selective_most)
-    over = np.maximum(0.0, layers - np.maximum(plain, 0.0).sum(axis=1))
-    extra = over * np.minimum(1.0, stages.recompute_for_layer.min(axis=1)) * stages.recompute[:, 0]
-    return np.asarray(layers * stages.layer[:, 0] + extra + stages.fixed.sum(axis=1))
-
-
-def _total_by_chip(stages: Stages, layers: int, bottleneck: Floats) -> Floats:
-    """The least sum of stage times when no stage takes longer than that: the fastest stages filled first."""
-    hosted = np.maximum(stages.hosted(np.where(np.isfinite(bottleneck), bottleneck, 1e9)), 0.0)
-    least = np.broadcast_to(stages.least, hosted.shape)
-    total = _cheapest(stages.layer.T, hosted.T, least.T, layers)
-    return np.asarray(total + stages.fixed.sum(axis=1))
 
 
 def _cheapest(cost: Floats, room: Floats, least: Floats, layers: int) -> Floats:

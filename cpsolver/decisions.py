@@ -162,12 +162,9 @@ def _none_left(name: str, pinned: tuple[Any, ...], forbidden: tuple[Any, ...]) -
 
 def _nothing_left(forbid: Decisions) -> Iterator[Trouble]:
     flags = ("sequence_parallel", "distributed_optimizer", "flash_attention")
-    choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [
-        ((name,), getattr(forbid, name), 2) for name in flags
-    ]
+    choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [((name,), getattr(forbid, name), 2) for name in flags]
     choices += [
-        (("recompute", chip), values, len(RECOMPUTE_CHOICES))
-        for chip, values in (forbid.recompute or {}).items()
+        (("recompute", chip), values, len(RECOMPUTE_CHOICES)) for chip, values in (forbid.recompute or {}).items()
     ]
     for path, values, size in choices:
         if values and len(set(values)) == size:
@@ -202,13 +199,9 @@ def pin_lengths(pin: Decisions) -> Iterator[Trouble]:
     listed = {name: getattr(pin, name) for name in ("stage_chips", "layers") if getattr(pin, name)}
     for name, values in listed.items():
         if pin.pp and len(values) not in pin.pp:
-            yield _pin_trouble(
-                name, f"has {len(values)} entries, and search.pin.pp = {_written(pin.pp)} stages"
-            )
+            yield _pin_trouble(name, f"has {len(values)} entries, and search.pin.pp = {_written(pin.pp)} stages")
     if len(listed) == 2 and len(listed["layers"]) != len(listed["stage_chips"]):
-        counts = (
-            f"{len(listed['layers'])} entries, and search.pin.stage_chips has {len(listed['stage_chips'])}"
-        )
+        counts = f"{len(listed['layers'])} entries, and search.pin.stage_chips has {len(listed['stage_chips'])}"
         yield _pin_trouble("layers", f"has {counts}: one for each stage is needed")
     for chip, counts_allowed in (pin.stages or {}).items():
         if pin.stage_chips and pin.stage_chips.count(chip) not in counts_allowed:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpsolver.cost import memory
+from cpsolver.cost.comm import fast_domain
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.memory import StageBytes
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, crosses_domain, memory_table, time_table
-from cpsolver.cost.comm import fast_domain
 from cpsolver.problem import Problem
 from cpsolver.schedule import peak_live_total
 from cpsolver.strategy import RecomputeKind, Strategy

@@ -24,9 +24,7 @@ def mixes(problem: Problem, stage_devices: int, pp: int) -> Ints:
     table = np.zeros((1, 0), dtype=np.int64)
     for index, counts in enumerate(choices):
         room = sum(max(later, default=0) for later in choices[index + 1 :])
-        table = np.concatenate(
-            [np.repeat(table, len(counts), axis=0), np.tile(counts, len(table))[:, None]], axis=1
-        )
+        table = np.concatenate([np.repeat(table, len(counts), axis=0), np.tile(counts, len(table))[:, None]], axis=1)
         used = table.sum(axis=1)
         table = table[(used <= pp) & (used + room >= pp)]
     whole = (table % step == 0).all(axis=1) | (table.max(axis=1, initial=0) == pp)

@@ -145,7 +145,10 @@ def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split
     pairs = list(zip(s.stage_chips, s.layers, strict=True))
-    kinds = {"even": [s.layers], "even_per_chip": [[n for c, n in pairs if c == chip] for chip in set(s.stage_chips)]}
+    kinds = {
+        "even": [s.layers],
+        "even_per_chip": [[n for c, n in pairs if c == chip] for chip in set(s.stage_chips)],
+    }
     for counts in kinds.get(split, []):
         if len(set(counts)) > 1:
             yield f"layers per stage {list(counts)} differ, layer_split is {split}"
@@ -256,9 +259,7 @@ RULES: dict[str, Rule] = {
 
 def structure_violations(problem: Problem, strategy: Strategy) -> list[Violation]:
     """Violations of the rules of STRUCTURE: with any of these a plan cannot be evaluated."""
-    return [
-        Violation(name, message) for name, rule in STRUCTURE.items() for message in rule(problem, strategy)
-    ]
+    return [Violation(name, message) for name, rule in STRUCTURE.items() for message in rule(problem, strategy)]
 
 
 def violations(problem: Problem, strategy: Strategy) -> list[Violation]:

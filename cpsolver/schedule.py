@@ -206,9 +206,7 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
     if vpp > 1 and pp == 1:
         raise ValueError(f"vpp > 1 needs pp > 1, got vpp {vpp} with pp 1")
     if vpp > 1 and microbatches % pp:
-        raise ValueError(
-            f"interleaving needs microbatches to be a multiple of pp, got {microbatches} with pp {pp}"
-        )
+        raise ValueError(f"interleaving needs microbatches to be a multiple of pp, got {microbatches} with pp {pp}")
 
 
 def _warmup(pp: int, vpp: int, microbatches: int) -> IntArray:
@@ -300,9 +298,7 @@ def _inputs(at: IntArray, delay_s: FloatArray, vpp: int) -> tuple[IntArray, Floa
     return source, wait
 
 
-def _run(
-    pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def _run(pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Start and end of every event; each stage runs its events in order, waiting for their inputs."""
     inputs, waits, durations = source.tolist(), wait_s.tolist(), duration_s.tolist()
     per_stage = len(inputs) // pp
@@ -337,8 +333,7 @@ def _checked_durations(
     forward, backward = np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s, dtype=np.float64)
     if forward.ndim != 2 or forward.size == 0 or forward.shape != backward.shape:
         raise ValueError(
-            "forward_s and backward_s must both have shape (pp, vpp), "
-            f"got {forward.shape} and {backward.shape}"
+            f"forward_s and backward_s must both have shape (pp, vpp), got {forward.shape} and {backward.shape}"
         )
     delay = np.zeros(len(forward)) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
     if delay.shape != (len(forward),):

@@ -134,9 +134,7 @@ class _Search:
         if self._listener is not None:
             best = self._found[0].step_s if self._found else float("inf")
             waiting = len(self._queue) + len(self._order) - self._next
-            self._listener(
-                Progress(self._lowest(), best, len(self._found), waiting, self._solver_calls, message)
-            )
+            self._listener(Progress(self._lowest(), best, len(self._found), waiting, self._solver_calls, message))
 
     # One step of the search
 
@@ -166,7 +164,7 @@ class _Search:
             some = rows[depth == pp]
             if self._problem.mixed:
                 most = [most_stages(self._problem, w, pp) for w in self._table.rows.stage_devices[some].tolist()]
-                bounds = mix_bound(self._table, some, np.array(most, dtype=np.int64))
+                bounds = mix_bound(self._table, some, np.array(most, dtype=np.int64), exact=False)
             else:
                 bounds = plan_bound(self._table, some, np.zeros((len(some), pp), dtype=np.int64))
             waiting += [(float(bound), int(row), pp) for bound, row in zip(bounds, some, strict=True)]
@@ -185,7 +183,7 @@ class _Search:
         self._tell(f"{len(ways)} mixes of chip types for {self._name(node.row)}")
         for start in range(0, len(ways), _BATCH):
             some = ways[start : start + _BATCH]
-            bounds = np.maximum(mix_bound(self._table, np.full(len(some), node.row), some), node.bound)
+            bounds = np.maximum(mix_bound(self._table, np.full(len(some), node.row), some, exact=True), node.bound)
             for bound, mix in zip(bounds.tolist(), some.tolist(), strict=True):
                 if bound < self._limit():
                     self._push(bound, node.row, tuple(mix))

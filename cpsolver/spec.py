@@ -96,9 +96,7 @@ _CHIPS_SCHEMA: dict[str, Any] = {
         },
     ]
 }
-_MODEL_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]
-}
+_MODEL_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]}
 Number = Annotated[float, Field(strict=True)]
 _NOTHING = BeforeValidator(lambda value: {} if value is None else value)
 """A section whose fields are all commented out is null: it has every default."""
@@ -166,9 +164,7 @@ class Search(_Part):
     recompute_scope: Literal["chip", "stage"] = Field(
         default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
     )
-    pin: Annotated[Decisions, _NOTHING] = Field(
-        default=Decisions(), description="decisions that the plan must take"
-    )
+    pin: Annotated[Decisions, _NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
     forbid: Annotated[Decisions, _NOTHING] = Field(
         default=Decisions(), description="values that the plan must not take"
     )
@@ -196,9 +192,7 @@ def load_spec(path: str | Path) -> Spec:
     return parse_spec(document.data, document, base)
 
 
-def parse_spec(
-    data: Mapping[str, Any], document: Document | None = None, base_dir: Path | None = None
-) -> Spec:
+def parse_spec(data: Mapping[str, Any], document: Document | None = None, base_dir: Path | None = None) -> Spec:
     """The spec in plain values; `document` gives lines and columns, `base_dir` the folder of files it names.
 
     Raises InputError with every problem.
@@ -236,16 +230,12 @@ def names_a_file(model: str) -> bool:
 
 def _with_files_in(spec: Spec, folder: Path) -> Spec:
     """The spec with the files that it names found from `folder`."""
-    model = (
-        str(folder / spec.model) if isinstance(spec.model, str) and names_a_file(spec.model) else spec.model
-    )
+    model = str(folder / spec.model) if isinstance(spec.model, str) and names_a_file(spec.model) else spec.model
     chips = {
         name: chip if chip.file is None else chip.model_copy(update={"file": str(folder / chip.file)})
         for name, chip in spec.cluster.chips.items()
     }
-    return spec.model_copy(
-        update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})}
-    )
+    return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
 
 
 _PARTS: dict[KeyPath, type[BaseModel]] = {
@@ -282,9 +272,7 @@ def _node_size(spec: Spec) -> Iterator[Trouble]:
         message = f"is not a multiple of cluster.gpus_per_node = {node}{said}: nodes are used whole"
         below = total - total % node
         allowed = f"{below:,} or {below + node:,}" if below else f"{node:,}"
-        yield Trouble(
-            "cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS
-        )
+        yield Trouble("cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS)
 
 
 def _enough_chips(spec: Spec) -> Iterator[Trouble]:

@@ -74,10 +74,7 @@ def starter_spec(
     """
     limits = chips if chips else {"a800": 128, "h800": 160}
     names = [_text(name) for name in limits]
-    pairs = (
-        f"{name}: {-1 if limit is None else limit}"
-        for name, limit in zip(names, limits.values(), strict=True)
-    )
+    pairs = (f"{name}: {-1 if limit is None else limit}" for name, limit in zip(names, limits.values(), strict=True))
     return _TEMPLATE.format(
         model=_text(model),
         num_gpus=num_gpus,

@@ -79,9 +79,7 @@ def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise InputError(
-            Trouble("", "is not UTF-8 text: save the file as UTF-8", file=name, line=line)
-        ) from None
+        raise InputError(Trouble("", "is not UTF-8 text: save the file as UTF-8", file=name, line=line)) from None
     except (OSError, ValueError) as error:
         reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         if isinstance(error, FileNotFoundError):
@@ -104,9 +102,7 @@ def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> 
         raise InputError(Trouble("", "is nested too deeply, or in itself", file=file)) from None
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else "a single value"
-        raise InputError(
-            Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1)
-        )
+        raise InputError(Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1))
     troubles = tuple(sorted(reader.troubles, key=lambda trouble: (trouble.line or 0, trouble.column or 0)))
     if troubles and not collect:
         raise InputError(troubles)
@@ -220,9 +216,7 @@ class _Reader:
                 continue
             name = str(key.value)
             if name in values:
-                self.trouble(
-                    key, (*path, name), f"the key {name!r} is written twice, first on line {first_line[name]}"
-                )
+                self.trouble(key, (*path, name), f"the key {name!r} is written twice, first on line {first_line[name]}")
                 continue
             first_line[name] = key.start_mark.line + 1
             values[name] = self.value(child, (*path, name))

@@ -62,8 +62,6 @@ def _load_file(path: Path) -> Architecture:
 def _nearest(wanted: str) -> tuple[str, ...]:
     import difflib
 
-    owner = {
-        _normalise(alias): arch.name for arch in list_architectures() for alias in (arch.name, *arch.aliases)
-    }
+    owner = {_normalise(alias): arch.name for arch in list_architectures() for alias in (arch.name, *arch.aliases)}
     close = difflib.get_close_matches(wanted, owner, n=5, cutoff=0.5)
     return tuple(dict.fromkeys(owner[match] for match in close))[:3]

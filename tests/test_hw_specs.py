@@ -71,11 +71,7 @@ def test_figures_are_in_the_units_they_claim(name: str) -> None:
     assert within(10, 2_000, chip.scale_out.bandwidth_gbit_s)
     if chip.memory.usable_gib is not None:
         assert chip.memory.usable_source
-        assert (
-            0.9
-            < units.gib_to_bytes(chip.memory.usable_gib) / units.gb_to_bytes(chip.memory.capacity_gb or 0)
-            < 1.08
-        )
+        assert 0.9 < units.gib_to_bytes(chip.memory.usable_gib) / units.gb_to_bytes(chip.memory.capacity_gb or 0) < 1.08
     if chip.compute_units is not None:
         assert chip.compute_units_source
     for figure in ("memory", "network", "gemm_bf16", "attention_forward"):

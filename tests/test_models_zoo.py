@@ -69,11 +69,7 @@ def test_computed_count_is_the_published_one(name: str) -> None:
 
 
 def test_no_two_models_answer_to_one_name() -> None:
-    claims = [
-        claim.lower().replace("_", "-")
-        for arch in list_architectures()
-        for claim in (arch.name, *arch.aliases)
-    ]
+    claims = [claim.lower().replace("_", "-") for arch in list_architectures() for claim in (arch.name, *arch.aliases)]
     assert len(claims) == len(set(claims))
 
 
@@ -130,9 +126,7 @@ def test_gpt3_175b_by_hand() -> None:
     assert layer.norms == 4 * hidden
     assert head_parameters(arch) == 0
     assert embedding_parameters(arch) == (51200 + 2048) * hidden
-    assert (
-        total_parameters(arch) == 96 * (12 * hidden**2 + 13 * hidden) + (51200 + 2048) * hidden + 2 * hidden
-    )
+    assert total_parameters(arch) == 96 * (12 * hidden**2 + 13 * hidden) + (51200 + 2048) * hidden + 2 * hidden
 
 
 def test_experts_by_hand() -> None:

@@ -123,9 +123,7 @@ def test_counts_saturate_with_microbatches(pp: int, vpp: int) -> None:
     for stage in range(pp):
         few, many = (replay(pp, stage, vpp, k * pp) for k in (3, 6))
         top = many.sum(axis=1).max()
-        assert {tuple(r) for r in few[few.sum(axis=1) == top]} == {
-            tuple(r) for r in many[many.sum(axis=1) == top]
-        }
+        assert {tuple(r) for r in few[few.sum(axis=1) == top]} == {tuple(r) for r in many[many.sum(axis=1) == top]}
 
 
 def test_counting_is_fast() -> None:
@@ -135,13 +133,9 @@ def test_counting_is_fast() -> None:
     assert (time.perf_counter() - started) / 10 < 0.015
 
 
-@pytest.mark.parametrize(
-    ("pp", "vpp", "m"), [(1, 1, 3), (4, 1, 8), (4, 1, 2), (2, 2, 2), (4, 3, 4), (8, 4, 24)]
-)
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(1, 1, 3), (4, 1, 8), (4, 1, 2), (2, 2, 2), (4, 3, 4), (8, 4, 24)])
 @pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 1), (1, 0)])
-def test_equal_stages_take_exactly_the_closed_form(
-    pp: int, vpp: int, m: int, forward: int, backward: int
-) -> None:
+def test_equal_stages_take_exactly_the_closed_form(pp: int, vpp: int, m: int, forward: int, backward: int) -> None:
     timeline = simulate(np.full((pp, vpp), forward), np.full((pp, vpp), backward), m)
     chunk_s = forward + backward
     assert timeline.makespan_s == m * vpp * chunk_s + (pp - 1) * chunk_s
@@ -212,9 +206,7 @@ def test_closed_form_is_as_close_as_its_docstring_says(vpp: int, ratio: str) -> 
         pp = int(rng.integers(2, 17))
         m = pp * int(rng.integers(2, 6)) if vpp > 1 else int(rng.integers(2 * pp, 6 * pp))
         forward = np.repeat(rng.uniform(0.7, 1.3, (pp, 1)), vpp, axis=1)
-        backward = 2 * (
-            forward if ratio == "same" else np.repeat(rng.uniform(0.7, 1.3, (pp, 1)), vpp, axis=1)
-        )
+        backward = 2 * (forward if ratio == "same" else np.repeat(rng.uniform(0.7, 1.3, (pp, 1)), vpp, axis=1))
         makespan_s = simulate(forward, backward, m).makespan_s
         errors.append(makespan_s / closed_form_s((forward + backward).sum(axis=1), m, vpp) - 1)
     above = 1e-9 if vpp == 1 or ratio == "same" else 0.08

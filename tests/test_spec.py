@@ -83,9 +83,7 @@ def test_short_forms_of_chips(written, limits):
 
 
 def test_a_chip_of_ones_own():
-    chips = good(
-        "cluster.chips", {"x": {"max": 256, "spec": {"memory_GB": 80}}, "y": {"file": "y.yaml"}}
-    ).cluster.chips
+    chips = good("cluster.chips", {"x": {"max": 256, "spec": {"memory_GB": 80}}, "y": {"file": "y.yaml"}}).cluster.chips
     assert chips["x"].spec == {"memory_GB": 80}
     assert chips["y"].file == "y.yaml"
 
@@ -111,9 +109,7 @@ def test_decisions_are_normalised():
 
 
 def test_a_dumped_spec_parses_to_an_equal_one():
-    spec = good(
-        "search", {"pin": {"tp": 8, "recompute": "none", "stages": {"a800": 2}}, "forbid": {"vpp": [2, 3]}}
-    )
+    spec = good("search", {"pin": {"tp": 8, "recompute": "none", "stages": {"a800": 2}}, "forbid": {"vpp": [2, 3]}})
     assert parse_spec(json.loads(spec.model_dump_json())) == spec
     assert parse_spec(spec.model_dump()) == spec
 
@@ -335,9 +331,7 @@ def test_junk_is_refused_politely(data):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    section=st.sampled_from(
-        ["model", "cluster", "training", "search", "search.pin", "search.forbid", "cluster.chips"]
-    ),
+    section=st.sampled_from(["model", "cluster", "training", "search", "search.pin", "search.forbid", "cluster.chips"]),
     junk=st.one_of(JUNK, st.dictionaries(KEYS, JUNK, max_size=4)),
 )
 def test_junk_in_a_good_spec_is_refused_politely(section, junk):

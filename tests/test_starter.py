@@ -22,9 +22,7 @@ def test_the_starters_examples_are_valid_too():
 
 
 def test_the_starter_quotes_odd_names():
-    spec = parse_spec(
-        parse_yaml(starter_spec(model="405", chips={"4090": None, "no: x": 8}, num_gpus=8)).data
-    )
+    spec = parse_spec(parse_yaml(starter_spec(model="405", chips={"4090": None, "no: x": 8}, num_gpus=8)).data)
     assert spec.model == "405"
     assert {name: chip.max for name, chip in spec.cluster.chips.items()} == {"4090": None, "no: x": 8}
 

@@ -143,12 +143,8 @@ def test_nearest_names():
 
 
 def test_trouble_says_everything_on_a_line():
-    trouble = Trouble(
-        "cluster.num_gpus", "must be at least 1", 0, "1 to 1,048,576", ("x",), 7, 3, "spec.yaml"
-    )
-    said = (
-        "spec.yaml:7:3 cluster.num_gpus = 0: must be at least 1 (allowed: 1 to 1,048,576); did you mean 'x'?"
-    )
+    trouble = Trouble("cluster.num_gpus", "must be at least 1", 0, "1 to 1,048,576", ("x",), 7, 3, "spec.yaml")
+    said = "spec.yaml:7:3 cluster.num_gpus = 0: must be at least 1 (allowed: 1 to 1,048,576); did you mean 'x'?"
     assert str(trouble) == said
     assert trouble.as_dict()["value"] == "0"
     assert InputError(trouble).exit_code == 2

@@ -16,9 +16,7 @@ Family = Callable[[cp_model.CpModel, Problem, Sequence[PlanData], Variables], No
 def degrees(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
     """Degrees, flags and chips by position are those of one of the plans: a table of the legal combinations."""
     positions = len(v.chip)
-    rows = [
-        (i, *plan.degrees, *plan.chips, *[NO_CHIP] * (positions - plan.pp)) for i, plan in enumerate(plans)
-    ]
+    rows = [(i, *plan.degrees, *plan.chips, *[NO_CHIP] * (positions - plan.pp)) for i, plan in enumerate(plans)]
     model.add_allowed_assignments([v.which, *(v.degrees[name] for name in DEGREES), *v.chip], rows)
     for i, pick in enumerate(v.pick):
         model.add(v.which == i).only_enforce_if(pick)

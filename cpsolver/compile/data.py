@@ -122,9 +122,7 @@ def _options(problem: Problem, chip: str, longest: int) -> list[Option]:
     return [o for o in found if (pinned is None or o.amount in pinned) and o.amount not in banned]
 
 
-def _fits(
-    table: Coefficients, row: int, stages: Stages, places: Ints, options: list[Option], longest: int
-) -> Ints:
+def _fits(table: Coefficients, row: int, stages: Stages, places: Ints, options: list[Option], longest: int) -> Ints:
     """The most layers in a chunk for each place and option, by the memory model itself (no linear stand-in)."""
     memory, vpp = table.memory, int(table.rows.vpp[row])
     pp = stages.layer.shape[1]

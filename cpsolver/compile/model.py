@@ -86,9 +86,7 @@ class CompiledModel:
             places = range(start, start + count)
             index = plan.chips[start]
             by_stage = self._problem.spec.search.recompute_scope == "stage"
-            chosen = [
-                plan.options[index][solver.value(v.option[which][p if by_stage else index])] for p in places
-            ]
+            chosen = [plan.options[index][solver.value(v.option[which][p if by_stage else index])] for p in places]
             layers = [solver.value(v.layers[p]) for p in places]
             groups += _groups(chip, layers, [(option.kind, option.amount) for option in chosen])
             start += count

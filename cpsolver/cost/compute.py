@@ -114,9 +114,7 @@ def _attention(problem: Problem, device: Device, shard: Shard, tokens: Floats) -
     kernel = device.kernel_latency
     visible = flops * stack.causal_fraction
     flash_forward = visible / device.forward_attention_rate + kernel
-    flash_backward = (
-        visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
-    )
+    flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full products forward and four backward; the score matrix is written and read by each kernel.
     # Forward: scores written, softmax reads and writes, dropout reads and writes, values read it.
     # Backward: gradient of the values, of the scores (written), softmax (reads two, writes one), two products.

@@ -159,7 +159,5 @@ def _unique_shards(rows: Candidates) -> tuple[Shard, np.ndarray]:
     flags = shard.sequence_parallel * 2 + shard.flash_attention
     code = (shard.mbs * 4 + flags) * (int(shard.tp.max(initial=1)) + 1) + shard.tp
     _, first, back = np.unique(code, return_index=True, return_inverse=True)
-    pick = Shard(
-        shard.tp[first], shard.mbs[first], shard.sequence_parallel[first], shard.flash_attention[first]
-    )
+    pick = Shard(shard.tp[first], shard.mbs[first], shard.sequence_parallel[first], shard.flash_attention[first])
     return pick, back

@@ -40,9 +40,7 @@ def chrome_trace(timeline: Timeline, labels: Sequence[str], metadata: Mapping[st
     ]
     for stage, label in enumerate(labels):
         events.append({"name": "thread_name", "ph": "M", "pid": 0, "tid": stage, "args": {"name": label}})
-        events.append(
-            {"name": "thread_sort_index", "ph": "M", "pid": 0, "tid": stage, "args": {"sort_index": stage}}
-        )
+        events.append({"name": "thread_sort_index", "ph": "M", "pid": 0, "tid": stage, "args": {"sort_index": stage}})
     return {
         "traceEvents": events + _passes(timeline),
         "displayTimeUnit": "ms",
