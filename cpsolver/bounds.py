@@ -1,258 +1,40 @@
 """Lower bounds on step time, for many rows or plans at once, that need no solver.
 
-For a bottleneck time t a stage can host only so many layers: its time and its memory are both linear in layers and
-recomputed layers, so the most that fits is a closed form in t. The smallest t at which all stages together host the
-model bounds the slowest stage from below. Letting recomputed layers be fractions, and letting each stage choose its
-own recomputation, only makes the bound smaller, so it stays a bound.
+The smallest bottleneck time at which all stages together host the model bounds the slowest stage from below. Letting
+each stage choose its own recomputation, and each chip type its best places, only makes the bound smaller, so it
+stays a bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
 
 import numpy as np
 
-from cpsolver.cost.comm import fast_domain
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
-from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
-from cpsolver.decisions import forbidden_for, pinned_for
-from cpsolver.problem import Problem
-from cpsolver.schedule import peak_live_total
-from cpsolver.strategy import RecomputeKind
+from cpsolver.coefficients import Coefficients, Stages
+from cpsolver.cost.shard import Bools, Floats, Ints
 
 _ROUNDS = 22  # halvings of the interval for the bottleneck time
 _SAFETY = 1.0 - 1e-9  # bounds are rounded down by this, against rounding in floating point
-_EDGES = (
-    1.001,
-    1.004,
-    1.015,
-    1.05,
-    1.2,
-    np.inf,
-)  # bottleneck times, relative to the smallest, that split a mixed bound
-KINDS: tuple[RecomputeKind, ...] = ("none", "selective", "block", "uniform")
-
-
-def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
-    """The kinds of recomputation that the pins and bans leave for a chip type."""
-    pinned = pinned_for(problem.spec.search.pin.recompute, chip)
-    banned = forbidden_for(problem.spec.search.forbid.recompute, chip)
-    return tuple(kind for kind in KINDS if (pinned is None or kind in pinned) and kind not in banned)
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Coefficients of every stage of n rows with the same pp; arrays (n, pp) or (n, 1), seconds and bytes.
-
-    A stage of L layers, R of them recomputed, takes layer * L + recompute * R + fixed seconds and needs
-    states * L + live * (full * L - (full - checkpoint) * R) bytes of its room, `live` being the microbatches in
-    flight; its layers are a multiple of `least`, one or more in each chunk. `allowed` says which kinds of
-    recomputation each stage may use; `after_*` are the seconds that follow the pipeline.
-    """
-
-    layer: Floats
-    recompute: Floats
-    selective: Floats
-    fixed: Floats
-    room: Floats
-    states: Floats
-    live: Floats
-    full: Floats
-    kept_selective: Floats
-    checkpoint: Floats
-    least: Floats
-    after_layer: Floats
-    after_fixed: Floats
-    allowed: dict[RecomputeKind, Bools]
-
-    @cached_property
-    def _saved(self) -> Floats:
-        return self.live * (self.full - self.checkpoint)
-
-    @cached_property
-    def plain_most(self) -> Floats:
-        """Layers that fit without recomputation, not rounded."""
-        return self.room / (self.states + self.live * self.full)
-
-    @cached_property
-    def _block_most(self) -> Floats:
-        return (self.room - self.full) / (self.states + self.live * self.checkpoint)
-
-    @cached_property
-    def recompute_for_layer(self) -> Floats:
-        """Recomputed layers that one more layer costs once memory is full."""
-        return (self.states + self.live * self.full) / self._saved
-
-    @cached_property
-    def _bought(self) -> Floats:
-        return (self.room - self.full) / self._saved
-
-    @cached_property
-    def _uniform_most(self) -> Floats:
-        # Units of g layers keep live * checkpoint * L / g and work on g * full: with the best real g that is twice
-        # the root of the product.
-        root = np.sqrt(self.live * self.checkpoint * self.full)
-        reach = np.sqrt(root**2 + self.states * np.maximum(0.0, self.room)) - root
-        return np.asarray((reach / self.states) ** 2)
-
-    @cached_property
-    def _selective_most(self) -> Floats:
-        return self.room / (self.states + self.live * self.kept_selective)
-
-    def hosted(self, bottleneck: Floats) -> Floats:
-        """The most layers, whole chunks, that each stage hosts within that time; -1 where not even its least fits."""
-        time = bottleneck[:, None] - self.fixed
-        plain = time / self.layer
-        best = np.full(time.shape, -1.0)
-        if self._some("none") or self._some("block"):
-            may = self.allowed["none"] | self.allowed["block"]
-            best = np.where(may, self._whole(np.minimum(plain, self.plain_most)), best)
-        if self._some("block"):
-            best = np.where(self.allowed["block"], np.maximum(best, self._block(time, plain)), best)
-        if self._some("uniform"):
-            most = self._whole(np.minimum(time / (self.layer + self.recompute), self._uniform_most))
-            best = np.where(self.allowed["uniform"], np.maximum(best, most), best)
-        if self._some("selective"):
-            most = self._whole(np.minimum(time / (self.layer + self.selective), self._selective_most))
-            best = np.where(self.allowed["selective"], np.maximum(best, most), best)
-        return np.where(best >= self.least, best, -1.0)
-
-    def _some(self, kind: RecomputeKind) -> bool:
-        return bool(self.allowed[kind].any())
-
-    def _whole(self, layers: Floats) -> Floats:
-        """Rounded down to whole layers in every chunk."""
-        return np.floor(np.clip(layers, -1.0, 1e9) / self.least + 1e-6) * self.least
-
-    def _block(self, time: Floats, plain: Floats) -> Floats:
-        """As `hosted`, with some layers recomputed, as many in each chunk.
-
-        The most real layers first. If the recomputation that they need, rounded up, takes too long, one layer less in
-        each chunk is within time: it frees more than the rounding costs, for a layer takes longer than its forward.
-        """
-        both = (time + self.recompute * self._bought) / (self.layer + self.recompute * self.recompute_for_layer)
-        most = self._whole(np.minimum(np.minimum(plain, both), self._block_most))
-        late = self.layer * most + self.recompute * self._repeats(most) > time * (1 + 1e-9)
-        return most - np.where(late, self.least, 0.0)
-
-    def _repeats(self, layers: Floats) -> Floats:
-        """Recomputed layers that make that many fit, as many in each chunk."""
-        needed = np.clip(self.recompute_for_layer * layers - self._bought, 0.0, layers)
-        return np.ceil(needed / self.least - 1e-6) * self.least
-
-    def repeated(self, layers: Floats) -> Floats:
-        """The least seconds of recomputation that make that many layers fit, or more than them, on each stage."""
-        needed = np.minimum(self._repeats(layers), layers) * self.recompute
-        cheapest = np.where(self.allowed["selective"], np.minimum(needed, self.selective * layers), needed)
-        return np.where(layers > self.plain_most + 1e-6, cheapest, 0.0)
-
-
-class Coefficients:
-    """The cost tables of all rows on all chip types, and stage coefficients for any choice of chips by position."""
-
-    def __init__(self, problem: Problem, rows: Candidates) -> None:
-        self.problem, self.rows = problem, rows
-        tables = [time_table(problem, supply, rows) for supply in problem.supplies]
-        self.time = {
-            field.name: np.stack([getattr(table, field.name) for table in tables]) for field in fields(TimeTable)
-        }
-        self.memory: MemoryTable = memory_table(problem, rows)
-        self.capacity = np.array([problem.capacity_bytes(supply.chip) for supply in problem.supplies])
-        self.domain = np.array([fast_domain(problem, supply.chip) for supply in problem.supplies])
-        kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
-        self.allowed = {kind: np.array([kind in some for some in kinds]) for kind in KINDS}
-
-    def links(self, row: Ints, chips: Ints, relaxed: bool) -> Floats:
-        """Seconds per microbatch that each stage spends on transfers, shape (n, pp) (see evaluate's account of it).
-
-        `relaxed` takes the faster of both kinds of link everywhere, so that neighbours may be any chips.
-        """
-        pp = chips.shape[1]
-        if pp == 1:
-            return np.zeros(chips.shape)
-        near, far = self.time["hop_near"][chips, row[:, None]], self.time["hop_far"][chips, row[:, None]]
-        vpp = self.rows.vpp[row][:, None].astype(np.float64)
-        if relaxed:
-            link = np.minimum(near, far)
-            forward, wrap = link[:, :-1], link[:, :1]
-        else:
-            forward, wrap = self._forward_links(row, chips, near, far)
-        share = np.where(vpp == 1, 1.0, 1.0 - self.problem.stack.pipeline_overlap_interleaved)
-        back = wrap * (vpp - 1)
-        into = np.concatenate([back, vpp * forward], axis=1)
-        out = np.concatenate([vpp * forward, back], axis=1)
-        return np.asarray(share * (into + out))
-
-    def _forward_links(self, row: Ints, chips: Ints, near: Floats, far: Floats) -> tuple[Floats, Floats]:
-        pp = chips.shape[1]
-        width = self.rows.stage_devices[row][:, None]
-        domain = self.domain[chips]
-        other = chips[:, :-1] != chips[:, 1:]
-        crossing = other | crosses_domain(np.arange(pp - 1)[None, :], width, domain[:, :-1])
-        forward = np.where(crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:]))
-        ends = chips[:, :1] != chips[:, -1:]
-        outside = ends | (pp * width > domain[:, -1:])
-        wrap = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
-        return forward, wrap
-
-    def stages(self, row: Ints, chips: Ints, relaxed: bool = False) -> Stages:
-        """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position."""
-        pp, at = chips.shape[1], row[:, None]
-        time = {name: values[chips, at] for name, values in self.time.items()}
-        first = (np.arange(pp) == 0)[None, :]
-        last = (np.arange(pp) == pp - 1)[None, :]
-        memory = self.memory
-        factor = 1.0 + memory.overhead
-        states = first * memory.first_states[at] + last * memory.last_states[at]
-        buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
-        return Stages(
-            layer=time["layer"],
-            recompute=time["recompute"],
-            selective=time["selective"],
-            fixed=self.links(row, chips, relaxed) + first * time["embedding"] + last * time["head"],
-            room=self.capacity[chips] - memory.fixed - states - factor * buffer,
-            states=memory.layer_states[at],
-            live=self._live(row, pp),
-            full=factor * memory.full[at],
-            kept_selective=factor * memory.selective[at],
-            checkpoint=factor * memory.checkpoint[at],
-            least=self.rows.vpp[at].astype(np.float64),
-            after_layer=time["sync_layer"] + time["update_layer"],
-            after_fixed=time["sync_stage"]
-            + first * (time["sync_first"] + time["update_first"])
-            + last * (time["sync_last"] + time["update_last"]),
-            allowed={kind: may[chips] for kind, may in self.allowed.items()},
-        )
-
-    def _live(self, row: Ints, pp: int) -> Floats:
-        """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
-        vpp, m = self.rows.vpp[row], np.minimum(self.rows.microbatches[row], 4 * pp)
-        pairs, back = np.unique(np.stack([vpp, m]), axis=1, return_inverse=True)
-        totals = [peak_live_total(pp, v, count) / v for v, count in pairs.T.tolist()]
-        return np.asarray(np.stack(totals)[back.ravel()])
-
-    def weights(self, row: Ints) -> tuple[Floats, Floats]:
-        """Step time = first * slowest stage + second * sum of stages + what follows."""
-        vpp = self.rows.vpp[row].astype(np.float64)
-        return self.rows.microbatches[row] - 1.0 / vpp, 1.0 / vpp
+_EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)  # where a bound's bottleneck times are cut, relative to the least
 
 
 def quick_bound(table: Coefficients) -> Floats:
     """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored."""
     problem, rows = table.problem, table.rows
     layers = problem.model.layers
+    most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
+    order = np.argsort(table.time["layer"], axis=0, kind="stable")
+    fastest, most = (np.take_along_axis(values, order, axis=0) for values in (table.time["layer"], most))
     speed = np.zeros(len(rows))
     left = rows.pp.astype(np.float64)
-    for index in np.argsort(table.time["layer"].min(axis=1, initial=np.inf), kind="stable"):
-        most = np.minimum(left, problem.supplies[index].limit // rows.stage_devices)
-        speed += most / table.time["layer"][index]
-        left -= most
+    for index in range(len(order)):
+        taken = np.minimum(left, most[index])
+        speed += taken / fastest[index]
+        left -= taken
     slowest = layers / np.maximum(speed, 1e-300)
-    single = np.ceil(layers / rows.pp) * table.time["layer"].min(axis=0)
-    slowest = np.maximum(slowest, single)
-    ends = (table.time["embedding"] + table.time["head"]).min(axis=0)
+    slowest = np.maximum(slowest, np.ceil(layers / rows.pp) * fastest[0])
+    ends = table.time["embedding"].min(axis=0) + table.time["head"].min(axis=0)
     first, second = table.weights(np.arange(len(rows)))
     total = layers * table.time["layer"].min(axis=0) + ends
     return np.asarray((first * slowest + second * total) * _SAFETY)
@@ -318,7 +100,7 @@ def mix_bound(table: Coefficients, row: Ints, counts: Ints, exact: bool) -> Floa
     slowest = _smallest(enough, each, layers)
     first, second = table.weights(row)
     per_layer = np.array([stages.layer[:, 0] for stages in each])
-    ends = (table.time["embedding"] + table.time["head"])[:, row].min(axis=0)
+    ends = table.time["embedding"][:, row].min(axis=0) + table.time["head"][:, row].min(axis=0)
     links = np.min([stages.fixed[:, 1:-1].sum(axis=1) for stages in each], axis=0)
     best = np.full(len(row), np.inf)
     start = np.where(np.isfinite(slowest), slowest, 1e9)
@@ -340,13 +122,13 @@ def _after_mix(each: list[Stages], counts: Ints, at_least: Floats) -> Floats:
         mean = np.maximum(at_least[:, index] / np.maximum(1, counts[:, index]), stages.least[:, 0])
         seconds = stages.after_layer[:, 0] * mean + stages.after_fixed.min(axis=1)
         found.append(np.where(at_least[:, index] > 0, seconds, 0.0))
-    return np.max(found, axis=0)
+    return np.asarray(np.max(found, axis=0))
 
 
 def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: int) -> Floats:
     """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
     fastest = np.min([stages.layer.min(axis=1) for stages in group], axis=0)
-    high = np.max([((s.layer + s.recompute) * layers + s.fixed).max(axis=1) for s in group], axis=0)
+    high = np.max([_longest(s, layers) for s in group], axis=0)
     low = fastest * layers / group[0].fixed.shape[1] * _SAFETY
     possible = enough(high)
     near = np.minimum(high, low * 1.6)
@@ -356,6 +138,12 @@ def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: in
         good = enough(middle)
         high, low = np.where(good, middle, high), np.where(good, low, middle)
     return np.where(possible, low, np.inf)
+
+
+def _longest(stages: Stages, layers: int) -> Floats:
+    """Seconds of the slowest stage if it held the whole model and ran all of it twice."""
+    layer = stages.layer + np.maximum(stages.recompute, stages.selective)
+    return np.asarray((layer * layers + stages.fixed).max(axis=1))
 
 
 def _cheapest(cost: Floats, room: Floats, least: Floats, layers: int) -> Floats:

@@ -23,7 +23,10 @@ PARTS = ("compute", "tensor_parallel", "recompute", "pipeline_p2p", "bubble", "d
 
 @dataclass(frozen=True)
 class StageEvaluation:
-    """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device."""
+    """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device.
+
+    `forward_s` is the forward pass within `microbatch_s`, tensor-parallel communication included, transfers not.
+    """
 
     chip: str
     layers: int
@@ -37,6 +40,12 @@ class StageEvaluation:
     optimizer_s: float
     memory: StageBytes
     capacity_bytes: float
+    forward_s: float
+
+    @property
+    def backward_s(self) -> float:
+        """The rest of `microbatch_s` but for the transfers: backward pass and recomputation."""
+        return self.microbatch_s - self.pipeline_p2p_s - self.forward_s
 
     @property
     def microbatch_s(self) -> float:
@@ -137,6 +146,8 @@ def stage_evaluations(problem: Problem, strategy: Strategy) -> list[StageEvaluat
                 optimizer_s=float(update),
                 memory=bytes_needed[index],
                 capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
+                # A recomputed layer runs its forward again; of embedding and head, forward is a third.
+                forward_s=float(layers * table.recompute[0] + ends / 3.0),
             )
         )
     return stages

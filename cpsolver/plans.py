@@ -28,7 +28,7 @@ def mixes(problem: Problem, stage_devices: int, pp: int) -> Ints:
         used = table.sum(axis=1)
         table = table[(used <= pp) & (used + room >= pp)]
     whole = (table % step == 0).all(axis=1) | (table.max(axis=1, initial=0) == pp)
-    return table[(table.sum(axis=1) == pp) & whole]
+    return np.asarray(table[(table.sum(axis=1) == pp) & whole])
 
 
 def _counts(problem: Problem, chip: str, most: int, step: int, pp: int) -> list[int]:

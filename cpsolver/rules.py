@@ -1,4 +1,4 @@
-"""The problem statement without a solver: every rule a plan must keep, each a function (problem, strategy) -> violations.
+"""The problem statement without a solver: every rule a plan must keep, each (problem, strategy) -> violations.
 
 The solver's side of a rule has the same name: a filter in space.py, a pattern in plans.py or a constraint family in
 compile/constraints.py.

@@ -11,11 +11,11 @@ import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cpsolver.bounds import Coefficients, mix_bound, plan_bound, quick_bound
+from cpsolver.bounds import mix_bound, plan_bound, quick_bound
+from cpsolver.coefficients import Coefficients
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.evaluate import Evaluation, evaluate
 from cpsolver.plans import arrangements, mixes
@@ -25,11 +25,7 @@ from cpsolver.rules import violations
 from cpsolver.space import Space, enumerate_rows, most_stages
 from cpsolver.strategy import Strategy
 
-if TYPE_CHECKING:
-    from cpsolver.compile.model import Solved
-
 _BATCH = 512  # rows, mixes or plans bounded in one go: fast enough, and little memory
-_WIDER = 1.5  # first guess of an upper limit, relative to the bound, while fewer than K plans are known
 
 
 @dataclass(frozen=True)
@@ -199,36 +195,24 @@ class _Search:
                 self._push(bound, node.row, node.mix, tuple(chips))
 
     def _solve(self, node: _Node) -> None:
-        """Solve one plan for anything faster than the K-th best; widen the first guess until it is settled."""
+        """Solve one plan for anything faster than the K-th best."""
+        from cpsolver.compile.model import solve_plan
+
+        began = time.monotonic()
+        limit = self._problem.spec.search.time_limit_s
+        left = None if limit is None else limit - (began - self._started)
+        chips = np.array(node.chips, dtype=np.int64)
+        solved = solve_plan(self._table, node.row, chips, node.bound, self._limit(), left)
+        if solved is None:
+            return
+        self._solver_calls += 1
+        self._solver_seconds += time.monotonic() - began
         self._solved_rows.add(node.row)
-        upper = min(self._limit(), node.bound * _WIDER)
-        while True:
-            solved = self._ask(node, upper)
-            if solved.status != "infeasible" or upper >= self._limit() or upper > node.bound * 1e3:
-                break
-            upper = min(self._limit(), upper * _WIDER)
+        self._tell(f"{solved.status}: {self._name(node.row)}")
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s, node.bound))
         if solved.strategy is not None:
             self._keep(solved.strategy)
-
-    def _ask(self, node: _Node, upper: float) -> Solved:
-        from cpsolver.compile.data import plan_data
-        from cpsolver.compile.model import CompiledModel, Solved
-        from cpsolver.compile.scaling import scale_for
-
-        scale = scale_for(upper)
-        data = plan_data(self._table, node.row, np.array(node.chips, dtype=np.int64), scale, upper)
-        if not all(data.options.values()):
-            return Solved("infeasible", None, float("inf"), float("inf"))
-        began = time.monotonic()
-        limit = self._problem.spec.search.time_limit_s
-        left = None if limit is None else limit - (began - self._started)
-        solved = CompiledModel(self._problem, [data], scale, node.bound, upper).solve(left)
-        self._solver_calls += 1
-        self._solver_seconds += time.monotonic() - began
-        self._tell(f"{solved.status}: {self._name(node.row)}")
-        return solved
 
     def _keep(self, strategy: Strategy) -> None:
         even = balanced(self._problem, strategy)

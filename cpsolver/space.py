@@ -9,6 +9,7 @@ from math import gcd
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.decisions import forbidden_for, pinned_for
 from cpsolver.problem import Problem
 
 
@@ -137,7 +138,24 @@ def _pinned_layout(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Bools:
     for fixed in (pin.layers, pin.stage_chips):
         if fixed is not None:
             allowed &= pp == len(fixed)
+    if not problem.mixed:
+        allowed &= np.array([_one_chip_allowed(problem, depth) for depth in pp.tolist()], dtype=np.bool_)
     return allowed
+
+
+def _one_chip_allowed(problem: Problem, pp: int) -> bool:
+    """The pins and bans on chips, when one type serves all stages (plans.py keeps them for several)."""
+    name = problem.chip_names[0]
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    wanted = pinned_for(pin.stages, name)
+    return (
+        (wanted is None or pp in wanted)
+        and pp not in forbidden_for(forbid.stages, name)
+        and (pin.chip_order is None or name in pin.chip_order)
+        and forbid.chip_order != (name,)
+        and forbid.stage_chips != (name,) * pp
+        and (pin.stage_chips is None or pin.stage_chips == (name,) * pp)
+    )
 
 
 LAYOUT_FILTERS: dict[str, Callable[[Problem, Ints, Ints, Ints], Bools]] = {

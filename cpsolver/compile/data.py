@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.bounds import Coefficients, Stages, allowed_kinds
+from cpsolver.coefficients import Coefficients, Stages, allowed_kinds
 from cpsolver.compile.scaling import Scale
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.shard import Ints
@@ -113,11 +113,13 @@ def _options(problem: Problem, chip: str, longest: int) -> list[Option]:
         found.append(Option("none", 0, 0))
     if "selective" in kinds:
         found.append(Option("selective", 0, 0))
-    if "block" in kinds:
-        found += [Option("block", amount, amount) for amount in range(1, longest + 1)]
-    if "uniform" in kinds:
-        found += [Option("uniform", amount, longest) for amount in range(1, longest + 1)]
     pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, chip)
+    more = sorted(amount for amount in pinned or () if amount > longest)  # more than a chunk has: all of it
+    amounts = [*range(1, longest + 1), *more]
+    if "block" in kinds:
+        found += [Option("block", amount, amount) for amount in amounts]
+    if "uniform" in kinds:
+        found += [Option("uniform", amount, longest) for amount in amounts]
     banned = forbidden_for(problem.spec.search.forbid.recompute_num_layers, chip)
     return [o for o in found if (pinned is None or o.amount in pinned) and o.amount not in banned]
 

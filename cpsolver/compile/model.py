@@ -9,17 +9,22 @@ from typing import Literal
 
 from ortools.sat.python import cp_model
 
+from cpsolver.coefficients import Coefficients
 from cpsolver.compile.constraints import FAMILIES
-from cpsolver.compile.data import PlanData
+from cpsolver.compile.data import PlanData, plan_data
 from cpsolver.compile.objective import step_time
-from cpsolver.compile.scaling import Scale
+from cpsolver.compile.scaling import Scale, scale_for
+from cpsolver.compile.start import Start, start
 from cpsolver.compile.variables import Variables, make_variables
+from cpsolver.cost.shard import Ints
 from cpsolver.plans import chip_blocks
 from cpsolver.problem import Problem
 from cpsolver.strategy import StageGroup, Strategy
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
-_STATUS: dict[int, Status] = {
+_GUESSES = (1.5, 12.0, 100.0, 1000.0)
+"""Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all of it run twice."""
+_STATUS: dict[cp_model.CpSolverStatus, Status] = {
     cp_model.OPTIMAL: "optimal",
     cp_model.FEASIBLE: "feasible",
     cp_model.INFEASIBLE: "infeasible",
@@ -55,6 +60,24 @@ class CompiledModel:
         self.model.add(objective <= ceil((upper_s + error) * steps))
         self.model.add(objective >= floor((lower_s - error) * steps))
         self.model.minimize(objective)
+        self._objective = objective
+
+    def narrow(self, known: Start) -> None:
+        """Tell the solver of a single plan what is known without it: redundant, but it finds and proves faster."""
+        plan, objective = self._plans[0], self._objective
+        by_stage = self._problem.spec.search.recompute_scope == "stage"
+        v = self.variables
+        self.model.add(v.slowest >= known.slowest)
+        self.model.add(objective >= known.lower)
+        search = self._problem.spec.search
+        free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
+        if free:
+            self.model.add(objective <= max(known.objective, known.lower))
+            for p in range(plan.pp):
+                self.model.add_hint(v.chunk[p], known.chunk[p])
+                key = p if by_stage else plan.chips[p]
+                if by_stage or plan.places(key)[0] == p:
+                    self.model.add_hint(v.option[0][key], known.option[p])
 
     def solve(self, time_limit_s: float | None = None) -> Solved:
         """Solve to proven optimality, or as far as the time allows. One worker and a fixed seed: repeatable."""
@@ -104,3 +127,28 @@ def _groups(chip: str, layers: list[int], chosen: list[tuple[str, int]]) -> list
             groups.append(StageGroup(chip, tuple(layers[start:index]), kinds[start], amounts))  # type: ignore[arg-type]
             start = index
     return groups
+
+
+def solve_plan(
+    table: Coefficients, row: int, chips: Ints, bound_s: float, limit_s: float, time_limit_s: float | None
+) -> Solved | None:
+    """The best split and recomputation of one plan with a step time of at most `limit_s`.
+
+    None: there is none, and it took no solver to see it. `bound_s` is a lower bound that is known already. While no
+    limit is known, guesses of one grow: a small one keeps the model small.
+    """
+    problem = table.problem
+    by_stage = problem.spec.search.recompute_scope == "stage"
+    solved = None
+    for guess in _GUESSES:
+        upper = min(limit_s, bound_s * guess)
+        scale = scale_for(upper)
+        plan = plan_data(table, row, chips, scale, upper)
+        known = start(plan, problem.model.layers, by_stage) if all(plan.options.values()) else None
+        if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:
+            model = CompiledModel(problem, [plan], scale, bound_s, upper)
+            model.narrow(known)
+            solved = model.solve(time_limit_s)
+        if upper == limit_s or (solved is not None and solved.status != "infeasible"):
+            break
+    return solved

@@ -63,11 +63,11 @@ def _fabric_efficiency(problem: Problem, chip: Chip, kind: Collective, size: Int
     whole = chip.efficiency_value(kind)
     ring = min(whole, chip.efficiency_value("reduce_scatter"))
     fills = (inside == size) & (inside >= fast_domain(problem, chip))
-    return np.where(fills, whole, ring)
+    return np.asarray(np.where(fills, whole, ring))
 
 
 def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
-    """One-way scale-up bandwidth that a group's ranks in one domain can use; in a mesh only the links between them."""
+    """One-way scale-up bandwidth of a group's ranks in one domain; in a mesh only the links between them count."""
     whole = chip.scale_up_bandwidth_bytes_s
     if chip.scale_up.topology != "mesh":
         return np.full(size.shape, whole)
@@ -106,7 +106,7 @@ def hop_bytes(problem: Problem, shard: Shard) -> Floats:
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:
-    """One point-to-point transfer between neighbouring stages on this chip, inside a fast domain or over the network."""
+    """One transfer between neighbouring stages on this chip, inside a fast domain or over the network."""
     if within_node:
         bandwidth = chip.peer_bandwidth_bytes_s * chip.efficiency_value("all_gather")
         return np.asarray(payload / bandwidth + chip.collective_latency_s)

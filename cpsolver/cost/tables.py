@@ -1,4 +1,4 @@
-"""All coefficients of the cost model for many candidate rows: time is linear in a stage's layers once they are known."""
+"""All coefficients of the cost model for many candidate rows: a stage's time is linear in its layers with them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
 
 
 def crosses_domain(stage: Ints, stage_devices: Any, domain: Any) -> Bools:
-    """Whether any device of a stage sits in another fast domain than its peer in the next stage (rank order tp-dp-pp)."""
+    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp)."""
     first = stage * stage_devices
     last = (stage + 2) * stage_devices - 1
     return np.asarray(first // domain != last // domain)

@@ -1,0 +1,175 @@
+"""A first plan and an exact lower bound on the slowest stage, from the same integers that the solver gets.
+
+Under a limit on the slowest stage every stage hosts some most layers for each recomputation option. The smallest
+limit at which the best options host the model is a lower bound; filling the stages at that limit, and at some above
+it, gives plans that are good enough to narrow the solver's search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpsolver.compile.data import PlanData
+from cpsolver.cost.shard import Ints
+
+_FINENESS = 22  # bits to which the smallest limit is found
+_STRETCH = (1.0, 1.0005, 1.002, 1.006, 1.015, 1.04, 1.1)
+
+
+@dataclass(frozen=True)
+class Start:
+    """`slowest`: no slowest stage is faster, and `lower`: no objective (vpp times the step time) is smaller, both in
+    integer steps. `objective`, `chunk` layers and `option` index by stage of the best plan found here.
+    """
+
+    slowest: int
+    lower: int
+    objective: int
+    chunk: tuple[int, ...]
+    option: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Stages that share an option: all of a chip type, or a single one."""
+
+    places: Ints
+    fits: Ints  # (stages, options)
+    repeats: Ints
+    selective: np.ndarray
+
+
+def start(plan: PlanData, layers: int, by_stage: bool) -> Start | None:
+    """None where no limit is enough: the plan cannot host the model."""
+    groups = list(_groups(plan, by_stage))
+    needed = layers // plan.vpp
+    high = int((plan.layer + plan.repeat + plan.selective).max()) * plan.longest + int(plan.fixed.max())
+    top = high
+    if _most(plan, groups, top) < needed:
+        return None
+    low = int(plan.fixed.min())
+    while low < high - (high >> _FINENESS):
+        middle = (low + high) // 2
+        if _most(plan, groups, middle) >= needed:
+            high = middle
+        else:
+            low = middle + 1
+    tries = [_fill(plan, groups, int(high * stretch), needed) for stretch in _STRETCH]
+    objective, chunk, option = min(tries, key=lambda found: found[0])
+    lower = _lower(plan, groups, low, top, needed)
+    return Start(low, lower, objective, tuple(chunk.tolist()), tuple(option.tolist()))
+
+
+def _lower(plan: PlanData, groups: list[_Group], slowest: int, top: int, needed: int) -> int:
+    """No objective is smaller. The limits on the slowest stage are cut into ranges: within one the stages host no more
+    than its end allows, which says which options still host the model, and what they recompute at least.
+    """
+    edges = [*(int(slowest * stretch) for stretch in _STRETCH), max(top, slowest)]
+    least_sum = _least_sum(plan, needed)
+    return min(
+        (plan.microbatches * plan.vpp - 1) * begin + least_sum + _least_extra(plan, groups, end, needed)
+        for begin, end in zip(edges, edges[1:], strict=False)
+    )
+
+
+def _least_extra(plan: PlanData, groups: list[_Group], limit: int, needed: int) -> int:
+    """The least recomputation and time after the pipeline (times vpp) when no stage exceeds the limit."""
+    hosted = [_hosted(plan, group, limit) for group in groups]
+    totals = [_totals(table) for table in hosted]
+    spare = sum(int(total.max()) for total in totals) - needed
+    extra, after = 0, 0
+    for group, table, total in zip(groups, hosted, totals, strict=True):
+        least = int(total.max()) - spare  # what the other groups cannot take
+        options = np.nonzero((total >= least) & (total > 0))[0]
+        chunk = np.maximum(1, table[:, options] - (total[options] - max(least, len(group.places))))
+        twice = np.minimum(group.repeats[options], chunk) * plan.repeat[group.places][:, None]
+        cores = group.selective[options] * chunk * plan.selective[group.places][:, None]
+        extra += int((twice + cores).sum(axis=0).min())
+        follows = plan.after_layer[group.places] * chunk.min(axis=1) + plan.after_fixed[group.places]
+        after = max(after, int(follows.max()))
+    return extra + plan.vpp * after
+
+
+def _least_sum(plan: PlanData, needed: int) -> int:
+    """The least sum of stage times: one layer in every chunk, the rest where a layer is fastest, nothing recomputed."""
+    room = np.zeros(plan.pp, dtype=np.int64)
+    for chip in plan.options:
+        room[plan.places(chip)] = plan.fits[chip].max(axis=1) - 1
+    order = np.argsort(plan.layer, kind="stable")
+    before = np.cumsum(room[order]) - room[order]
+    more = np.clip(needed - plan.pp - before, 0, room[order])
+    return int(plan.fixed.sum() + plan.layer.sum() + (plan.layer[order] * more).sum())
+
+
+def _groups(plan: PlanData, by_stage: bool) -> Iterator[_Group]:
+    for chip, options in plan.options.items():
+        places = np.array(plan.places(chip))
+        repeats = np.array([option.repeats for option in options])
+        selective = np.array([option.kind == "selective" for option in options])
+        fits = plan.fits[chip]
+        if by_stage:
+            for index, place in enumerate(places):
+                yield _Group(np.array([place]), fits[index : index + 1], repeats, selective)
+        else:
+            yield _Group(places, fits, repeats, selective)
+
+
+def _hosted(plan: PlanData, group: _Group, limit: int) -> Ints:
+    """Most layers in a chunk for each stage and option within the limit, shape (stages, options)."""
+    at = group.places[:, None]
+    layer, repeat, selective = plan.layer[at], plan.repeat[at], plan.selective[at]
+    time = limit - plan.fixed[at]
+    repeats = group.repeats[None, :]
+    all_twice = time // (layer + repeat)
+    some_twice = (time - repeat * repeats) // layer
+    most = np.where(all_twice < repeats, all_twice, some_twice)
+    most = np.where(group.selective[None, :], time // (layer + selective), most)
+    return np.minimum(most, group.fits)
+
+
+def _totals(hosted: Ints) -> Ints:
+    """Layers in all by option; -1 where some stage hosts none."""
+    return np.where(hosted.min(axis=0) >= 1, hosted.sum(axis=0), -1)
+
+
+def _most(plan: PlanData, groups: list[_Group], limit: int) -> int:
+    totals = [int(_totals(_hosted(plan, group, limit)).max()) for group in groups]
+    return -1 if min(totals) < 0 else sum(totals)
+
+
+def _fill(plan: PlanData, groups: list[_Group], limit: int, needed: int) -> tuple[int, Ints, Ints]:
+    """A plan within the limit: least recomputation that still hosts the model, surplus taken from the slowest chips."""
+    hosted = [_hosted(plan, group, limit) for group in groups]
+    totals = [_totals(table) for table in hosted]
+    chosen = [int(total.argmax()) for total in totals]
+    spare = sum(int(total[pick]) for total, pick in zip(totals, chosen, strict=True)) - needed
+    for index, group in enumerate(groups):
+        enough = np.nonzero((totals[index] >= totals[index][chosen[index]] - spare) & (totals[index] > 0))[0]
+        cost = group.repeats[enough] * plan.repeat[group.places[0]]
+        cost = cost + group.selective[enough] * plan.selective[group.places[0]] * plan.longest
+        pick = int(enough[cost.argmin()])
+        spare -= int(totals[index][chosen[index]] - totals[index][pick])
+        chosen[index] = pick
+    chunk, option = np.zeros(plan.pp, dtype=np.int64), np.zeros(plan.pp, dtype=np.int64)
+    for group, table, pick in zip(groups, hosted, chosen, strict=True):
+        chunk[group.places], option[group.places] = table[:, pick], pick
+    for place in sorted(range(plan.pp), key=lambda p: (-int(plan.layer[p]), p)):
+        taken = min(spare, int(chunk[place]) - 1)
+        chunk[place] -= taken
+        spare -= taken
+    return _objective(plan, groups, chunk, option), chunk, option
+
+
+def _objective(plan: PlanData, groups: list[_Group], chunk: Ints, option: Ints) -> int:
+    extra = np.zeros(plan.pp, dtype=np.int64)
+    for group in groups:
+        pick, held = option[group.places], chunk[group.places]
+        twice = np.minimum(group.repeats[pick], held) * plan.repeat[group.places]
+        extra[group.places] = twice + group.selective[pick] * held * plan.selective[group.places]
+    stages = plan.layer * chunk + extra + plan.fixed
+    after = int((plan.after_layer * chunk + plan.after_fixed).max())
+    slowest = int(stages.max())
+    return (plan.microbatches * plan.vpp - 1) * slowest + int(stages.sum()) + plan.vpp * after

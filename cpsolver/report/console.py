@@ -1,0 +1,144 @@
+"""The answer for people, in rich's terms: headline, plans side by side, time, memory, proof, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.evaluate import Evaluation
+from cpsolver.problem import Problem
+from cpsolver.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.report.plan_table import Column, PlanTable
+from cpsolver.report.text import assumptions, count, elapsed, percent, plural, seconds
+from cpsolver.result import Result
+from cpsolver.rules import RULES, Violation
+from cpsolver.strategy import Strategy
+
+_STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
+
+
+def result_report(problem: Problem, result: Result) -> RenderableType:
+    """The report of a search."""
+    parts: list[RenderableType] = [_task(problem), "", *_verdict(result)]
+    if result.plans:
+        best = result.plans[0]
+        columns = [Column(f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+        parts += _section("Plans", PlanTable(problem, columns))
+        parts += _details(best.evaluation, " of plan 1" if len(columns) > 1 else "")
+    parts += _section("Proof", _proof(problem, result))
+    used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
+    parts += _section("What this is", *_disclaimer(problem, used))
+    return Group(*parts)
+
+
+def evaluation_report(
+    problem: Problem, strategy: Strategy, evaluation: Evaluation, violations: Sequence[Violation]
+) -> RenderableType:
+    """The report of a given plan: its numbers, and every rule that it breaks."""
+    parts: list[RenderableType] = [_task(problem), "", _headline("The plan", evaluation), _legality(violations)]
+    if violations:
+        parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
+    parts += _section("Plan", PlanTable(problem, [Column("", strategy, evaluation)]))
+    parts += _details(evaluation, "")
+    parts += _section("What this is", *_disclaimer(problem, list(dict.fromkeys(strategy.stage_chips))))
+    return Group(*parts)
+
+
+def _section(title: str, *content: RenderableType) -> list[RenderableType]:
+    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
+
+
+def _task(problem: Problem) -> RenderableType:
+    chips = []
+    for supply in problem.supplies:
+        limit = supply.limit
+        chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
+    training = problem.spec.training
+    batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
+    nodes = f"{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
+
+
+def _headline(subject: str, evaluation: Evaluation) -> Text:
+    return Text.assemble(
+        (f"{subject}: ", "bold"),
+        (f"{seconds(evaluation.step_time_s)} per step", "bold green"),
+        f", {count(evaluation.tokens_per_s)} tokens/s ({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), ",
+        f"MFU {percent(evaluation.mfu)}",
+    )
+
+
+def _legality(violations: Sequence[Violation]) -> Text:
+    if not violations:
+        return Text("Legal: it keeps every rule and fits in memory.", style="green")
+    return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
+
+
+def _verdict(result: Result) -> Iterator[RenderableType]:
+    proof = result.proof
+    considered = plural(proof.considered, "candidate")
+    if result.plans:
+        yield _headline("Best plan", result.plans[0].evaluation)
+    if result.status == "optimal":
+        what = "the fastest" if len(result.plans) == 1 else f"the {len(result.plans)} fastest"
+        yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
+    elif result.status == "feasible":
+        gap = percent(result.plans[0].gap)
+        text = f"Not proven: at {_STOPS[proof.stop]} {plural(proof.open, 'candidate')} of {proof.considered:,} were "
+        yield Text(f"{text}open; another plan may be up to {gap} faster.", style="yellow")
+    elif result.status == "infeasible":
+        yield Text(f"There is no plan: proven for all of {considered}.", style="bold red")
+    else:
+        text = f"No plan found by {_STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
+        yield Text(f"{text}are open. A longer time limit may find one.", style="bold yellow")
+    if result.reasons:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for reason in result.reasons:
+            table.add_row("-", Text(reason))
+        yield table
+
+
+def _details(evaluation: Evaluation, whose: str) -> list[RenderableType]:
+    times = Text(f"a microbatch takes {stage_times(evaluation.stages)}", style="dim")
+    return [
+        *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation), times),
+        *_section(f"Where the memory goes: GiB per GPU{whose}", MemoryByStage(evaluation.stages)),
+    ]
+
+
+def _proof(problem: Problem, result: Result) -> RenderableType:
+    proof = result.proof
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    table.add_row(count(proof.considered), "candidates: degrees, micro batch, chunks and flags", style="bold")
+    for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
+        table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {_in_words(rule)}", "dim")))
+    if proof.memory:
+        table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
+    if proof.bounded:
+        slowest = f": slower than plan {len(result.plans)}" if result.plans else ""
+        table.add_row(count(proof.bounded), f"cut by a lower bound on their step time{slowest}")
+    table.add_row(count(proof.solved), f"solved exactly, with {plural(proof.solver_calls, 'CP-SAT model')}")
+    if proof.open:
+        table.add_row(count(proof.open), f"still open, none faster than {seconds(proof.bound_s)}", style="yellow")
+    gap = max((plan.gap for plan in result.plans), default=None)
+    told = "" if gap is None else "gap 0 %: proven; " if gap == 0 else f"gap {percent(gap)}; "
+    line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
+    return Group(table, Text(line, style="dim"))
+
+
+def _disclaimer(problem: Problem, chips: Sequence[str]) -> Iterator[RenderableType]:
+    yield Text("The numbers are predictions of an analytic model, not measurements.")
+    for line in assumptions(problem, chips):
+        yield Text(line, style="dim")
+
+
+def _in_words(rule: str) -> str:
+    """The rule in a few words: its docstring's first sentence, what stands in brackets left out."""
+    text = (RULES[rule].__doc__ or rule).partition("\n")[0].partition(" (")[0].rstrip(".")
+    return text[0].lower() + text[1:]

@@ -1,0 +1,111 @@
+"""The plans side by side: a row a property, a column a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.evaluate import Evaluation
+from cpsolver.problem import Problem
+from cpsolver.report.text import count, percent, recompute_text, runs, seconds
+from cpsolver.strategy import Strategy
+from hw_specs.units import bytes_to_gib
+
+_LABEL, _COLUMN, _MOST = 19, 11, 18
+
+
+@dataclass(frozen=True)
+class Column:
+    """One plan of the table."""
+
+    title: str
+    strategy: Strategy
+    evaluation: Evaluation
+
+
+class PlanTable:
+    """As many plans side by side as the width holds, then the next ones below."""
+
+    def __init__(self, problem: Problem, columns: Sequence[Column]) -> None:
+        self._problem, self._columns = problem, columns
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fits = max(1, (options.max_width - _LABEL) // (_COLUMN + 1))
+        width = min(_MOST, (options.max_width - _LABEL) // min(fits, len(self._columns)) - 1)
+        for start in range(0, len(self._columns), fits):
+            if start:
+                yield ""
+            yield self._table(self._columns[start : start + fits], width)
+
+    def _table(self, columns: Sequence[Column], width: int) -> Table:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(width=_LABEL - 1, style="dim")
+        for _ in columns:
+            table.add_column(width=width, justify="right", overflow="fold")
+        if len(self._columns) > 1:
+            table.add_row("", *(column.title for column in columns), style="bold")
+        for label, cell in self._rows():
+            style = "bold" if label == "step time" else None
+            table.add_row(label, *(Text(cell(column)) for column in columns), style=style)
+        for chip in self._chips(columns):
+            self._add_chip(table, columns, chip)
+        return table
+
+    def _rows(self) -> list[tuple[str, Callable[[Column], str]]]:
+        best = self._columns[0].evaluation.step_time_s
+        mixed = self._problem.mixed
+        rows: list[tuple[str, Callable[[Column], str]]] = [
+            ("step time", lambda c: seconds(c.evaluation.step_time_s)),
+            ("tokens/s", lambda c: count(c.evaluation.tokens_per_s)),
+            ("tokens/s per GPU", lambda c: f"{c.evaluation.tokens_per_s_per_gpu:,.1f}"),
+            ("MFU", lambda c: percent(c.evaluation.mfu)),
+            ("tp × pp × dp", lambda c: f"{c.strategy.tp} × {c.strategy.pp} × {c.strategy.dp}"),
+            ("micro batch (mbs)", lambda c: count(c.strategy.mbs)),
+            ("microbatches", lambda c: count(c.strategy.microbatches(self._problem.batch))),
+            ("chunks (vpp)", lambda c: count(c.strategy.vpp)),
+            ("sequence parallel", lambda c: _on(c.strategy.sequence_parallel)),
+            ("distr. optimizer", lambda c: _on(c.strategy.distributed_optimizer)),
+            ("flash attention", lambda c: _on(c.strategy.flash_attention)),
+        ]
+        if len(self._columns) > 1:
+            rows.insert(1, ("  slower than best", lambda c: _slower(c.evaluation.step_time_s / best - 1)))
+        order = ("chips in order", lambda c: ", ".join(dict.fromkeys(c.strategy.stage_chips)))
+        return [*rows, order] if mixed else rows
+
+    def _chips(self, columns: Sequence[Column]) -> list[str]:
+        used = {chip for column in columns for chip in column.strategy.stage_chips}
+        return [name for name in self._problem.chip_names if name in used]
+
+    def _add_chip(self, table: Table, columns: Sequence[Column], chip: str) -> None:
+        room = bytes_to_gib(self._problem.capacity_bytes(self._problem.supply(chip).chip))
+        table.add_row(Text(chip, style="bold"))
+        rows: list[tuple[str, Callable[[Column], str]]] = [
+            ("  stages", lambda c: str(c.strategy.stage_chips.count(chip))),
+            ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.tp * c.strategy.dp)),
+            ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
+            ("  recompute", lambda c: recompute_text(c.strategy, chip)),
+            (
+                "  memory, fullest",
+                lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB",
+            ),
+        ]
+        for label, cell in rows:
+            cells = [cell(c) if chip in c.strategy.stage_chips else "–" for c in columns]
+            table.add_row(label, *cells)
+        table.add_row("  memory usable", *(f"{room:.1f} GiB" for _ in columns))
+
+
+def _layers(strategy: Strategy, chip: str) -> list[int]:
+    return [n for name, n in zip(strategy.stage_chips, strategy.layers, strict=True) if name == chip]
+
+
+def _slower(share: float) -> str:
+    return "best" if share <= 0 else f"+{percent(share)}"
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"

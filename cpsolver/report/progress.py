@@ -1,0 +1,62 @@
+"""How a running search stands, on stderr: a line an event, or a status line when one waits at a terminal."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cpsolver.search import Progress
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_QUIET_S = 2.0  # a search shorter than this shows nothing
+
+
+class Watcher:
+    """A listener for `search`; use it as a context manager.
+
+    `verbose` writes every event on its own line; otherwise a status line appears on a terminal after two seconds.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+        self._shows = not verbose and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._status: Status | None = None
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one event."""
+        elapsed = time.monotonic() - self._started
+        if self._verbose:
+            print(f"{elapsed:7.2f} s  {describe(progress)}", file=sys.stderr, flush=True)
+        elif self._shows and elapsed > _QUIET_S:
+            self._show(f"{elapsed:.0f} s  {describe(progress)}  (Ctrl-C: best so far)")
+
+    def _show(self, text: str) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        if self._status is None:
+            self._status = Console(stderr=True).status(escape(text))
+            self._status.start()
+        self._status.update(escape(text))
+
+
+def describe(progress: Progress) -> str:
+    """One event on one line."""
+    best = f"best {progress.best_s:.3f} s" if math.isfinite(progress.best_s) else "no plan yet"
+    bound = f"bound {progress.bound_s:.3f} s" if math.isfinite(progress.bound_s) else "nothing open"
+    return f"{bound}, {best}, {progress.plans} plans, {progress.waiting:,} waiting: {progress.message}"

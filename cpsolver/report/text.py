@@ -1,0 +1,87 @@
+"""How numbers, runs and bars are written in a report: units everywhere, thousands separated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from cpsolver.errors import number
+from cpsolver.problem import Problem
+from cpsolver.strategy import Strategy
+
+PART_NAMES = {
+    "compute": "compute",
+    "tensor_parallel": "tensor-parallel communication",
+    "recompute": "recomputation",
+    "pipeline_p2p": "pipeline transfers (p2p)",
+    "bubble": "pipeline bubble",
+    "data_parallel": "data-parallel communication",
+    "optimizer": "optimizer step",
+}
+"""What the parts of a step's time are called."""
+
+
+def seconds(value: float, of: float | None = None) -> str:
+    """Seconds in the unit that suits `of` (by default the value itself): 9.577 s, 41.3 ms."""
+    if (value if of is None else of) < 1:
+        return f"{value * 1e3:,.1f} ms"
+    return f"{value:,.3f} s" if (value if of is None else of) < 1000 else f"{value:,.1f} s"
+
+
+def elapsed(value: float) -> str:
+    """Seconds that something took: 0.99 s, 74 s."""
+    return f"{value:.2f} s" if value < 10 else f"{value:,.0f} s"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with one decimal."""
+    return f"{share * 100:.1f} %"
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands separated."""
+    return number(round(value))
+
+
+def plural(amount: int, word: str) -> str:
+    """`1 plan`, `2 plans`."""
+    return f"{amount:,} {word}" if amount == 1 else f"{amount:,} {word}s"
+
+
+def runs(values: Sequence[object]) -> str:
+    """Equal neighbours together: `6, 7 ×8, 6`."""
+    lengths = [(value, len(list(same))) for value, same in groupby(values)]
+    return ", ".join(f"{value} ×{length}" if length > 1 else f"{value}" for value, length in lengths)
+
+
+def recompute_text(strategy: Strategy, chip: str) -> str:
+    """How a chip type's stages recompute: `none`, `selective`, `block 1`, stage by stage where they differ."""
+    here = [stage for stage, name in enumerate(strategy.stage_chips) if name == chip]
+    texts = []
+    for stage in here:
+        kind, amount = strategy.recompute[stage], strategy.recompute_layers[stage]
+        texts.append(f"{kind} {amount}" if amount else kind)
+    return texts[0] if len(set(texts)) == 1 else runs(texts)
+
+
+def bar(share: float, width: int, encoding: str = "utf-8") -> str:
+    """A bar of `share` of the width, to an eighth of a column; at least a sliver for what is not nothing."""
+    share = min(1.0, max(0.0, share))
+    if not encoding.lower().startswith("utf"):
+        return "#" * round(share * width)
+    eighths = max(round(share * width * 8), 1 if share > 0 else 0)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
+    """What the prediction rests on that nobody measured or published."""
+    told = []
+    for name in chips:
+        figures = problem.supply(name).chip.efficiency.values()
+        doubtful = (figure for figure in figures if figure.confidence == "assumed")
+        assumed = sum(figure.source != "given by the user" for figure in doubtful)
+        if assumed:
+            told.append(f"{name}: {assumed} of {len(figures)} efficiencies are assumed, not measured.")
+    if problem.model.proposal:
+        told.append(f"{problem.model.name}: the shape is a proposal; nobody has published one.")
+    return told
