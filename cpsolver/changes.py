@@ -53,10 +53,13 @@ class Remedy:
 
 
 class Changer:
-    """Solves variations of one problem within a budget of seconds."""
+    """Solves variations of one problem within a budget of seconds.
 
-    def __init__(self, problem: Problem, clock: Clock) -> None:
-        self.problem, self.clock = problem, clock
+    `memory`: memory is what is short, so a change is tried first on the plans that need least.
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, memory: bool = False) -> None:
+        self.problem, self.clock, self._memory = problem, clock, memory
 
     def changed(self, changes: Changes) -> Problem | None:
         """The problem of the changed spec; None where that is not a sound spec."""
@@ -74,8 +77,26 @@ class Changer:
     def remedy(self, changes: Changes, text: str, size: float) -> Remedy | None:
         """The change as a remedy, if it makes a plan possible."""
         other = self.changed(changes)
-        plan = None if other is None else best_plan(other, self.clock)
+        plan = None if other is None else self._plan(other)
         return None if other is None or plan is None else Remedy(text, other.spec, plan, size)
+
+    def _plan(self, problem: Problem) -> Plan | None:
+        if not self._memory:
+            return best_plan(problem, self.clock)
+        small = best_plan(leanest(problem), self.clock)
+        return small and (best_plan(problem, self.clock) or replace(small, gap=1.0))
+
+
+def leanest(problem: Problem) -> Problem:
+    """The problem with the choices that need least memory made, where the user left them free."""
+    rows = enumerate_rows(problem).rows
+    if not len(rows):
+        return problem
+    search = problem.spec.search
+    lean = {"mbs": int(rows.mbs.min()), "vpp": int(rows.vpp.min()), "flash_attention": bool(rows.flash_attention.max())}
+    free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
+    search = search.model_copy(update={"pin": search.pin.model_copy(update=free)})
+    return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
 
 
 def best_plan(problem: Problem, clock: Clock) -> Plan | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cpsolver.changes import Clock, best_plan
+from cpsolver.changes import Clock, best_plan, leanest
 from cpsolver.evaluate import StageEvaluation, evaluate
 from cpsolver.problem import Problem
 from cpsolver.result import Plan
@@ -14,6 +14,7 @@ from hw_specs.units import GIB
 from models_zoo.params import total_parameters
 
 _UNLIMITED = 1e6  # times the memory: no limit in practice
+_EACH_S = 0.8  # most seconds for one size of memory
 _CLOSE = 1.01  # the search for the closest plan ends when it is known this well
 
 
@@ -38,21 +39,24 @@ def _share(stage: StageEvaluation) -> float:
 def closest_plan(problem: Problem, clock: Clock) -> Closest | None:
     """The plan that fits with the least more memory; None where no memory is enough (then memory is not the cause).
 
-    Each search with more memory is exact, so the factor is bisected from both sides; it is known within a per cent
-    unless the clock runs out.
+    Among the plans of `leanest`, or all if those have none. Each search is exact, so the factor is bisected from both
+    sides; it is known within a per cent unless the clock runs out.
     """
-    plan = _with_memory(problem, _UNLIMITED, clock)
-    best, too_small = None, 1.0
-    while plan is not None:
-        best = _judged(problem, plan.strategy)
-        while best.factor > too_small * _CLOSE and clock.left > 0:
-            middle = (best.factor * too_small) ** 0.5
-            plan = _with_memory(problem, middle, clock)
-            if plan is not None:
-                break
+    plan = _with_memory(leanest(problem), _UNLIMITED, clock)
+    if plan is not None:
+        problem = leanest(problem)
+    else:
+        plan = _with_memory(problem, _UNLIMITED, clock)
+    if plan is None:
+        return None
+    best, too_small = _judged(problem, plan.strategy), 1.0
+    while best.factor > too_small * _CLOSE and clock.left > 0:
+        middle = (best.factor * too_small) ** 0.5
+        plan = _with_memory(problem, middle, clock)
+        if plan is None:
             too_small = middle
         else:
-            return best
+            best = _judged(problem, plan.strategy)
     return best
 
 
@@ -63,7 +67,7 @@ def _with_memory(problem: Problem, factor: float, clock: Clock) -> Plan | None:
         gib = chip.memory_capacity_bytes / GIB * factor
         memory = chip.memory.model_copy(update={"usable_gib": gib})
         supplies.append(replace(supply, chip=chip.model_copy(update={"memory": memory})))
-    return best_plan(replace(problem, supplies=tuple(supplies)), clock)
+    return best_plan(replace(problem, supplies=tuple(supplies)), clock.part(_EACH_S))
 
 
 def _judged(problem: Problem, strategy: Strategy) -> Closest:
@@ -111,7 +115,7 @@ def states_share(problem: Problem) -> float:
 
 def _state_bytes_each(problem: Problem) -> float:
     stack = problem.stack
-    return stack.parameter_bytes + stack.gradient_bytes + stack.optimizer_bytes
+    return float(stack.parameter_bytes + stack.gradient_bytes + stack.optimizer_bytes)
 
 
 def _states_bytes(problem: Problem) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from cpsolver.cost.memory import StageBytes
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, crosses_domain, memory_table, time_table
 from cpsolver.problem import Problem
-from cpsolver.schedule import peak_live_total
+from cpsolver.schedule import closed_form_s, peak_live_total
 from cpsolver.strategy import RecomputeKind, Strategy
 
 PARTS = ("compute", "tensor_parallel", "recompute", "pipeline_p2p", "bubble", "data_parallel", "optimizer")
@@ -89,7 +89,7 @@ def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:
     times = np.array([stage.microbatch_s for stage in stages])
     slowest = stages[int(times.argmax())]
     last = max(stages, key=lambda stage: stage.after_s)
-    bubble = float(times.sum() - times.max()) / strategy.vpp
+    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     breakdown = {
         "compute": m * slowest.compute_s,
         "tensor_parallel": m * slowest.tensor_parallel_s,

@@ -16,9 +16,9 @@ from cpsolver.result import Result
 from cpsolver.space import enumerate_rows
 from cpsolver.wishes import wishes
 
-_SECONDS = 16.0  # for all of an explanation
+_SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
-_CLOSEST_S = 5.0  # of them for the closest plan
+_CLOSEST_S = 4.0  # of them for the closest plan
 _MIXES = 500  # mixes of chip types whose orders are tried for each layout
 
 
@@ -52,8 +52,9 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
     clock = Clock(seconds)
     try:
         _causes(problem, result, found, clock)
-        factor = found.closest.factor if found.closest else 1.0
-        for remedy in remedies(Changer(problem, clock), found.closest is not None, factor):
+        factor = found.closest.factor if found.closest else None
+        rules = found.conflict.rules if found.conflict else ()
+        for remedy in remedies(Changer(problem, clock, factor is not None), factor, rules):
             found.remedies.append(remedy)
             found.remedies.sort(key=lambda remedy: remedy.size)
     except KeyboardInterrupt:
@@ -122,8 +123,8 @@ def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
         yield f"No order of the chip types along the pipeline keeps {asked} within the limits {limits}."
     elif asked or problem.mixed:
         yield (
-            f"No share of the stages among the chip types is legal{f' with {asked}' if asked else ''}: limits {limits}, "
-            f"whole nodes of {problem.node} where chips mix."
+            f"No share of the stages among the chip types is legal{f' with {asked}' if asked else ''}: "
+            f"limits {limits}, whole nodes of {problem.node} where chips mix."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
@@ -25,24 +25,32 @@ _SEQUENCE: Path = ("training", "sequence_length")
 _BATCH: Path = ("training", "global_batch_size")
 
 
-def remedies(changer: Changer, memory: bool, least_factor: float) -> Iterator[Remedy]:
-    """Remedies as they are found. `memory`: it is what is short, by at least `least_factor` on every plan."""
-    kinds: list[Callable[[], Iterator[Remedy | None]]] = [lambda: _wishes(changer), lambda: _settings(changer)]
-    if memory:
-        kinds += [
-            lambda: _margin(changer, least_factor),
-            lambda: _limits(changer),
-            lambda: _more_gpus(changer),
-            lambda: _shorter(changer),
-            lambda: _chips(changer, least_factor),
-        ]
-    else:
-        kinds += [lambda: _batches(changer), lambda: _limits(changer), lambda: _near_gpus(changer)]
-        kinds += [lambda: _nodes(changer)]
-    for kind in kinds:
-        for remedy in kind():
-            if remedy is not None:
-                yield remedy
+def remedies(changer: Changer, least_factor: float | None, rules: tuple[str, ...]) -> Iterator[Remedy]:
+    """Remedies as they are found.
+
+    Args:
+        changer: solves the changed specs.
+        least_factor: memory is what is short, by that factor on the closest plan; None: it is not memory.
+        rules: rules that together leave no row.
+    """
+    helped = False
+    for kind in (_wishes, _settings):
+        for remedy in filter(None, kind(changer)):
+            helped = True
+            yield remedy
+    counted = bool({"batch", "interleaving"} & set(rules))
+    if least_factor is not None:
+        yield from filter(None, _margin(changer, least_factor))
+        yield from filter(None, _limits(changer))
+        yield from filter(None, _more_gpus(changer))
+        yield from filter(None, _shorter(changer))
+        yield from filter(None, _chips(changer, least_factor))
+        return
+    yield from filter(None, _batches(changer) if counted else ())
+    yield from filter(None, _limits(changer))
+    if counted or not helped:
+        yield from filter(None, _near_gpus(changer))
+        yield from filter(None, _nodes(changer))
 
 
 # What the user wishes

@@ -144,14 +144,15 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split
-    pairs = list(zip(s.stage_chips, s.layers, strict=True))
-    kinds = {
-        "even": [s.layers],
-        "even_per_chip": [[n for c, n in pairs if c == chip] for chip in set(s.stage_chips)],
-    }
-    for counts in kinds.get(split, []):
+    groups = {"even": [s.layers], "even_per_chip": _layers_by_chip(s)}
+    for counts in groups.get(split, []):
         if len(set(counts)) > 1:
-            yield f"layers per stage {list(counts)} differ, layer_split is {split}"
+            yield f"layers per stage {_listed(counts)} differ, layer_split is {split}"
+
+
+def _layers_by_chip(s: Strategy) -> list[tuple[int, ...]]:
+    pairs = list(zip(s.stage_chips, s.layers, strict=True))
+    return [tuple(count for name, count in pairs if name == chip) for chip in dict.fromkeys(s.stage_chips)]
 
 
 def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -209,7 +210,7 @@ def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for chip in problem.chip_names:
         here = [index for index, name in enumerate(s.stage_chips) if name == chip]
-        found = {
+        found: dict[str, set[object]] = {
             "stages": {len(here)},
             "recompute": {s.recompute[index] for index in here},
             "recompute_num_layers": {s.recompute_layers[index] for index in here},
@@ -217,7 +218,7 @@ def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
         for name, values in found.items():
             wanted = pinned_for(getattr(pins, name), chip)
             banned = forbidden_for(getattr(bans, name), chip)
-            for value in sorted(values, key=str):
+            for value in sorted(values, key=repr):
                 if wanted is not None and value not in wanted:
                     yield f"{name} of {chip} is {value}, pinned to {_listed(wanted)}"
                 if value in banned:

@@ -263,20 +263,25 @@ class _Search:
 
 
 def balanced(problem: Problem, strategy: Strategy) -> Strategy:
-    """The same plan with each group's layers spread as evenly as they go without losing time; itself otherwise.
+    """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
 
     Optimal splits come in crowds of equals; this picks the one that people expect, and always the same.
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
-    groups = []
-    for group in strategy.groups:
-        unit = strategy.vpp
-        short, longer = divmod(sum(group.layers) // unit, group.num_stages)
-        layers = tuple(unit * (short + (place >= group.num_stages - longer)) for place in range(group.num_stages))
-        groups.append(replace(group, layers=layers))
-    even = replace(strategy, groups=tuple(groups))
-    if even == strategy or violations(problem, even):
-        return strategy
-    as_fast = evaluate(problem, even).step_time_s <= evaluate(problem, strategy).step_time_s
-    return even if as_fast else strategy
+    as_fast = evaluate(problem, strategy).step_time_s
+    for split in (_even, _ascending):
+        groups = tuple(replace(group, layers=split(group.layers, strategy.vpp)) for group in strategy.groups)
+        other = replace(strategy, groups=groups)
+        if not violations(problem, other) and evaluate(problem, other).step_time_s <= as_fast:
+            return other
+    return strategy
+
+
+def _even(layers: tuple[int, ...], unit: int) -> tuple[int, ...]:
+    short, longer = divmod(sum(layers) // unit, len(layers))
+    return tuple(unit * (short + (place >= len(layers) - longer)) for place in range(len(layers)))
+
+
+def _ascending(layers: tuple[int, ...], unit: int) -> tuple[int, ...]:
+    return tuple(sorted(layers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from threading import Thread
 from typing import Literal
 
 from ortools.sat.python import cp_model
@@ -86,9 +87,10 @@ class CompiledModel:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 1
+        solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if time_limit_s is not None:
             solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
-        status = _STATUS[solver.solve(self.model)]
+        status = _STATUS[_run(solver, self.model)]
         if status == "infeasible":
             return Solved(status, None, float("inf"), float("inf"))
         seconds = self._scale.unit_s / self._factor
@@ -114,6 +116,20 @@ class CompiledModel:
             groups += _groups(chip, layers, [(option.kind, option.amount) for option in chosen])
             start += count
         return Strategy(tp, pp, dp, mbs, vpp, sequence, optimizer, flash, tuple(groups))
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+    """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
+    found: list[cp_model.CpSolverStatus] = []
+    thread = Thread(target=lambda: found.append(solver.solve(model)))
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        solver.stop_search()
+        thread.join()
+        raise
+    return found[0]
 
 
 def _groups(chip: str, layers: list[int], chosen: list[tuple[str, int]]) -> list[StageGroup]:

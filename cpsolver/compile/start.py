@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def _lower(plan: PlanData, groups: list[_Group], slowest: int, top: int, needed:
     least_sum = _least_sum(plan, needed)
     return min(
         (plan.microbatches * plan.vpp - 1) * begin + least_sum + _least_extra(plan, groups, end, needed)
-        for begin, end in zip(edges, edges[1:], strict=False)
+        for begin, end in pairwise(edges)
     )
 
 

@@ -72,7 +72,7 @@ def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
     if chip.scale_up.topology != "mesh":
         return np.full(size.shape, whole)
     links = np.maximum(1, np.where(inside < size, inside, size) - 1)
-    return np.minimum(whole, links * chip.peer_bandwidth_bytes_s)
+    return np.asarray(np.minimum(whole, links * chip.peer_bandwidth_bytes_s))
 
 
 def layer_comm(problem: Problem, chip: Chip, shard: Shard) -> LayerComm:

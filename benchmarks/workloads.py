@@ -1,0 +1,41 @@
+"""The workloads that `solve_time` runs: specs as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _spec(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **search: Any) -> dict[str, Any]:
+    return {
+        "model": model,
+        "cluster": {"num_gpus": num_gpus, "chips": chips},
+        "training": {"global_batch_size": batch, "sequence_length": sequence},
+        "search": {"top": 3, **search},
+    }
+
+
+_FIVE = dict.fromkeys(("a800", "h800", "h100", "ascend_910b", "kunlun3"), 65_536 // 4)
+
+WORKLOADS: dict[str, dict[str, Any]] = {
+    "W1": _spec("llama2-70b", 256, "a800", 512, 4096),
+    "W2": _spec("gpt3-175b", 1024, "a100", 1536, 2048),
+    "W3": _spec("megatron-1t", 4096, "a100", 3072, 2048),
+    "W4": _spec("llama2-70b", 256, {"a800": 128, "h800": 160}, 512, 4096),
+    "W5": _spec("llama2-70b", 1_048_576, {"a800": 524_288, "h800": 524_288}, 1_048_576, 4096),
+    "W6": _spec("llama-1800b", 65_536, _FIVE, 65_536, 4096),
+}
+"""Whole plans, top-3."""
+
+_GIVEN = {"tp": 2, "pp": 16, "dp": 8, "mbs": 1, "vpp": 2, "sequence_parallel": True}
+_FLAGS = {"distributed_optimizer": True, "flash_attention": True}
+
+
+def _balance(margin: float) -> dict[str, Any]:
+    """80 layers over 16 stages of 2 chunks, 32 microbatches: only layers and recomputation are free."""
+    spec = _spec("llama2-70b", 256, "a800", 256, 4096, top=1, recompute_scope="stage", pin={**_GIVEN, **_FLAGS})
+    spec["cluster"]["memory_margin"] = margin
+    return spec
+
+
+BALANCE: dict[str, dict[str, Any]] = {f"B{int(100 * margin)}": _balance(margin) for margin in (0.3, 0.4, 0.5)}
+"""Layers and recomputation over stages with the degrees given; the number is the share of memory kept free, in %."""

@@ -1,0 +1,147 @@
+"""A row may be dropped only by a bound that proves it: no bound may exceed the best step time of any plan below it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from oracle import brute_force
+from problems import chip_spec, problem_of, quick_tables, random_problem, small_enough
+
+from cpsolver.bounds import mix_bound, plan_bound, quick_bound
+from cpsolver.coefficients import Coefficients
+from cpsolver.compile.data import plan_data
+from cpsolver.compile.model import CompiledModel
+from cpsolver.compile.scaling import scale_for
+from cpsolver.plans import arrangements, mixes
+from cpsolver.problem import Problem
+from cpsolver.space import enumerate_rows, most_stages
+
+KEYS = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
+
+
+class Ladder:
+    """The four bounds of every plan of a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.table = Coefficients(problem, enumerate_rows(problem).rows)
+        self.quick = quick_bound(self.table) if len(self.table.rows) else np.empty(0)
+
+    def of(self, row: int, mix: np.ndarray, chips: np.ndarray) -> list[float]:
+        """Bounds of the row, of all mixes, of this mix and of this plan: none may be more than what follows it."""
+        rows, at = self.table.rows, np.array([row])
+        most = most_stages(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
+        return [
+            float(self.quick[row]),
+            float(mix_bound(self.table, at, np.array([most]), exact=False)[0]),
+            float(mix_bound(self.table, at, mix[None, :], exact=True)[0]),
+            float(plan_bound(self.table, at, chips[None, :])[0]),
+        ]
+
+    def plans(self, row: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        rows = self.table.rows
+        ways = mixes(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
+        return [(mix, chips) for mix in ways for chips in arrangements(self.problem, mix)]
+
+    def key(self, row: int, chips: np.ndarray) -> tuple[object, ...]:
+        return (*(getattr(self.table.rows, n)[row].item() for n in KEYS), tuple(self.problem.chip_names[c] for c in chips))
+
+
+def assert_below(bounds: list[float], true: float, what: object) -> None:
+    names = ("quick", "row", "mix", "plan")
+    wrong = {name: bound for name, bound in zip(names, bounds, strict=True) if bound > true * (1 + 1e-9)}
+    assert not wrong, f"{what}: {wrong} above {true}"
+
+
+@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+@pytest.mark.parametrize("block", range(4))
+def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
+    close: dict[str, int] = defaultdict(int)
+    for seed in range(1000 + 40 * block + 200 * bend, 1040 + 40 * block + 200 * bend):
+        problem = random_problem(seed)
+        if not small_enough(problem, 1200):
+            continue
+        with quick_tables(seed if bend else None):
+            best = brute_force(problem)
+            ladder = Ladder(problem)
+            for row in range(len(ladder.table.rows)):
+                for mix, chips in ladder.plans(row):
+                    true = best.get(ladder.key(row, chips), np.inf)
+                    bounds = ladder.of(row, mix, chips)
+                    assert_below(bounds, true, (seed, ladder.key(row, chips)))
+                    close["all"] += np.isfinite(true)
+                    close["tight"] += np.isfinite(true) and bounds[3] > 0.9 * true
+                    close["cut"] += np.isinf(bounds[3])
+    assert close["all"] > 50
+    assert close["cut"] > 5
+    assert close["tight"] > 0.6 * close["all"]
+
+
+def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:
+    """The best step time of a plan up to `upper` by the solver alone, no bound given to it; infinite if there is none.
+
+    Should the solver be stopped first, the best that it has: a bound may not exceed that either.
+    """
+    scale = scale_for(upper)
+    data = plan_data(table, row, chips, scale, upper)
+    if not all(data.options.values()):
+        return float("inf")
+    solved = CompiledModel(table.problem, [data], scale, 0.0, upper).solve(time_limit_s=10)
+    return solved.step_time_s + data.error_s
+
+
+SLOW_LINKS = chip_spec(tflops=200, up=4, out=400)
+SLOW_CORES = chip_spec(tflops=60, up=400, out=400)
+SLOW_MEMORY = chip_spec(tflops=200, gb_s=60)
+FAST_MEMORY = chip_spec(tflops=20, gb_s=3000)
+HALVES = {"max": 4}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "vocab"),
+    [(SLOW_LINKS, SLOW_CORES, 4000), (SLOW_CORES, SLOW_LINKS, 4000), (SLOW_MEMORY, FAST_MEMORY, 256_000)],
+    ids=["links first", "cores first", "ends"],
+)
+def test_bounds_hold_where_the_better_chip_depends_on_the_row(one: object, other: object, vocab: int) -> None:
+    """One chip is better without tensor parallelism, the other with it; or one at the embedding, one at the head."""
+    chips = {"x": {"spec": one, **HALVES}, "y": {"spec": other, **HALVES}}
+    model = {"layers": 4, "hidden": 1024, "ffn": 4096, "heads": 8, "vocab": vocab}
+    pinned = {"distributed_optimizer": False, "flash_attention": True, "mbs": 1}
+    ladder = Ladder(problem_of(chips, model, gpus=8, node=4, batch=4, pin=pinned))
+    plans = [(row, *way) for row in range(len(ladder.table.rows)) for way in ladder.plans(row)]
+    assert len(plans) > 20
+    for row, mix, order in plans:
+        bounds = ladder.of(row, mix, order)
+        assert np.isfinite(bounds[3])
+        assert_below(bounds, optimum(ladder.table, row, order, 2 * bounds[3]), ladder.key(row, order))
+
+
+REALISTIC = {
+    "llama2-70b": ({"a800": 48, "h800": 48}, 64, 128, 4096, {}),
+    "gpt3-175b": ({"a100": 128}, 128, 96, 2048, {}),
+    "llama2-7b": ({"a100_40g": 16, "rtx4090": 16, "ascend_910b": 16}, 32, 64, 4096, {}),
+    "llama2-13b": ({"a800": 16}, 16, 32, 8192, {"layer_split": "even", "forbid": {"recompute": ["block"]}}),
+}
+
+
+@pytest.mark.parametrize("name", REALISTIC)
+def test_no_bound_exceeds_the_solver_on_real_models(name: str) -> None:
+    chips, gpus, batch, sequence, search = REALISTIC[name]
+    ladder = Ladder(problem_of(chips, name, gpus, 8, batch, sequence, **search))
+    rng = np.random.default_rng(7)
+    infinite = finite = 0
+    for row in rng.permutation(len(ladder.table.rows)).tolist():
+        ways = ladder.plans(row)
+        if not ways or ladder.table.rows.pp[row] > 8 or finite == 15:
+            continue
+        mix, order = ways[int(rng.integers(len(ways)))]
+        bounds = ladder.of(row, mix, order)
+        impossible = bool(np.isinf(bounds[3]))
+        if impossible and infinite == 15:
+            continue
+        infinite, finite = infinite + impossible, finite + (not impossible)
+        true = optimum(ladder.table, row, order, 1e3 if impossible else 2 * bounds[3])
+        assert_below(bounds, true, ladder.key(row, order))
+    assert finite == 15

@@ -1,0 +1,181 @@
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SEED_KEYS = ["sim_throughput", "sim_total_time_s", "max-use-mem-size", "strategy"]
+STRATEGY_KEYS = [
+    "pipeline-model-parallel-size",
+    "tensor-model-parallel-size",
+    "micro-batch-size",
+    "use-flash-attn",
+    "sequence-parallel",
+    "use-distributed-optimizer",
+    "fused-rmsnorm",
+    "apply-rotary-positional-embedding-kernel",
+    "pipeline-stage-chips",
+    "pipeline-stage-layers",
+    "recompute-granularity",
+    "recompute-method",
+    "recompute-num-layers",
+]
+FLAG_KEYS = STRATEGY_KEYS[3:8]
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args: str, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(cli.main, args, input=stdin)
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def write(name: str, text: str) -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def search_plans(*args: str) -> list[dict]:
+    result = run("search", *args)
+    assert result.exit_code == 0, result.output
+    return [ast.literal_eval(line) for line in result.stdout.splitlines()]
+
+
+def test_search_has_the_seeds_flags_and_defaults():
+    expected = {
+        "--model-name": "llama2-70b",
+        "--num-gpus": 256,
+        "--gpu-infos": "a800",
+        "--nproc-per-node": 8,
+        "--global-batch-size": 1024,
+        "--sequence-length": 4096,
+        "--top": 5,
+        "--mode": "fast",
+    }
+    options = {option.opts[0]: option.default for option in cli.main.commands["search"].params}
+    del options["--json"]
+    assert options == expected
+
+
+@pytest.mark.parametrize("infos", ["a800", "a800:128,h800:160"])
+def test_search_prints_the_seeds_dictionaries(infos):
+    plans = search_plans("--gpu-infos", infos, "--global-batch-size", "512", "--top", "3")
+    assert len(plans) == 3
+    assert sorted(plan["sim_total_time_s"] for plan in plans) == [plan["sim_total_time_s"] for plan in plans]
+    for plan in plans:
+        assert list(plan) == SEED_KEYS
+        assert type(plan["sim_throughput"]) is int
+        assert plan["sim_throughput"] == pytest.approx(512 * 4096 / plan["sim_total_time_s"], abs=1)
+        check_strategy(plan["strategy"], len(plan["max-use-mem-size"]))
+
+
+def check_strategy(strategy: dict, types: int) -> None:
+    assert list(strategy) == [key for key in STRATEGY_KEYS if key in strategy]
+    assert all(strategy[key] == "" for key in FLAG_KEYS if key in strategy)
+    stages = strategy["pipeline-model-parallel-size"]
+    chips = strategy["pipeline-stage-chips"]
+    assert len(chips) == (stages if types > 1 else 1)
+    assert len(set(chips)) == types
+    if types > 1:
+        assert len(strategy["pipeline-stage-layers"]) == stages
+        assert sum(strategy["pipeline-stage-layers"]) == 80
+    else:
+        assert "pipeline-stage-layers" not in strategy
+        assert 80 % stages == 0
+    for key in STRATEGY_KEYS[-3:]:
+        assert len(strategy[key]) == types
+    for granularity, method, amount in zip(*(strategy[key] for key in STRATEGY_KEYS[-3:]), strict=True):
+        assert granularity in (None, "full", "selective")
+        assert method in ((None,) if granularity != "full" else ("block", "uniform"))
+        assert (amount is not None) == (granularity == "full")
+
+
+def test_search_json_has_the_same_plans():
+    args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "48", "--top", "2")
+    lines = run("search", *args, "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == search_plans(*args)
+
+
+def test_a_line_of_search_can_be_evaluated():
+    spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
+    (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
+    result = run("evaluate", spec, "--strategy", write("line.txt", repr(plan)), "--json")
+    (found,) = json.loads(result.stdout)["plans"]
+    assert found["step_time_s"] == pytest.approx(plan["sim_total_time_s"])
+    assert list(found["memory_gib"].values()) == pytest.approx(plan["max-use-mem-size"])
+
+
+def test_a_model_without_these_kernels_has_no_flags_for_them():
+    args = ("--num-gpus", "256", "--gpu-infos", "a100", "--sequence-length", "2048", "--top", "1")
+    (plan,) = search_plans("--model-name", "gpt3-175b", *args)
+    assert not {"fused-rmsnorm", "apply-rotary-positional-embedding-kernel"} & set(plan["strategy"])
+
+
+def test_analytic_mode_writes_a_trace_of_each_plan():
+    args = ("--model-name", "llama2-13b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "2")
+    plans = search_plans(*args, "--mode", "analytic")
+    for rank, plan in enumerate(plans, 1):
+        trace = json.loads(Path(f"cache/plan-{rank}.json").read_text())
+        passes = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        pp, shown = trace["otherData"]["pp"], trace["otherData"]["microbatches"]
+        assert len(passes) == 2 * pp * shown
+        end_s = max(event["ts"] + event["dur"] for event in passes) / 1e6
+        assert 0.5 * plan["sim_total_time_s"] < end_s <= plan["sim_total_time_s"] * 1.01
+    assert not Path("cache/plan-3.json").exists()
+
+
+def test_search_fails_as_solve_does():
+    args = ("--num-gpus", "8", "--global-batch-size", "8")
+    result = run("search", *args)
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    document = json.loads(run("search", *args, "--json").stdout)
+    assert document["status"] == "infeasible"
+
+
+SEARCH_MISTAKES = [
+    (["--num-gpus", "0"], "--num-gpus = 0: must be at least 1"),
+    (["--num-gpus", "1048584"], "--num-gpus = 1048584: must be at most 1,048,576"),
+    (["--num-gpus", "250"], "--num-gpus = 250: is not a multiple of --nproc-per-node = 8"),
+    (["--nproc-per-node", "0"], "--nproc-per-node = 0: must be at least 1"),
+    (["--global-batch-size", "1048577"], "--global-batch-size = 1048577: must be at most 1,048,576"),
+    (["--sequence-length", "1000"], "--sequence-length = 1000: must be a multiple of 512 (allowed: 512 or 1,024)"),
+    (["--sequence-length", "1049088"], "--sequence-length = 1049088: must be at most 1,048,576"),
+    (["--top", "0"], "--top = 0: must be at least 1"),
+    (["--model-name", "llama2-7"], "--model-name = 'llama2-7': unknown model"),
+    (["--gpu-infos", "h80"], "--gpu-infos = 'h80': unknown chip"),
+    (["--gpu-infos", "a800:100"], "--num-gpus = 256: is more than --gpu-infos has: 100 in all"),
+    (["--gpu-infos", "a800:x"], "must be a whole number, not 'x'"),
+    (["--gpu-infos", "a800:0,h800"], "--gpu-infos a800 = 0: must be at least 1"),
+    (["--gpu-infos", "a800,,h800"], "names no chip type"),
+    (["--gpu-infos", "a800,a800:8"], "names 'a800' twice"),
+    (["--gpu-infos", ""], "names no chip type"),
+]
+
+
+@pytest.mark.parametrize(("args", "said"), SEARCH_MISTAKES, ids=[" ".join(args) for args, _ in SEARCH_MISTAKES])
+def test_search_names_the_flag_that_is_wrong(args, said):
+    result = run("search", *args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert said in result.stderr
+    assert not re.search(r"(cluster|training|search)\.", result.stderr)
+
+
+def test_search_lists_every_mistake():
+    result = run("search", "--num-gpus", "0", "--top", "0", "--sequence-length", "7", "--model-name", "lama", "--json")
+    assert result.exit_code == 2
+    troubles = json.loads(result.stdout)["troubles"]
+    assert {trouble["where"] for trouble in troubles} == {"--num-gpus", "--top", "--sequence-length", "--model-name"}
+    assert len(result.stderr.splitlines()) == 4

@@ -1,0 +1,168 @@
+"""An infeasible problem is explained: the true cause is named, and every remedy offered does work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpsolver import explain
+from cpsolver.explain import Explanation, explain_infeasible, explanation
+from cpsolver.problem import Problem, resolve
+from cpsolver.result import Result
+from cpsolver.rules import violations
+from cpsolver.search import search
+from cpsolver.spec import Spec, parse_spec
+from cpsolver.strategy import Strategy
+
+
+def _problem(
+    model: str = "llama2-7b",
+    gpus: int = 16,
+    batch: int = 64,
+    sequence: int = 4096,
+    chips: Any = "a800",
+    cluster: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Problem:
+    spec = {
+        "model": model,
+        "cluster": {"num_gpus": gpus, "chips": chips, **(cluster or {})},
+        "training": {"global_batch_size": batch, "sequence_length": sequence},
+        "search": {"top": 1, **settings},
+    }
+    return resolve(parse_spec(spec))
+
+
+def _explained(problem: Problem) -> Explanation:
+    result = search(problem)
+    assert result.status == "infeasible"
+    return explanation(problem, result)
+
+
+def _solved(spec: Spec) -> Result:
+    settings = spec.search.model_copy(update={"time_limit_s": 5.0})
+    return search(resolve(spec.model_copy(update={"search": settings})))
+
+
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "model too big": ({"model": "llama2-70b", "gpus": 8}, ["Too little memory", "GiB are free", "609 GiB"]),
+    "batch that no dp divides": (
+        {"gpus": 296, "batch": 100},
+        ["dp must divide the global batch 100", "pp may be at most the 32 layers", "none divides 100"],
+    ),
+    "tp that does not divide the heads": (
+        {"gpus": 24, "pin": {"tp": 3}},
+        ["search.pin.tp = 3", "32 attention heads"],
+    ),
+    "tp that does not divide the devices": ({"pin": {"tp": 3}}, ["No layout has search.pin.tp = 3", "16 GPUs"]),
+    "no recomputation": (
+        {"model": "llama2-70b", "pin": {"recompute": "none"}},
+        ["Too little memory", "under search.pin.recompute = none", "activations"],
+    ),
+    "micro batch over memory": (
+        {"model": "llama2-70b", "pin": {"mbs": 64}},
+        ["Too little memory", "under search.pin.mbs = 64", "mbs 64"],
+    ),
+    "micro batch over the batch": ({"pin": {"mbs": 128}}, ["search.pin.mbs = 128", "global batch of 64"]),
+    "interleaving": (
+        {"batch": 12, "pin": {"vpp": 2, "pp": 8}},
+        ["search.pin.vpp = 2", "search.pin.pp = 8", "divide the microbatches"],
+    ),
+    "chip limits in whole nodes": (
+        {"gpus": 24, "chips": {"a800": 12, "h800": 12}},
+        ["chip limits (a800 12, h800 12)", "whole nodes of 8"],
+    ),
+    "even split": ({"layer_split": "even", "gpus": 24, "pin": {"pp": 3}}, ["layer_split is even", "32 layers"]),
+    "layers that do not sum": ({"gpus": 8, "batch": 4, "pin": {"layers": [3, 4]}}, ["7 layers in all", "has 32"]),
+    "sequence too long": ({"gpus": 8, "sequence": 1048576}, ["Too little memory", "1,048,576", "activations"]),
+    "forbidden recomputation": (
+        {"model": "llama2-70b", "forbid": {"recompute": ["block", "uniform"]}},
+        ["Too little memory", "search.forbid.recompute = [block, uniform]"],
+    ),
+    "every depth forbidden": ({"forbid": {"pp": [1, 2, 4, 8, 16]}}, ["search.forbid.pp = [1, 2, 4, 8, 16]"]),
+    "recomputation without its number": (
+        {"pin": {"recompute": "none", "recompute_num_layers": 3}},
+        ["Recomputation on a800", "search.pin.recompute_num_layers = 3"],
+    ),
+    "stages that are not so many": (
+        {"chips": {"a800": 16, "h800": 16}, "pin": {"pp": 2, "stages": {"a800": 2, "h800": 1}}},
+        ["search.pin.stages = {a800: 2, h800: 1}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_named_and_the_remedies_work(name: str) -> None:
+    given, said = CASES[name]
+    found = _explained(_problem(**given))
+    causes = " ".join(found.causes)
+    assert [part for part in said if part not in causes] == [], causes
+    assert found.remedies
+    assert [remedy.size for remedy in found.remedies] == sorted(remedy.size for remedy in found.remedies)
+    for remedy in found.remedies[:2]:
+        assert violations(resolve(remedy.spec), remedy.plan.strategy) == []
+        assert _solved(remedy.spec).plans, remedy.text
+
+
+def test_the_closest_plan_is_too_big_by_what_is_said_and_breaks_no_other_rule() -> None:
+    problem = _problem("llama2-70b", 8)
+    closest = _explained(problem).closest
+    assert closest is not None
+    assert closest.factor == pytest.approx(1.95, abs=0.05)  # 18 bytes for each of 69e9 parameters over 8 devices
+    assert {violation.rule for violation in violations(problem, closest.strategy)} == {"memory"}
+    stage = closest.stages[closest.fullest]
+    assert stage.memory.total / stage.capacity_bytes == closest.factor
+
+
+def test_the_margin_named_is_the_largest_that_is_enough() -> None:
+    problem = _problem("llama2-70b", 16, cluster={"memory_margin": 0.3})
+    found = [remedy for remedy in _explained(problem).remedies if "memory margin" in remedy.text]
+    (remedy,) = found
+    margin = remedy.spec.cluster.memory_margin
+    wider = remedy.spec.cluster.model_copy(update={"memory_margin": margin + 0.001})
+    assert 0 < margin < 0.3
+    assert not _solved(remedy.spec.model_copy(update={"cluster": wider})).plans
+
+
+def test_the_number_of_gpus_named_is_enough_and_a_node_less_is_not() -> None:
+    found = _explained(_problem("llama2-70b", 8))
+    (remedy,) = [remedy for remedy in found.remedies if "GPUs" in remedy.text]
+    assert remedy.spec.cluster.num_gpus == 16
+    assert str(remedy).startswith("with 16 GPUs instead of 8 a plan exists: ")
+
+
+def test_nearest_batches_are_the_nearest() -> None:
+    found = _explained(_problem(gpus=296, batch=100))
+    batches = {remedy.spec.training.global_batch_size for remedy in found.remedies} - {100}
+    assert batches == {74, 111}
+
+
+def test_lines_start_with_the_cause_and_end_with_remedies() -> None:
+    problem = _problem(pin={"tp": 3})
+    lines = explain_infeasible(problem, search(problem))
+    assert lines[0].startswith("No layout has search.pin.tp = 3")
+    assert lines[1].startswith("Rows considered: ")
+    assert lines[-1].startswith("Without search.pin.tp = 3 (tp ")
+
+
+def test_a_result_with_plans_needs_no_reasons() -> None:
+    problem = _problem()
+    assert explain_infeasible(problem, search(problem)) == ()
+
+
+def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Strategy:
+        raise KeyboardInterrupt
+
+    problem = _problem(pin={"tp": 3})
+    result = search(problem)
+    monkeypatch.setattr(explain, "remedies", interrupted)
+    lines = explain_infeasible(problem, result)
+    assert lines[0].startswith("No layout has search.pin.tp = 3")
+    assert "Interrupted" in lines[-1]
+
+
+def test_without_time_there_is_still_a_cause() -> None:
+    problem = _problem("llama2-70b", 8)
+    assert explanation(problem, search(problem), seconds=0.0).causes

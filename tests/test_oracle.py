@@ -1,0 +1,148 @@
+"""The search against brute force: the same feasibility, the same K best values, legal and different plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from oracle import brute_force
+from problems import chip_spec, model_spec, problem_of, quick_tables, random_problem, small_enough
+
+from cpsolver.coefficients import Coefficients
+from cpsolver.compile.data import PlanData, plan_data
+from cpsolver.compile.model import CompiledModel
+from cpsolver.compile.scaling import scale_for
+from cpsolver.evaluate import evaluate
+from cpsolver.plans import arrangements, mixes
+from cpsolver.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search import search
+from cpsolver.space import enumerate_rows
+
+LARGEST = 1500
+"""Strategies that brute force may have to judge for one problem."""
+
+
+@lru_cache
+def seeds(start: int, count: int) -> tuple[int, ...]:
+    """The first seeds from `start` whose problems are small enough."""
+    found: list[int] = []
+    while len(found) < count:
+        found += [start] if small_enough(random_problem(start), LARGEST) else []
+        start += 1
+    return tuple(found)
+
+
+def assert_same(problem: Problem, best: dict[tuple[object, ...], float]) -> None:
+    top = problem.spec.search.top
+    result = search(problem)
+    wanted = sorted(best.values())[:top]
+    assert result.status == ("optimal" if best else "infeasible")
+    assert [plan.evaluation.step_time_s for plan in result.plans] == pytest.approx(wanted, rel=1e-6)
+    keys = [plan.strategy.key() for plan in result.plans]
+    assert len(set(keys)) == len(keys)
+    for plan in result.plans:
+        assert not violations(problem, plan.strategy)
+        assert best[plan.strategy.key()] == pytest.approx(evaluate(problem, plan.strategy).step_time_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+def test_search_agrees_with_brute_force(block: int, bend: bool) -> None:
+    """24 problems each: 120 with the cost model's tables, 120 with tables bent at random."""
+    seen: Counter[str] = Counter()
+    for seed in seeds(5000 + 1000 * block + 500 * bend, 24):
+        problem = random_problem(seed)
+        with quick_tables(seed if bend else None):
+            best = brute_force(problem)
+            assert_same(problem, best)
+        seen["mixed"] += problem.mixed
+        seen["feasible"] += bool(best)
+        seen["interleaved"] += any(isinstance(key[4], int) and key[4] > 1 for key in best)
+    assert seen["feasible"] >= 12
+    assert seen["mixed"] >= 8
+    assert seen["interleaved"] >= 1
+
+
+def test_the_generated_problems_are_worth_solving() -> None:
+    """Most are feasible, some are not, and memory takes legal plans away from many."""
+    seen: Counter[str] = Counter()
+    chosen = seeds(5000, 24) + seeds(6000, 24)
+    for seed in chosen:
+        problem = random_problem(seed)
+        with quick_tables():
+            best, roomy = brute_force(problem), brute_force(random_problem(seed, tight=False))
+        seen["feasible"] += bool(best)
+        seen["memory binds"] += sorted(best.values())[:1] != sorted(roomy.values())[:1] or len(best) < len(roomy)
+        seen["interleaved"] += any(key[4] != 1 for key in best)
+    assert 0.6 * len(chosen) <= seen["feasible"] <= 0.95 * len(chosen)
+    assert seen["memory binds"] >= 0.3 * len(chosen)
+    assert seen["interleaved"] >= 0.08 * len(chosen)
+
+
+def whole_space(problem: Problem, upper_s: float) -> CompiledModel | None:
+    """One model over every plan of a problem: every row, mix and order that space and plans leave."""
+    space, scale = enumerate_rows(problem), scale_for(upper_s)
+    table = Coefficients(problem, space.rows)
+    data: list[PlanData] = []
+    for row in range(len(space.rows)):
+        for mix in mixes(problem, int(space.rows.stage_devices[row]), int(space.rows.pp[row])):
+            data += [plan_data(table, row, np.array(chips), scale, upper_s) for chips in arrangements(problem, mix)]
+    data = [plan for plan in data if all(plan.options.values())]
+    return CompiledModel(problem, data, scale, 0.0, upper_s) if data else None
+
+
+@pytest.mark.parametrize("start", [20_000, 21_000, 22_000])
+def test_one_model_over_all_plans_finds_the_same_best(start: int) -> None:
+    compared = 0
+    for seed in seeds(start, 6):
+        problem = random_problem(seed)
+        result = search(problem)
+        best = result.plans[0].evaluation.step_time_s if result.plans else None
+        joint = whole_space(problem, 10.0 if best is None else 2 * best)
+        solved = joint.solve() if joint else None
+        if best is None:
+            assert solved is None or solved.status == "infeasible"
+            continue
+        assert solved is not None
+        assert solved.status == "optimal"
+        assert solved.step_time_s == pytest.approx(best, rel=1e-6)
+        assert solved.strategy is not None
+        assert not violations(problem, solved.strategy)
+        compared += 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize(
+    "search_for",
+    [
+        {"pin": {"layers": [1, 3]}},
+        {"forbid": {"layers": [2, 2]}, "pin": {"pp": 2}},
+        {"pin": {"stage_chips": ["x", "y"]}},
+        {"pin": {"stages": {"x": [1], "y": [1]}}},
+        {"pin": {"chip_order": ["y", "x"]}},
+        {"forbid": {"stage_chips": ["x", "x"]}},
+        {"pin": {"recompute": "block", "recompute_num_layers": 4}},
+        {"pin": {"recompute": {"x": "uniform", "y": "none"}}},
+        {"layer_split": "even_per_chip", "pin": {"pp": [2, 4]}},
+        {"layer_split": "even", "forbid": {"pp": 1}},
+        {"recompute_scope": "stage", "pin": {"pp": 2}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chips", [["x"], ["x", "y"]], ids=["one chip", "two chips"])
+def test_every_decision_can_be_pinned_or_forbidden(search_for: dict[str, dict[str, object]], chips: list[str]) -> None:
+    text = str(search_for)
+    if chips == ["x"] and "'y'" in text:
+        search_for = {**search_for, "pin": {"stages": {"x": [2]}}}
+    pin = {"mbs": 1, "distributed_optimizer": False, "flash_attention": True, **search_for.get("pin", {})}
+    both = {"x": chip_spec(gb=5.0), "y": chip_spec(tflops=60, gb=4.5)}
+    problem = problem_of(
+        {name: both[name] for name in chips}, model_spec(), node=2, batch=4, **{**search_for, "pin": pin}
+    )
+    with quick_tables():
+        best = brute_force(problem)
+        assert best
+        assert_same(problem, best)

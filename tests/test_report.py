@@ -1,0 +1,195 @@
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from cpsolver.evaluate import evaluate
+from cpsolver.problem import Problem, resolve
+from cpsolver.report.breakdown import MemoryByStage, stage_times
+from cpsolver.report.catalogue import chips_report, models_report
+from cpsolver.report.console import evaluation_report, result_report
+from cpsolver.report.document import dumps, result_document
+from cpsolver.report.plan_trace import MOST_EVENTS, write_traces
+from cpsolver.report.progress import Watcher, describe
+from cpsolver.report.text import assumptions, bar, elapsed, percent, runs, seconds
+from cpsolver.result import Result
+from cpsolver.rules import Violation, violations
+from cpsolver.search import Progress, search
+from cpsolver.spec import parse_spec
+from cpsolver.strategy import StageGroup, Strategy
+
+SECTIONS = ("Plans", "Where the time goes", "Where the memory goes", "Proof", "What this is")
+
+
+def problem_of(**more: object) -> Problem:
+    spec = {
+        "model": "llama2-70b",
+        "cluster": {"num_gpus": 256, "chips": {"a800": 128, "h800": 160}},
+        "training": {"global_batch_size": 512, "sequence_length": 4096},
+        "search": {"top": 5},
+    }
+    return resolve(parse_spec({**spec, **more}))
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return problem_of()
+
+
+@pytest.fixture(scope="module")
+def result(problem) -> Result:
+    return search(problem)
+
+
+def render(report: object, width: int = 80) -> str:
+    text = io.StringIO()
+    Console(file=text, width=width, highlight=False).print(report)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_every_section_is_there_and_no_line_too_wide(problem, result, width):
+    text = render(result_report(problem, result), width)
+    for title in SECTIONS:
+        assert f"\n{title}" in text
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    for plan in result.plans:
+        assert f"plan {plan.rank}" in text
+        assert seconds(plan.evaluation.step_time_s) in text
+
+
+def test_nothing_is_cut_short_at_80_columns(problem, result):
+    text = render(result_report(problem, result))
+    assert "…" not in text
+    for word in ("weights", "grads", "optim", "activ", "buffers", "frame", "total", "usable", "full"):
+        assert word in text
+
+
+def test_the_time_breakdown_sums_to_the_step_as_printed(problem, result):
+    text = render(result_report(problem, result))
+    lines = text[text.index("Where the time goes") : text.index("Where the memory goes")].splitlines()[1:]
+    shown = [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
+    *parts, step = shown
+    assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
+    assert step == pytest.approx(result.plans[0].evaluation.step_time_s, abs=0.001)
+
+
+def test_the_proof_accounts_for_every_candidate(problem, result):
+    text = render(result_report(problem, result))
+    lines = text[text.index("\nProof") : text.index("\nWhat this is")].splitlines()[2:]
+    numbers = [int(line.split()[0].replace(",", "")) for line in lines if line[:9].strip().replace(",", "").isdigit()]
+    assert numbers[0] == result.proof.considered == sum(numbers[1:])
+
+
+def test_a_stopped_search_says_what_could_still_be_gained(problem, result):
+    plans = tuple(replace(plan, gap=0.034) for plan in result.plans)
+    proof = replace(result.proof, stop="interrupted", open=7, bound_s=9.0)
+    text = render(result_report(problem, Result("feasible", plans, proof)))
+    assert "Not proven: at the interruption 7 candidates" in text
+    assert "up to 3.4 % faster" in text.replace("\n", " ")
+    assert "still open, none faster than 9.000 s" in text
+    assert "gap 3.4 %" in text
+
+
+def test_no_plan_is_told_with_its_reasons(problem, result):
+    proof = replace(result.proof, bound_s=math.inf)
+    text = render(result_report(problem, Result("infeasible", (), proof, ("too big by 3 GiB",))))
+    assert "There is no plan" in text
+    assert "- too big by 3 GiB" in text
+    assert "\nPlans" not in text
+    text = render(result_report(problem, Result("unknown", (), replace(proof, stop="time_limit", open=3))))
+    assert "No plan found by the time limit" in text
+
+
+def test_json_has_no_infinity(problem, result):
+    proof = replace(result.proof, bound_s=math.inf)
+    document = json.loads(dumps(result_document(problem, Result("infeasible", (), proof))), parse_constant=pytest.fail)
+    assert document["proof"]["bound_s"] is None
+    assert document["proof"]["gap"] is None
+
+
+def test_an_evaluation_lists_what_it_breaks(problem, result):
+    plan = result.plans[0]
+    text = render(
+        evaluation_report(problem, plan.strategy, plan.evaluation, [Violation("memory", "stage 0 needs [x]")])
+    )
+    assert "Not legal: 1 violation." in text
+    assert "memory: stage 0 needs [x]" in text
+    assert "slower than best" not in text
+
+
+def deep() -> tuple[Problem, Strategy]:
+    problem = problem_of(model="megatron-1t", cluster={"num_gpus": 512, "chips": "a100"}, search={})
+    strategy = Strategy(8, 64, 1, 1, 1, True, False, True, (StageGroup("a100", (2,) * 64, "uniform", (1,) * 64),))
+    assert {found.rule for found in violations(problem, strategy)} <= {"memory"}
+    return problem, strategy
+
+
+def test_a_deep_pipeline_stays_short():
+    problem, strategy = deep()
+    evaluation = evaluate(problem, strategy)
+    text = render(MemoryByStage(evaluation.stages))
+    assert len(text.splitlines()) < 20
+    assert "1–62" in text
+    assert "on stages 0 to 63" in stage_times(evaluation.stages)
+
+
+def test_equal_neighbours_share_a_line(problem, result):
+    stage = result.plans[0].evaluation.stages[0]
+    text = render(MemoryByStage([stage] * 5))
+    assert len(text.splitlines()) == 2
+    assert "0–4" in text
+
+
+def test_long_traces_are_cut(tmp_path, result):
+    problem = problem_of(training={"global_batch_size": 1_048_576, "sequence_length": 512})
+    plan = replace(result.plans[0], strategy=replace(result.plans[0].strategy, mbs=1))
+    told = list(write_traces(problem, Result("optimal", (plan,), result.proof), tmp_path / "cache"))
+    assert "the first" in told[0]
+    assert "of 65,536 microbatches" in told[0]
+    trace = json.loads((tmp_path / "cache" / "plan-1.json").read_text())
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) <= MOST_EVENTS
+
+
+@pytest.mark.parametrize("report", [models_report, chips_report])
+@pytest.mark.parametrize("width", [80, 160])
+def test_catalogue_tables_fit(report, width):
+    assert max(map(cell_len, render(report(), width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("report", [lambda: models_report("llama-1800b"), lambda: chips_report("ascend_910b")])
+def test_catalogue_details_fit(report):
+    text = render(report())
+    assert "…" not in text
+    assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_what_is_assumed_is_said(problem):
+    assert any(line.startswith("a800: ") for line in assumptions(problem, ["a800", "h800"]))
+    assert "proposal" in assumptions(problem_of(model="llama-1800b"), [])[0]
+
+
+def test_numbers_for_people():
+    assert [seconds(9.5774), seconds(0.0413), seconds(12345.67)] == ["9.577 s", "41.3 ms", "12,345.7 s"]
+    assert seconds(0.0413, of=9.0) == "0.041 s"
+    assert [elapsed(0.987), elapsed(74.4)] == ["0.99 s", "74 s"]
+    assert percent(0.1234) == "12.3 %"
+    assert runs([6, 7, 7, 7, 6]) == "6, 7 ×3, 6"
+    assert [bar(1, 4), bar(0.5, 4), bar(0, 4), bar(0.5, 4, "ascii")] == ["████", "██", "", "##"]
+    assert bar(1e-9, 4) == "▏"
+
+
+def test_the_status_line_waits_and_verbose_does_not(capsys):
+    progress = Progress(9.0, math.inf, 0, 1234, 2, "bounding 512 rows")
+    assert describe(progress) == "bound 9.000 s, no plan yet, 0 plans, 1,234 waiting: bounding 512 rows"
+    with Watcher() as watcher:
+        watcher(progress)
+    assert capsys.readouterr().err == ""
+    with Watcher(verbose=True) as watcher:
+        watcher(progress)
+    assert "1,234 waiting" in capsys.readouterr().err
