@@ -14,17 +14,20 @@ from hw_specs.units import GIB
 from models_zoo.params import total_parameters
 
 _UNLIMITED = 1e6  # times the memory: no limit in practice
-_EACH_S = 0.8  # most seconds for one size of memory
 _CLOSE = 1.01  # the search for the closest plan ends when it is known this well
 
 
 @dataclass(frozen=True)
 class Closest:
-    """The plan found that overfills its fullest stage least: by `factor` times the memory that is free for it."""
+    """The plan found that overfills its fullest stage least: by `factor` times the memory that is free for it.
+
+    `settled`: the search for it was not cut short.
+    """
 
     strategy: Strategy
     stages: tuple[StageEvaluation, ...]
     factor: float
+    settled: bool = False
 
     @property
     def fullest(self) -> int:
@@ -57,7 +60,7 @@ def closest_plan(problem: Problem, clock: Clock) -> Closest | None:
             too_small = middle
         else:
             best = _judged(problem, plan.strategy)
-    return best
+    return replace(best, settled=best.factor <= too_small * _CLOSE)
 
 
 def _with_memory(problem: Problem, factor: float, clock: Clock) -> Plan | None:
@@ -67,7 +70,7 @@ def _with_memory(problem: Problem, factor: float, clock: Clock) -> Plan | None:
         gib = chip.memory_capacity_bytes / GIB * factor
         memory = chip.memory.model_copy(update={"usable_gib": gib})
         supplies.append(replace(supply, chip=chip.model_copy(update={"memory": memory})))
-    return best_plan(replace(problem, supplies=tuple(supplies)), clock.part(_EACH_S))
+    return best_plan(replace(problem, supplies=tuple(supplies)), clock)
 
 
 def _judged(problem: Problem, strategy: Strategy) -> Closest:
@@ -84,9 +87,10 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
     each = ", ".join(f"{name} {getattr(need, name) / GIB:.1f}" for name in parts)
     chip = problem.supply(stage.chip).chip
     less = f" ({chip.memory_capacity_bytes / GIB:.1f} less the margin of {margin * 100:g} %)" if margin else ""
+    found = "Closest plan found" if closest.settled else "Closest plan found in the time given"
     over = (need.total - stage.capacity_bytes) / GIB
     yield (
-        f"Closest plan found: {strategy_text(closest.strategy)}. Its stage {index} on {stage.chip} needs "
+        f"{found}: {strategy_text(closest.strategy)}. Its stage {index} on {stage.chip} needs "
         f"{need.total / GIB:.1f} GiB on each device ({each}); {stage.capacity_bytes / GIB:.1f} GiB are free for it"
         f"{less}: {over:.1f} GiB too much."
     )

@@ -109,15 +109,13 @@ def conflict_line(problem: Problem, conflict: Conflict) -> str:
     parts = [str(wish) for wish in conflict.wishes] + [_rule_text(problem, name) for name in conflict.rules]
     of = f"tp x pp x dp = {problem.num_gpus:,} GPUs"
     if len(parts) == 1 and conflict.wishes:
-        return f"No layout has {parts[0]}, given {of} and the global batch of {problem.batch:,}."
+        return f"{parts[0]} leaves no plan: {of}, and mbs x dp must divide the global batch of {problem.batch:,}."
     if len(parts) == 1:
         return f"No layout is legal: {parts[0]}, and none does with {of}."
     text = f"These cannot all hold with {of}: {'; '.join(parts)}."
-    if conflict.dps:
+    if conflict.dps and all(problem.batch % dp for dp in conflict.dps):
         some = ", ".join(map(str, conflict.dps[:8])) + (", …" if len(conflict.dps) > 8 else "")
         text += f" dp could only be one of {some}: none divides {problem.batch:,}."
-    elif "batch" in conflict.rules:
-        text += " The others alone leave no dp."
     return text
 
 
@@ -130,7 +128,7 @@ def _rule_text(problem: Problem, name: str) -> str:
         "feed_forward": f"tp must divide the feed-forward width {model.ffn:,}",
         "tensor_nodes": f"tp must divide the {problem.node} GPUs of a node, or be a multiple of them",
         "pipeline_depth": f"pp may be at most the {layers} layers",
-        "batch": f"dp must divide the global batch {problem.batch:,}",
+        "batch": f"mbs x dp must divide the global batch {problem.batch:,}",
         "chip_count": f"the stages must fit the chip limits ({limits}), whole nodes of {problem.node} where chips mix",
         "even_chunks": f"vpp must divide the {layers} layers",
         "interleaving": "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",

@@ -18,22 +18,31 @@ from cpsolver.wishes import wishes
 
 _SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
-_CLOSEST_S = 4.0  # of them for the closest plan
+_CLOSEST_S = 5.0  # of them for the closest plan
 _MIXES = 500  # mixes of chip types whose orders are tried for each layout
 
 
 @dataclass
 class Explanation:
-    """Why there is no plan. `causes` are sentences, most important first; `remedies` are solved, smallest first."""
+    """Why there is no plan. `causes` are sentences, most important first; `remedies` are solved, smallest first.
+
+    `in_time`: no change was left untried for want of time.
+    """
 
     causes: list[str] = field(default_factory=list)
     conflict: Conflict | None = None
     closest: Closest | None = None
     remedies: list[Remedy] = field(default_factory=list)
+    interrupted: bool = False
+    in_time: bool = True
 
     def lines(self) -> tuple[str, ...]:
         """All of it for people."""
-        return (*self.causes, *(f"{str(remedy)[:1].upper()}{str(remedy)[1:]}." for remedy in self.remedies))
+        said = [f"{str(remedy)[:1].upper()}{str(remedy)[1:]}." for remedy in self.remedies]
+        if self.causes and not said and not self.interrupted:
+            within = "" if self.in_time else " in the time given"
+            said = [f"No single change that was tried{within} makes a plan possible."]
+        return (*self.causes, *said)
 
 
 def explain_infeasible(problem: Problem, result: Result) -> tuple[str, ...]:
@@ -57,7 +66,9 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
         for remedy in remedies(Changer(problem, clock, factor is not None), factor, rules):
             found.remedies.append(remedy)
             found.remedies.sort(key=lambda remedy: remedy.size)
+        found.in_time = clock.left > 0
     except KeyboardInterrupt:
+        found.interrupted = True
         found.causes.append("Interrupted: there may be more to say.")
     return found
 

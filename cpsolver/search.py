@@ -208,11 +208,11 @@ class _Search:
         self._solver_calls += 1
         self._solver_seconds += time.monotonic() - began
         self._solved_rows.add(node.row)
-        self._tell(f"{solved.status}: {self._name(node.row)}")
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s, node.bound))
         if solved.strategy is not None:
             self._keep(solved.strategy)
+        self._tell(f"{solved.status}: {self._name(node.row)}")
 
     def _keep(self, strategy: Strategy) -> None:
         even = balanced(self._problem, strategy)

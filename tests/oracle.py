@@ -1,32 +1,29 @@
-"""Brute force: every strategy of a tiny problem, judged by the rules and the cost model. Knows nothing of the solver."""
+"""Brute force: every strategy of a tiny problem, judged by rules and cost model; knows nothing of the solver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 
-from cpsolver.decisions import forbidden_for, pinned_for
+from cpsolver.decisions import pinned_for
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.strategy import StageGroup, Strategy
 
-SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")
-"""The rules that look at layers and recomputation; the others refuse a row whatever its layers."""
+SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 
 
 def legal(problem: Problem, s: Strategy, leave_out: tuple[str, ...] = ()) -> bool:
     return not any(True for name, rule in RULES.items() if name not in leave_out for _ in rule(problem, s))
 
 
-def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    for cuts in combinations(range(1, total), parts - 1):
-        yield tuple(b - a for a, b in zip((0, *cuts), (*cuts, total), strict=True))
+def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    return [way for way in product(range(1, total + 1), repeat=parts) if sum(way) == total]
 
 
 def rows(problem: Problem) -> Iterator[Strategy]:
-    """All degrees, flags and contiguous chips, with one layer in every chunk."""
     gpus, batch, layers = problem.num_gpus, problem.batch, problem.model.layers
     degrees = product(range(1, gpus + 1), range(1, layers + 1), range(1, gpus + 1), range(1, batch + 1))
     for tp, pp, dp, mbs in (d for d in degrees if d[0] * d[1] * d[2] == gpus and batch % (d[2] * d[3]) == 0):
@@ -43,28 +40,21 @@ def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     sizes = {*range(1, chunks - row.pp + 2), *(pinned_for(search.pin.recompute_num_layers, chips[0]) or ())} - {0}
     options = [("none", 0), ("selective", 0), *product(("block", "uniform"), sorted(sizes))]
     keys = list(range(row.pp)) if search.recompute_scope == "stage" else [chips.index(chip) for chip in chips]
-    left = {key: [o for o in options if _allowed(problem, chips[key], o[0])] for key in keys}
-    for split, chosen in product(compositions(chunks, row.pp), product(*left.values())):
-        told = dict(zip(left, chosen, strict=True))
+    wanted = {key: pinned_for(search.pin.recompute, chips[key]) for key in keys}
+    left = [[o for o in options if o[0] in (wanted[key] or o)] for key in wanted]
+    for split, chosen in product(compositions(chunks, row.pp), product(*left)):
+        told = dict(zip(wanted, chosen, strict=True))
         stages = zip(chips, split, (told[key] for key in keys), strict=True)
         yield replace(row, groups=tuple(StageGroup(c, (row.vpp * n,), kind, (a,)) for c, n, (kind, a) in stages))
 
 
-def _allowed(problem: Problem, chip: str, kind: str) -> bool:
-    pin, forbid = problem.spec.search.pin.recompute, problem.spec.search.forbid.recompute
-    return kind in (pinned_for(pin, chip) or (kind,)) and kind not in forbidden_for(forbid, chip)
-
-
 def strategies(problem: Problem) -> Iterator[Strategy]:
-    for row in rows(problem):
-        yield from splits(problem, row) if legal(problem, row, SPLIT_RULES) else ()
+    return (s for row in rows(problem) if legal(problem, row, SPLIT_RULES) for s in splits(problem, row))
 
 
 def brute_force(problem: Problem) -> dict[tuple[object, ...], float]:
     """The best step time of every legal plan key."""
     best: dict[tuple[object, ...], float] = {}
-    for strategy in strategies(problem):
-        if legal(problem, strategy):
-            seconds = evaluate(problem, strategy).step_time_s
-            best[strategy.key()] = min(seconds, best.get(strategy.key(), seconds))
+    for s in (s for s in strategies(problem) if legal(problem, s)):
+        best[s.key()] = min(evaluate(problem, s).step_time_s, best.get(s.key(), float("inf")))
     return best

@@ -108,7 +108,7 @@ def _decisions(rng: np.random.Generator, names: list[str], layers: int) -> tuple
         forbid["recompute"] = {names[0]: _some(rng, kinds[:3])}
     if rng.random() < 0.15:
         pin["recompute_num_layers"] = _some(rng, (0, 1, 2, layers))
-    if rng.random() < 0.15:
+    if rng.random() < 0.15 and "recompute_num_layers" not in pin:
         forbid["recompute_num_layers"] = int(rng.integers(0, 3))
     if rng.random() < 0.2:
         forbid["pp"] = int(rng.choice([1, 2]))

@@ -46,7 +46,10 @@ class Ladder:
         return [(mix, chips) for mix in ways for chips in arrangements(self.problem, mix)]
 
     def key(self, row: int, chips: np.ndarray) -> tuple[object, ...]:
-        return (*(getattr(self.table.rows, n)[row].item() for n in KEYS), tuple(self.problem.chip_names[c] for c in chips))
+        return (
+            *(getattr(self.table.rows, n)[row].item() for n in KEYS),
+            tuple(self.problem.chip_names[c] for c in chips),
+        )
 
 
 def assert_below(bounds: list[float], true: float, what: object) -> None:

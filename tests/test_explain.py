@@ -49,13 +49,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "model too big": ({"model": "llama2-70b", "gpus": 8}, ["Too little memory", "GiB are free", "609 GiB"]),
     "batch that no dp divides": (
         {"gpus": 296, "batch": 100},
-        ["dp must divide the global batch 100", "pp may be at most the 32 layers", "none divides 100"],
+        ["mbs x dp must divide the global batch 100", "pp may be at most the 32 layers", "none divides 100"],
     ),
     "tp that does not divide the heads": (
         {"gpus": 24, "pin": {"tp": 3}},
         ["search.pin.tp = 3", "32 attention heads"],
     ),
-    "tp that does not divide the devices": ({"pin": {"tp": 3}}, ["No layout has search.pin.tp = 3", "16 GPUs"]),
+    "tp that does not divide the devices": ({"pin": {"tp": 3}}, ["search.pin.tp = 3 leaves no plan", "16 GPUs"]),
     "no recomputation": (
         {"model": "llama2-70b", "pin": {"recompute": "none"}},
         ["Too little memory", "under search.pin.recompute = none", "activations"],
@@ -141,9 +141,16 @@ def test_nearest_batches_are_the_nearest() -> None:
 def test_lines_start_with_the_cause_and_end_with_remedies() -> None:
     problem = _problem(pin={"tp": 3})
     lines = explain_infeasible(problem, search(problem))
-    assert lines[0].startswith("No layout has search.pin.tp = 3")
+    assert lines[0].startswith("search.pin.tp = 3 leaves no plan")
     assert lines[1].startswith("Rows considered: ")
     assert lines[-1].startswith("Without search.pin.tp = 3 (tp ")
+
+
+def test_where_no_single_change_helps_it_says_so() -> None:
+    problem = _problem("llama2-70b", 8, pin={"layers": [3, 4], "tp": 3, "pp": 2}, batch=7, sequence=1048576)
+    found = _explained(problem)
+    assert found.remedies == []
+    assert found.lines()[-1] == "No single change that was tried makes a plan possible."
 
 
 def test_a_result_with_plans_needs_no_reasons() -> None:
@@ -159,7 +166,7 @@ def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) ->
     result = search(problem)
     monkeypatch.setattr(explain, "remedies", interrupted)
     lines = explain_infeasible(problem, result)
-    assert lines[0].startswith("No layout has search.pin.tp = 3")
+    assert lines[0].startswith("search.pin.tp = 3 leaves no plan")
     assert "Interrupted" in lines[-1]
 
 
