@@ -103,7 +103,7 @@ class _Search:
         except KeyboardInterrupt:
             stop = "interrupted"
         if self._unsettled and stop == "complete":
-            stop = "time_limit" if self._late() else "interrupted"
+            stop = "time_limit"  # nothing else ends a solver early without an exception
         return self._result(stop)
 
     # What is waiting

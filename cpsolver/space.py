@@ -33,13 +33,13 @@ def enumerate_rows(problem: Problem) -> Space:
 
     A layout that a rule refuses counts as one row; the others as all their rows.
     """
-    tp, pp = _layouts(problem.num_gpus)
+    tp, pp = all_layouts(problem.num_gpus)
     dp = problem.num_gpus // (tp * pp)
     refused: dict[str, int] = {}
     keep = np.ones(len(tp), dtype=np.bool_)
     for name, legal in LAYOUT_FILTERS.items():
         keep = _cut(refused, name, keep, legal(problem, tp, pp, dp))
-    rows = _expand(problem, tp[keep], pp[keep], dp[keep])
+    rows = expand_rows(problem, tp[keep], pp[keep], dp[keep])
     keep = np.ones(len(rows), dtype=np.bool_)
     for name, allowed in ROW_FILTERS.items():
         keep = _cut(refused, name, keep, allowed(problem, rows))
@@ -54,13 +54,14 @@ def _cut(refused: dict[str, int], name: str, keep: Bools, legal: Bools) -> Bools
     return keep & legal
 
 
-def _layouts(num_gpus: int) -> tuple[Ints, Ints]:
+def all_layouts(num_gpus: int) -> tuple[Ints, Ints]:
+    """Every tp and pp whose product divides the devices; dp is what is left."""
     pairs = [(tp, pp) for tp in divisors(num_gpus) for pp in divisors(num_gpus // tp)]
     array = np.array(pairs, dtype=np.int64)
     return array[:, 0], array[:, 1]
 
 
-def _expand(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Candidates:
+def expand_rows(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Candidates:
     """Every micro batch, number of chunks and setting of the flags for each layout."""
     blocks = []
     for t, p, d in zip(tp.tolist(), pp.tolist(), dp.tolist(), strict=True):
@@ -93,7 +94,12 @@ def stage_step(node: int, stage_devices: int) -> int:
 def most_stages(problem: Problem, stage_devices: int, pp: int) -> list[int]:
     """The most stages that each chip type can serve, whole nodes only (all stages need no other type's share)."""
     step = stage_step(problem.node, stage_devices)
-    counts = (min(pp, supply.limit // stage_devices) for supply in problem.supplies)
+    pin = problem.spec.search.pin
+    named = pin.chip_order if pin.stage_chips is None else pin.stage_chips
+    counts = (
+        min(pp, supply.limit // stage_devices) if named is None or supply.name in named else 0
+        for supply in problem.supplies
+    )
     return [count if count == pp else count // step * step for count in counts]
 
 
@@ -138,6 +144,8 @@ def _pinned_layout(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Bools:
     for fixed in (pin.layers, pin.stage_chips):
         if fixed is not None:
             allowed &= pp == len(fixed)
+    if pin.layers is not None:
+        allowed &= sum(pin.layers) == problem.model.layers
     if not problem.mixed:
         allowed &= np.array([_one_chip_allowed(problem, depth) for depth in pp.tolist()], dtype=np.bool_)
     return allowed
@@ -178,6 +186,8 @@ def _pinned_row(problem: Problem, rows: Candidates) -> Bools:
     allowed = np.ones(len(rows), dtype=np.bool_)
     for name in ("mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"):
         allowed &= _choice(getattr(rows, name), getattr(pin, name), getattr(forbid, name))
+    for count in set(pin.layers or ()):
+        allowed &= count % rows.vpp == 0
     return allowed
 
 

@@ -111,7 +111,7 @@ def test_layer_split(split: str, uneven: bool, by_chip: bool) -> None:
 
 
 def test_memory() -> None:
-    problem = problem_of({"x": chip_spec(gb=4.6)}, model_spec(layers=12), gpus=2, node=2, pin={"mbs": 2, "vpp": 1})
+    problem = problem_of({"x": chip_spec(gb=5.2)}, model_spec(layers=12), gpus=2, node=2, pin={"mbs": 2, "vpp": 1})
     data = data_of(problem, ({"tp": 1}, [0, 0]))
     names = [(option.kind, option.amount) for option in data[0].options[0]]
     index = names.index(("none", 0))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.explain.wishes import Wish, only_wish, wishes
 from cpsolver.problem import Problem
 from cpsolver.rules import RULES
-from cpsolver.space import LAYOUT_FILTERS, ROW_FILTERS, _expand, _layouts
-from cpsolver.wishes import Wish, only_wish, wishes
+from cpsolver.space import LAYOUT_FILTERS, ROW_FILTERS, all_layouts, expand_rows
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ Masks = dict[str | Wish, Bools]
 
 def find_conflict(problem: Problem) -> Conflict | None:
     """A smallest set of requirements that leaves no row; None where rows are left or other rules are the cause."""
-    tp, pp = _layouts(problem.num_gpus)
+    tp, pp = all_layouts(problem.num_gpus)
     dp = problem.num_gpus // (tp * pp)
     layouts = _layout_masks(problem, tp, pp, dp)
     rules = np.logical_and.reduce([mask for name, mask in layouts.items() if isinstance(name, str)])
-    rows = _expand(problem, tp[rules], pp[rules], dp[rules])
+    rows = expand_rows(problem, tp[rules], pp[rules], dp[rules])
     wished: Masks = {name: mask[rules] for name, mask in layouts.items() if not isinstance(name, str)}
     of_row = _index_of(rows, tp[rules], pp[rules])
     inner: Masks = {name: mask[of_row] for name, mask in wished.items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cpsolver.changes import Clock, best_plan, leanest
 from cpsolver.evaluate import StageEvaluation, evaluate
+from cpsolver.explain.changes import Clock, best_plan, leanest
 from cpsolver.problem import Problem
 from cpsolver.result import Plan
 from cpsolver.strategy import Strategy

@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
 
-from cpsolver.changes import Changer, Remedy
-from cpsolver.closest import states_share
 from cpsolver.decisions import MOST
-from cpsolver.space import LAYOUT_FILTERS, _layouts, divisors
-from cpsolver.wishes import taken, wishes
+from cpsolver.explain.changes import Changer, Remedy
+from cpsolver.explain.closest import states_share
+from cpsolver.explain.wishes import taken, wishes
+from cpsolver.space import LAYOUT_FILTERS, all_layouts, divisors
 from hw_specs import Chip, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
@@ -203,7 +203,7 @@ def _batches(changer: Changer) -> Iterator[Remedy | None]:
     """The nearest batches, one smaller and one larger, that a legal layout divides."""
     problem, now = changer.problem, changer.problem.batch
     pin = problem.spec.search.pin
-    tp, pp = _layouts(problem.num_gpus)
+    tp, pp = all_layouts(problem.num_gpus)
     dp = problem.num_gpus // (tp * pp)
     legal = dp > 0
     for name, keep in LAYOUT_FILTERS.items():

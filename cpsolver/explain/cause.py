@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cpsolver.changes import Changer, Clock, Remedy, wrong_layer_sum
-from cpsolver.closest import Closest, closest_plan, memory_lines
-from cpsolver.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.decisions import forbidden_for, pinned_for
+from cpsolver.explain.changes import Changer, Clock, Remedy, wrong_layer_sum
+from cpsolver.explain.closest import Closest, closest_plan, memory_lines
+from cpsolver.explain.conflict import Conflict, conflict_line, find_conflict
+from cpsolver.explain.remedies import remedies
+from cpsolver.explain.wishes import wishes
 from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem
-from cpsolver.remedies import remedies
 from cpsolver.result import Result
 from cpsolver.space import enumerate_rows
-from cpsolver.wishes import wishes
 
 _SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
@@ -74,14 +74,14 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
 
 
 def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) -> None:
-    counts = _counts(result)
     if wrong_layer_sum(problem):
         layers = problem.spec.search.pin.layers or ()
         found.causes.append(
             f"search.pin.layers has {sum(layers)} layers in all, the model {problem.model.name} has "
             f"{problem.model.layers}."
         )
-    found.conflict = None if len(enumerate_rows(problem).rows) else find_conflict(problem)
+    elif not len(enumerate_rows(problem).rows):
+        found.conflict = find_conflict(problem)
     if found.conflict is not None:
         found.causes.append(conflict_line(problem, found.conflict))
     if not found.causes:
@@ -93,17 +93,6 @@ def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) 
         found.causes += memory_lines(problem, found.closest)
     elif not found.causes:
         found.causes.append(_unknown(problem))
-    found.causes.append(counts)
-
-
-def _counts(result: Result) -> str:
-    proof = result.proof
-    refused = [f"{name} {count:,}" for name, count in proof.refused.items()]
-    ways = [f"refused by rules: {', '.join(refused)}"] if refused else []
-    ways += [f"too little memory by their bound: {proof.memory:,}"] if proof.memory else []
-    ways += [f"no split found legal by the solver: {proof.solved:,}"] if proof.solved else []
-    ways += [f"no legal chips or recomputation: {proof.bounded:,}"] if proof.bounded else []
-    return f"Rows considered: {proof.considered:,} ({'; '.join(ways)})."
 
 
 def _no_fit(problem: Problem, result: Result) -> str:
