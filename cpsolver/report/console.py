@@ -17,6 +17,7 @@ from cpsolver.report.text import assumptions, count, elapsed, percent, plural, s
 from cpsolver.result import Result
 from cpsolver.rules import RULES, Violation
 from cpsolver.strategy import Strategy
+from cpsolver.timeline import simulated_step_s
 
 _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
 
@@ -28,7 +29,7 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
         best = result.plans[0]
         columns = [Column(f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
         parts += _section("Plans", PlanTable(problem, columns))
-        parts += _details(best.evaluation, " of plan 1" if len(columns) > 1 else "")
+        parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
     parts += _section("Proof", _proof(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
     parts += _section("What this is", *_disclaimer(problem, used))
@@ -43,7 +44,7 @@ def evaluation_report(
     if violations:
         parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += _section("Plan", PlanTable(problem, [Column("", strategy, evaluation)]))
-    parts += _details(evaluation, "")
+    parts += _details(problem, strategy, evaluation, "")
     parts += _section("What this is", *_disclaimer(problem, list(dict.fromkeys(strategy.stage_chips))))
     return Group(*parts)
 
@@ -102,8 +103,13 @@ def _verdict(result: Result) -> Iterator[RenderableType]:
         yield table
 
 
-def _details(evaluation: Evaluation, whose: str) -> list[RenderableType]:
-    times = Text(f"a microbatch takes {stage_times(evaluation.stages)}", style="dim")
+def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str) -> list[RenderableType]:
+    said = f"a microbatch takes {stage_times(evaluation.stages)}"
+    simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
+    if simulated is not None:
+        off = simulated / evaluation.step_time_s - 1
+        said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
+    times = Text(said, style="dim")
     return [
         *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation), times),
         *_section(f"Where the memory goes: GiB per GPU{whose}", MemoryByStage(evaluation.stages)),

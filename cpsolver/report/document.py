@@ -17,6 +17,7 @@ from cpsolver.result import Plan, Proof, Result
 from cpsolver.rules import Violation
 from cpsolver.strategy import Strategy
 from cpsolver.strategy_file import strategy_to_dict
+from cpsolver.timeline import simulated_step_s
 from hw_specs.units import bytes_to_gib
 
 
@@ -113,6 +114,7 @@ def _numbers(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> di
         "memory_gib": {name: bytes_to_gib(count) for name, count in used.items()},
         "capacity_gib": {name: bytes_to_gib(count) for name, count in capacity.items()},
         "breakdown_s": dict(evaluation.breakdown_s),
+        "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),
         "stages": [_stage(stage) for stage in evaluation.stages],
         "strategy": strategy_to_dict(strategy),
     }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from cpsolver.evaluate import StageEvaluation
 from cpsolver.problem import Problem
 from cpsolver.report.trace import chrome_trace, write_chrome_trace
 from cpsolver.result import Plan, Result
-from cpsolver.schedule import simulate
+from cpsolver.timeline import plan_timeline
 
 MOST_EVENTS = 200_000
 """The most passes that a trace file holds: what a timeline viewer still opens."""
@@ -33,9 +32,7 @@ def write_plan_trace(problem: Problem, plan: Plan, folder: Path) -> tuple[Path, 
     wanted, vpp = strategy.microbatches(problem.batch), strategy.vpp
     most = MOST_EVENTS // (2 * strategy.pp * vpp)
     shown = wanted if wanted <= most else max(1, most // strategy.pp) * strategy.pp
-    forward = [[stage.forward_s / vpp] * vpp for stage in stages]
-    backward = [[stage.backward_s / vpp] * vpp for stage in stages]
-    timeline = simulate(forward, backward, shown, _link_delays_s(stages, vpp))
+    timeline = plan_timeline(strategy, stages, shown)
     labels = [f"stage {index}: {stage.chip}, {stage.layers} layers" for index, stage in enumerate(stages)]
     metadata = {
         "model": problem.model.name,
@@ -50,14 +47,3 @@ def write_plan_trace(problem: Problem, plan: Plan, folder: Path) -> tuple[Path, 
     path = folder / f"plan-{plan.rank}.json"
     write_chrome_trace(path, chrome_trace(timeline, labels, metadata))
     return path, shown
-
-
-def _link_delays_s(stages: Sequence[StageEvaluation], vpp: int) -> list[float]:
-    """Seconds of one transfer from each stage to the next: a stage's p2p time is its link in plus its link out."""
-    delays: list[float] = []
-    before = 0.0
-    for stage in stages:
-        before = max(0.0, stage.pipeline_p2p_s / vpp - before)
-        delays.append(before)
-    delays[-1] = 0.0 if vpp == 1 else sum(delays[:-1]) / max(1, len(delays) - 1)
-    return delays

@@ -1,0 +1,70 @@
+"""The documents say what is true: commands, examples, specs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+from cpsolver.problem import resolve
+from cpsolver.rules import RULES
+from cpsolver.spec import load_spec, parse_spec
+from cpsolver.yaml_file import parse_yaml
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+
+
+def fenced(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_first_two_commands_are_make_targets() -> None:
+    commands = [block.strip() for block in fenced("")][:2]
+    assert commands == ["make plan", "make test"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert all(f"\n{command.split()[1]}:" in makefile for command in commands)
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert all(command in ci for command in commands)
+
+
+def test_every_command_stands_in_the_readme() -> None:
+    for name in main.list_commands(None):  # type: ignore[arg-type]
+        assert f"apss-cp {name}" in README, name
+
+
+def test_the_readme_s_spec_is_valid_and_its_steering_too() -> None:
+    whole, steering = fenced("yaml")
+    data = parse_yaml(whole).data
+    resolve(parse_spec(data))
+    search = parse_yaml(steering).data["search"]
+    resolve(parse_spec({**data, "search": search}))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_resolves(path: Path) -> None:
+    if "strategy" in path.stem:
+        arguments = ["evaluate", str(path).replace("-strategy", ""), "--strategy", str(path)]
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+    else:
+        resolve(load_spec(path), path.parent)
+
+
+def test_the_architecture_page_names_every_module() -> None:
+    for folder in ("cpsolver", "hw_specs", "models_zoo"):
+        for path in (ROOT / folder).glob("*.py"):
+            if path.stem != "__init__":
+                assert path.name in ARCHITECTURE or f"{folder}/" in ARCHITECTURE, path
+    for path in (ROOT / "cpsolver").iterdir():
+        if path.is_dir() and (path / "__init__.py").exists():
+            assert f"cpsolver/{path.name}/" in ARCHITECTURE, path
+        elif path.suffix == ".py" and path.stem != "__init__":
+            assert path.name in ARCHITECTURE, path
+
+
+def test_every_rule_says_what_it_asks_for() -> None:
+    assert all((rule.__doc__ or "").strip() for rule in RULES.values())

@@ -1,0 +1,92 @@
+"""The rows and their chips by position are exactly those that the rules allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import SPLIT_RULES, legal, rows
+from problems import chip_spec, model_spec, problem_of
+
+from cpsolver.plans import arrangements, chip_blocks, mixes
+from cpsolver.problem import Problem
+from cpsolver.space import divisors, enumerate_rows, most_stages, stage_step
+
+KEYS = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
+SPEC = chip_spec()
+SPACES: dict[str, dict[str, Any]] = {
+    "one chip": {"chips": {"x": SPEC}, "gpus": 8, "node": 4},
+    "two chips": {"chips": {"x": {"max": 4, "spec": SPEC}, "y": {"max": 6, "spec": SPEC}}, "gpus": 8, "node": 2},
+    "three chips": {"chips": {"x": {"max": 2, "spec": SPEC}, "y": SPEC, "z": SPEC}, "gpus": 4, "node": 1},
+    "shared node": {"chips": {"x": SPEC, "y": SPEC}, "gpus": 8, "node": 8},
+    "odd widths": {"model": model_spec(layers=6, heads=6, kv_heads=3, hidden=768), "gpus": 6, "node": 3, "batch": 6},
+    "odd sequence": {"model": model_spec(layers=5), "sequence": 1022, "gpus": 4, "node": 4},
+}
+
+
+def plan_keys(problem: Problem) -> list[tuple[object, ...]]:
+    found = []
+    space = enumerate_rows(problem).rows
+    for row in range(len(space)):
+        degrees = tuple(getattr(space, name)[row].item() for name in KEYS)
+        for mix in mixes(problem, int(space.stage_devices[row]), int(space.pp[row])):
+            for chips in arrangements(problem, mix):
+                found.append((*degrees, tuple(problem.chip_names[chip] for chip in chips)))
+    return found
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_plans_are_exactly_those_that_the_rules_allow(name: str) -> None:
+    problem = problem_of(**SPACES[name])
+    found = plan_keys(problem)
+    wanted = {row.key() for row in rows(problem) if legal(problem, row, SPLIT_RULES)}
+    assert set(found) == wanted
+    assert len(found) == len(wanted) > 10
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_every_row_considered_is_kept_or_refused_by_one_rule(name: str) -> None:
+    space = enumerate_rows(problem_of(**SPACES[name]))
+    assert space.considered == len(space.rows) + sum(space.refused.values())
+    assert all(count > 0 for count in space.refused.values())
+
+
+def test_pins_take_rows_away_and_are_counted() -> None:
+    free, pinned = enumerate_rows(problem_of()), enumerate_rows(problem_of(pin={"tp": 2}, forbid={"mbs": [2, 4]}))
+    assert set(pinned.rows.tp.tolist()) == {2}
+    assert set(pinned.rows.mbs.tolist()) == {1, 8} & set(free.rows.mbs.tolist())
+    assert pinned.refused["pin"] > 0
+    nothing = enumerate_rows(problem_of(pin={"tp": 3}))
+    assert len(nothing.rows) == 0
+
+
+@pytest.mark.parametrize("number", [1, 2, 36, 97, 1024, 1_048_576])
+def test_divisors(number: int) -> None:
+    assert divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
+
+
+def test_whole_nodes_in_stages() -> None:
+    assert [stage_step(8, width) for width in (1, 2, 6, 8, 16, 24)] == [8, 4, 4, 1, 1, 1]
+    chips = {"x": {"max": 14, "spec": SPEC}, "y": {"max": 16, "spec": SPEC}}
+    problem = problem_of(chips, gpus=16, node=4, batch=16)
+    assert most_stages(problem, 2, 8) == [6, 8]
+    assert most_stages(problem, 8, 2) == [1, 2]
+
+
+def test_chip_blocks() -> None:
+    assert list(chip_blocks(("x", "x", "y", "x"))) == [("x", 2), ("y", 1), ("x", 1)]
+    assert list(chip_blocks(())) == []
+
+
+def test_pinned_and_forbidden_orders() -> None:
+    chips = {name: SPEC for name in ("x", "y", "z")}
+    mix = np.array([1, 2, 1])
+    pinned = problem_of(chips, pin={"chip_order": ["z", "x", "y"]})
+    assert arrangements(pinned, mix).tolist() == [[2, 0, 1, 1]]
+    assert arrangements(pinned, np.array([0, 2, 2])).tolist() == [[2, 2, 1, 1]]
+    banned = problem_of(chips, forbid={"stage_chips": ["z", "x", "y", "y"]})
+    assert [2, 0, 1, 1] not in arrangements(banned, mix).tolist()
+    assert len(arrangements(banned, mix)) == 5
+    some = problem_of(chips, pin={"stages": {"x": [0, 2]}}, forbid={"stages": {"y": 1}}, gpus=4, node=1)
+    assert mixes(some, 1, 4).tolist() == [[0, 0, 4], [0, 2, 2], [0, 3, 1], [0, 4, 0], [2, 0, 2], [2, 2, 0]]
