@@ -63,8 +63,9 @@ def test_gemm_takes_tiles_depth_and_roofline() -> None:
     whole = 2 * 1408 * 2560 * 12800 / 1e14 * 12928 / 12800  # 11 x 10 tiles; the loop over k is 1 % overhead
     assert device.gemm(floats(1408), floats(2560), floats(12800)) == pytest.approx(whole)
     assert device.gemm(floats(1344), floats(2560), floats(12800)) == pytest.approx(whole)
-    thin = 2 * (128 * 1 + 1 * 256 + 128 * 256) / 1e12
-    assert device.gemm(floats(128), floats(256), floats(1)) == pytest.approx(thin)
+    slow = compute.Device(*ideal({"memory": 0.1}))
+    traffic = 2 * (1280 * 128 + 128 * 2560 + 1280 * 2560)
+    assert slow.gemm(floats(1280), floats(2560), floats(128)) == pytest.approx(traffic / 1e11)
 
 
 def test_gemm_pays_for_idle_units_and_for_the_launch() -> None:

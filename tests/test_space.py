@@ -80,7 +80,7 @@ def test_chip_blocks() -> None:
 
 
 def test_pinned_and_forbidden_orders() -> None:
-    chips = {name: SPEC for name in ("x", "y", "z")}
+    chips = dict.fromkeys(("x", "y", "z"), SPEC)
     mix = np.array([1, 2, 1])
     pinned = problem_of(chips, pin={"chip_order": ["z", "x", "y"]})
     assert arrangements(pinned, mix).tolist() == [[2, 0, 1, 1]]

@@ -27,7 +27,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_plans_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
-    spec = "{model: llama2-7b, cluster: {num_gpus: 8, chips: a100}, training: {global_batch_size: 64, sequence_length: 4096}}"
+    training = "{global_batch_size: 64, sequence_length: 4096}"
+    spec = "{model: llama2-7b, cluster: {num_gpus: 8, chips: a100}, training: " + training + "}"
     (tmp_path / "spec.yaml").write_text(spec, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-m", "cli", "solve", "spec.yaml", "--json"]
