@@ -2,5 +2,5 @@
 
 from hypothesis import settings
 
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")

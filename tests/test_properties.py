@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem_of, random_problem
 
@@ -20,6 +20,7 @@ from cpsolver.spec import parse_spec
 from hw_specs.catalogue import complete_chip
 
 SEEDS = st.integers(0, 2**31)
+few = settings(max_examples=25)
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -73,12 +74,14 @@ MORE: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", MORE)
+@few
 @given(seed=SEEDS)
 def test_more_never_hurts(what: str, seed: int) -> None:
     problem = random_problem(seed)
     assert_no_worse(values(problem), values(changed(problem, MORE[what])))
 
 
+@few
 @given(seed=SEEDS, place=st.sampled_from(["pin", "forbid"]), pick=st.integers(0, 99))
 def test_a_relaxed_spec_keeps_the_old_optimum(seed: int, place: str, pick: int) -> None:
     def relax(data: dict[str, Any]) -> None:
@@ -93,6 +96,7 @@ def test_a_relaxed_spec_keeps_the_old_optimum(seed: int, place: str, pick: int) 
         assert_no_worse(values(problem), values(changed(problem, relax)))
 
 
+@few
 @given(seed=SEEDS)
 def test_pinning_what_was_found_finds_it_again(seed: int) -> None:
     problem = random_problem(seed)
@@ -119,6 +123,7 @@ def halved_rates(data: dict[str, Any]) -> None:
         fields["efficiency"] = {key: 2 * known.efficiency_value(key) for key in latencies}
 
 
+@few
 @given(seed=SEEDS)
 def test_when_all_takes_twice_as_long_so_does_the_step(seed: int) -> None:
     problem = random_problem(seed)
@@ -139,12 +144,14 @@ def renamed(data: dict[str, Any]) -> None:
                 data["search"][place][key] = [names[name] for name in value]
 
 
+@few
 @given(seed=SEEDS)
 def test_names_and_order_of_chips_change_no_value(seed: int) -> None:
     problem = random_problem(seed)
     assert values(changed(problem, renamed)) == pytest.approx(values(problem), rel=1e-9)
 
 
+@few
 @given(seed=SEEDS)
 def test_larger_k_only_appends(seed: int) -> None:
     def one_more(data: dict[str, Any]) -> None:
@@ -177,11 +184,14 @@ def test_returned_plans_take_about_as_long_as_their_simulated_schedule(name: str
         backward = np.array([[stage.backward_s / vpp] * vpp for stage in stages])
         makespan = simulate(forward, backward, m).makespan_s
         closed = closed_form_s((forward + backward).sum(axis=1), m, vpp)
-        assert lower_bound_s(forward, backward, m) <= makespan <= closed * (1 + (1e-9 if vpp == 1 else 0.08))
+        assert (
+            lower_bound_s(forward, backward, m) * (1 - 1e-9) <= makespan <= closed * (1 + (1e-9 if vpp == 1 else 0.08))
+        )
         assert closed <= 1.15 * makespan
         assert plan.evaluation.step_time_s >= makespan * (1 - 0.08 * (vpp > 1))
 
 
+@few
 @given(seed=SEEDS)
 def test_step_time_is_above_what_no_schedule_can_beat(seed: int) -> None:
     problem = random_problem(seed)

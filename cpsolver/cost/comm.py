@@ -76,24 +76,23 @@ def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
 
 
 def layer_comm(problem: Problem, chip: Chip, shard: Shard) -> LayerComm:
-    """A layer's tensor-parallel collectives: two all-reduces each way, or all-gather and reduce-scatter pairs."""
-    payload = _hidden_bytes(problem, shard)
-    one = np.ones_like(shard.tp)
-    reduce = collective_seconds(problem, chip, "all_reduce", payload, shard.tp, one)
-    gather = collective_seconds(problem, chip, "all_gather", payload, shard.tp, one)
-    scatter = collective_seconds(problem, chip, "reduce_scatter", payload, shard.tp, one)
-    forward = np.where(shard.sequence_parallel, 2 * (gather + scatter), 2 * reduce)
-    return LayerComm(forward=forward, backward=forward)
+    """A layer's tensor-parallel collectives: after attention and after the feed-forward block, forward and backward."""
+    both = 2 * end_comm(problem, chip, shard)
+    return LayerComm(forward=both, backward=both)
 
 
 def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """The embedding's or the head's own tensor-parallel collective, forward plus backward, in seconds."""
-    payload = _hidden_bytes(problem, shard)
-    one = np.ones_like(shard.tp)
-    reduce = collective_seconds(problem, chip, "all_reduce", payload, shard.tp, one)
-    gather = collective_seconds(problem, chip, "all_gather", payload, shard.tp, one)
-    scatter = collective_seconds(problem, chip, "reduce_scatter", payload, shard.tp, one)
-    return np.where(shard.sequence_parallel, gather + scatter, reduce)
+    """One exchange of the hidden states, in seconds; embedding and head have one each, forward plus backward.
+
+    An all-reduce, or with sequence parallelism an all-gather and a reduce-scatter, which move as much.
+    """
+    payload, one = _hidden_bytes(problem, shard), np.ones_like(shard.tp)
+
+    def seconds(kind: Collective) -> Floats:
+        return collective_seconds(problem, chip, kind, payload, shard.tp, one)
+
+    pair = seconds("all_gather") + seconds("reduce_scatter")
+    return np.asarray(np.where(shard.sequence_parallel, pair, seconds("all_reduce")))
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
