@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
-from cpsolver.spec import FILE_ENDINGS, ChipRequest, Spec
+from cpsolver.spec import ChipRequest, Spec, names_a_file
 from cpsolver.stack import Stack, load_stack
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
@@ -82,14 +81,14 @@ class Problem:
         return chip.memory_capacity_bytes * (1.0 - self.spec.cluster.memory_margin)
 
 
-def resolve(spec: Spec, base_dir: Path | None = None) -> Problem:
+def resolve(spec: Spec) -> Problem:
     """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable."""
     troubles: list[Trouble] = []
-    model = _attempt(troubles, lambda: _model(spec.model, base_dir))
+    model = _attempt(troubles, lambda: _model(spec.model))
     stack = _attempt(troubles, lambda: load_stack(spec.stack))
     supplies: list[Supply] = []
     for name, request in spec.cluster.chips.items():
-        chip = _attempt(troubles, lambda: _chip(name, request, spec.training.precision, base_dir))  # noqa: B023
+        chip = _attempt(troubles, lambda: _chip(name, request, spec.training.precision))  # noqa: B023
         if chip is not None:
             limit = spec.cluster.num_gpus if request.max is None else min(request.max, spec.cluster.num_gpus)
             supplies.append(Supply(chip, limit))
@@ -109,19 +108,14 @@ def _attempt(troubles: list[Trouble], make: Any) -> Any:
         return None
 
 
-def _fields_from_file(text: str, base_dir: Path | None) -> Mapping[str, Any]:
-    path = Path(text)
-    return load_yaml(path if path.is_absolute() or base_dir is None else base_dir / path).data
-
-
-def _model(model: str | Mapping[str, Any], base_dir: Path | None) -> Architecture:
-    if isinstance(model, str) and not model.endswith(FILE_ENDINGS):
+def _model(model: str | Mapping[str, Any]) -> Architecture:
+    if isinstance(model, str) and not names_a_file(model):
         try:
             found = load_architecture(model)
         except UnknownModelError as error:
             raise _unknown("model", model, error.nearest, "apss-cp models") from None
     else:
-        fields = _fields_from_file(model, base_dir) if isinstance(model, str) else model
+        fields = load_yaml(model).data if isinstance(model, str) else model
         try:
             found = Architecture.model_validate({"name": "custom", **dict(fields)})
         except ValidationError as error:
@@ -133,7 +127,7 @@ def _model(model: str | Mapping[str, Any], base_dir: Path | None) -> Architectur
     return found
 
 
-def _chip(name: str, request: ChipRequest, precision: Any, base_dir: Path | None) -> Chip:
+def _chip(name: str, request: ChipRequest, precision: Any) -> Chip:
     path = ("cluster", "chips", name)
     where = ".".join(path)
     if request.spec is None and request.file is None:
@@ -142,7 +136,7 @@ def _chip(name: str, request: ChipRequest, precision: Any, base_dir: Path | None
         except UnknownChipError as error:
             raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
     else:
-        fields = request.spec if request.file is None else _fields_from_file(request.file, base_dir)
+        fields = request.spec if request.file is None else load_yaml(request.file).data
         try:
             chip = complete_chip({**(fields or {}), "name": name})
         except ValidationError as error:

@@ -85,6 +85,7 @@ def load_stack(name: str) -> Stack:
                     message="unknown software stack",
                     allowed=", ".join(stack_names()),
                     nearest=nearest_names(name, stack_names()),
+                    path=("stack",),
                 ),
             )
         )

@@ -118,7 +118,7 @@ def _decisions(rng: np.random.Generator, names: list[str], layers: int) -> tuple
         forbid["stages"] = {names[-1]: int(rng.integers(0, 3))}
     if rng.random() < 0.1:
         forbid["chip_order"] = [names[i] for i in rng.permutation(len(names))]
-    if rng.random() < 0.1:
+    if rng.random() < 0.05:
         forbid["vpp"] = 1
     return pin, forbid
 
@@ -142,7 +142,7 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     need = 18e-9 * (layers * (4 + 3 * 3) * hidden**2 + 2 * model["vocab"] * hidden) / gpus + 0.04 * layers
     chips: dict[str, Any] = {}
     for index, name in enumerate(names):
-        room = need * float(np.exp(rng.uniform(-0.4, 2.4))) if tight else 100.0
+        room = need * float(np.exp(rng.uniform(0.2, 2.7))) if tight else 100.0
         fields_of = chip_spec(
             tflops=float(rng.uniform(20, 200)),
             gb=FRAMEWORK_GB + room,

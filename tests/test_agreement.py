@@ -70,10 +70,10 @@ def compare(problem: Problem, rng: np.random.Generator, wanted: int) -> int:
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_objective_of_tiny_plans_is_what_evaluate_says(bend: bool) -> None:
     compared = 0
-    for seed in range(30_000, 30_040):
+    for seed in range(30_000, 30_030):
         with quick_tables(seed if bend else None):
             compared += compare(random_problem(seed), np.random.default_rng(seed), 4)
-    assert compared > 60
+    assert compared > 40
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -104,9 +104,10 @@ def test_objective_factor_makes_every_chunk_share_whole() -> None:
     assert joint.solve().step_time_s == pytest.approx(min(alone), abs=3 * data[0].error_s)
 
 
-def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit() -> None:
+@pytest.mark.parametrize("gb", [4.3, 4.6, 5.0, 6.0])
+def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit(gb: float) -> None:
     """The most layers on a stage by the solver's table, and one more, judged by evaluate's memory."""
-    problem = problem_of({"x": chip_spec(gb=4.6)}, model_spec(layers=12), gpus=2, node=2, batch=8, pin={"pp": 2})
+    problem = problem_of({"x": chip_spec(gb=gb)}, model_spec(layers=12), gpus=2, node=2, batch=8, pin={"pp": 2})
     table = Coefficients(problem, enumerate_rows(problem).rows)
     capacity = problem.capacity_bytes(problem.supplies[0].chip)
     bound = 0

@@ -19,7 +19,7 @@ LAYERS = (
     "problem",
     "cost",
     "evaluate space strategy_file",
-    "plans",
+    "plans timeline",
     "rules",
     "coefficients",
     "bounds result",

@@ -51,7 +51,7 @@ def test_every_example_resolves(path: Path) -> None:
         arguments = ["evaluate", str(path).replace("-strategy", ""), "--strategy", str(path)]
         assert CliRunner().invoke(main, arguments).exit_code == 0
     else:
-        resolve(load_spec(path), path.parent)
+        resolve(load_spec(path))
 
 
 def test_the_architecture_page_names_every_module() -> None:
