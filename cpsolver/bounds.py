@@ -15,6 +15,7 @@ from cpsolver.coefficients import Coefficients, Stages
 from cpsolver.cost.shard import Bools, Floats, Ints
 
 _ROUNDS = 22  # halvings of the interval for the bottleneck time
+_FORCED = 1e6  # lifts the places that a mix must use above all others; no stage hosts that many layers
 _SAFETY = 1.0 - 1e-9  # bounds are rounded down by this, against rounding in floating point
 _EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)  # where a bound's bottleneck times are cut, relative to the least
 
@@ -71,8 +72,8 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints) -> Floats:
     return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY
 
 
-def mix_bound(table: Coefficients, row: Ints, counts: Ints, exact: bool) -> Floats:
-    """A bound for rows whose stages per chip type are at most (`exact`: are) `counts` (n, chips), in any order.
+def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats:
+    """A bound for rows whose stages per chip type are from `least` to `most`, (n, chips) each, in any order.
 
     Every type stands where it fares best, whatever the others do. Rows must have the same pp.
     """
@@ -80,21 +81,24 @@ def mix_bound(table: Coefficients, row: Ints, counts: Ints, exact: bool) -> Floa
     layers = table.problem.model.layers
     each = [
         table.stages(row, np.full((len(row), pp), index, dtype=np.int64), relaxed=True)
-        for index in range(counts.shape[1])
+        for index in range(most.shape[1])
     ]
+    together = Stages.side_by_side(each)
     place = np.arange(pp)[None, :]
+    exact = (least == most).all(axis=1, keepdims=True)
 
     def best_places(bottleneck: Floats) -> Floats:
         """Layers hosted by each type's best places, (n, chips, pp); -1 beyond the type's count."""
-        columns = []
-        for index, stages in enumerate(each):
-            hosted = -np.sort(-stages.hosted(bottleneck), axis=1)
-            columns.append(np.where(place < counts[:, index : index + 1], hosted, -1.0))
-        return np.stack(columns, axis=1)
+        hosted = together.hosted(bottleneck).reshape(len(row), len(each), pp)
+        return np.where(place[None] < most[:, :, None], -np.sort(-hosted, axis=2), -1.0)
+
+    forced = place[None] < least[:, :, None]
 
     def enough(bottleneck: Floats) -> Bools:
-        hosted = best_places(bottleneck).reshape(len(row), -1)
-        top = -np.partition(-hosted, pp - 1, axis=1)[:, :pp]
+        hosted = best_places(bottleneck)
+        ranked = np.where(forced, _FORCED + hosted, hosted).reshape(len(row), -1)
+        top = -np.partition(-ranked, pp - 1, axis=1)[:, :pp]
+        top = np.where(top > _FORCED / 2, top - _FORCED, top)
         return np.asarray((top.min(axis=1) >= 0) & (top.sum(axis=1) >= layers))
 
     slowest = _smallest(enough, each, layers)
@@ -107,9 +111,9 @@ def mix_bound(table: Coefficients, row: Ints, counts: Ints, exact: bool) -> Floa
     for edge in _EDGES:
         end = np.minimum(np.where(np.isfinite(slowest), slowest, 1e9) * edge, 1e9)
         room = np.maximum(best_places(end), 0.0).sum(axis=2)
-        at_least = np.maximum(0.0, room - (room.sum(axis=1, keepdims=True) - layers)) if exact else 0.0 * room
+        at_least = np.where(exact, np.maximum(0.0, room - (room.sum(axis=1, keepdims=True) - layers)), 0.0)
         total = _cheapest(per_layer, room.T, at_least.T, layers) + ends + links
-        after = _after_mix(each, counts, at_least)
+        after = _after_mix(each, most, at_least)
         best = np.minimum(best, first * start + second * total + after)
         start = end
     return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY

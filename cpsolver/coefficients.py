@@ -54,6 +54,18 @@ class Stages:
     after_fixed: Floats
     allowed: dict[RecomputeKind, Bools]
 
+    @classmethod
+    def side_by_side(cls, blocks: list[Stages]) -> Stages:
+        """The stages of several blocks in one: columns of the first, then of the second, and so on."""
+        shape = blocks[0].fixed.shape
+
+        def joined(name: str) -> Floats:
+            return np.concatenate([np.broadcast_to(getattr(block, name), shape) for block in blocks], axis=1)
+
+        arrays = {field.name: joined(field.name) for field in fields(cls) if field.name != "allowed"}
+        allowed = {kind: np.concatenate([block.allowed[kind] for block in blocks], axis=1) for kind in KINDS}
+        return cls(**arrays, allowed=allowed)
+
     @cached_property
     def _saved(self) -> Floats:
         return self.live * (self.full - self.checkpoint)

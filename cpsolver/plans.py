@@ -14,21 +14,47 @@ from cpsolver.space import most_stages, stage_step
 
 
 def mixes(problem: Problem, stage_devices: int, pp: int) -> Ints:
-    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp.
+    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp."""
+    found: list[tuple[int, ...]] = [()]
+    for known in range(1, len(problem.supplies) + 1):
+        ways = (next_shares(problem, stage_devices, pp, prefix)[0] for prefix in found)
+        found = [tuple(way[:known]) for table in ways for way in table.tolist()]
+    return np.array(found, dtype=np.int64).reshape(len(found), len(problem.supplies))
 
-    Keeps the rules chip_count and whole_nodes and the pins on `stages`.
+
+def next_shares(problem: Problem, stage_devices: int, pp: int, prefix: tuple[int, ...]) -> tuple[Ints, Ints]:
+    """The ways to go on sharing the stages among the chip types, when the first types' stages are `prefix`.
+
+    One way for each number of stages of the next type: the least and the most stages of every type, shape (n, types)
+    each, known types with both equal. With one type left it takes the rest. Keeps the rules chip_count and whole_nodes
+    and the pins on `stages`.
     """
+    choices = _choices(problem, stage_devices, pp)
+    rest = choices[len(prefix) + 1 :]
+    room = sum(max(counts, default=0) for counts in rest)
+    left = pp - sum(prefix)
+    found = []
+    for count in choices[len(prefix)]:
+        known = (*prefix, count)
+        if not left - room <= count <= left or any(not counts for counts in rest):
+            continue
+        after = left - count
+        if not rest and not _whole(problem, stage_devices, known):
+            continue
+        found.append((known + (0,) * len(rest), known + tuple(min(after, max(counts)) for counts in rest)))
+    table = np.array(found, dtype=np.int64).reshape(len(found), 2, len(choices))
+    return table[:, 0], table[:, 1]
+
+
+def _whole(problem: Problem, stage_devices: int, mix: tuple[int, ...]) -> bool:
+    step = stage_step(problem.node, stage_devices)
+    return sum(1 for count in mix if count) == 1 or all(count % step == 0 for count in mix)
+
+
+def _choices(problem: Problem, stage_devices: int, pp: int) -> list[list[int]]:
     most = most_stages(problem, stage_devices, pp)
     step = stage_step(problem.node, stage_devices)
-    choices = [_counts(problem, name, limit, step, pp) for name, limit in zip(problem.chip_names, most, strict=True)]
-    table = np.zeros((1, 0), dtype=np.int64)
-    for index, counts in enumerate(choices):
-        room = sum(max(later, default=0) for later in choices[index + 1 :])
-        table = np.concatenate([np.repeat(table, len(counts), axis=0), np.tile(counts, len(table))[:, None]], axis=1)
-        used = table.sum(axis=1)
-        table = table[(used <= pp) & (used + room >= pp)]
-    whole = (table % step == 0).all(axis=1) | (table.max(axis=1, initial=0) == pp)
-    return np.asarray(table[(table.sum(axis=1) == pp) & whole])
+    return [_counts(problem, name, limit, step, pp) for name, limit in zip(problem.chip_names, most, strict=True)]
 
 
 def _counts(problem: Problem, chip: str, most: int, step: int, pp: int) -> list[int]:

@@ -18,14 +18,14 @@ from cpsolver.bounds import mix_bound, plan_bound, quick_bound
 from cpsolver.coefficients import Coefficients
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.evaluate import Evaluation, evaluate
-from cpsolver.plans import arrangements, mixes
+from cpsolver.plans import arrangements, next_shares
 from cpsolver.problem import Problem
 from cpsolver.result import Plan, Proof, Result, Status, StopReason
 from cpsolver.rules import violations
 from cpsolver.space import Space, enumerate_rows, most_stages
 from cpsolver.strategy import Strategy
 
-_BATCH = 512  # rows, mixes or plans bounded in one go: fast enough, and little memory
+_BATCH = 512  # rows bounded in one go: fast enough, and little memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ Listener = Callable[[Progress], None]
 
 @dataclass(order=True)
 class _Node:
-    """A row (`chips` empty, mix empty), a mix or a plan, waiting with its bound."""
+    """A row, a mix (stages of the first chip types, or of all) or a plan (a chip for every stage), with its bound."""
 
     bound: float
     order: int
@@ -142,7 +142,7 @@ class _Search:
         try:
             if node.chips:
                 self._solve(node)
-            elif node.mix:
+            elif len(node.mix) == len(self._problem.supplies):
                 self._open_mix(node)
             else:
                 self._open_row(node)
@@ -160,7 +160,8 @@ class _Search:
             some = rows[depth == pp]
             if self._problem.mixed:
                 most = [most_stages(self._problem, w, pp) for w in self._table.rows.stage_devices[some].tolist()]
-                bounds = mix_bound(self._table, some, np.array(most, dtype=np.int64), exact=False)
+                counts = np.array(most, dtype=np.int64)
+                bounds = mix_bound(self._table, some, np.zeros_like(counts), counts)
             else:
                 bounds = plan_bound(self._table, some, np.zeros((len(some), pp), dtype=np.int64))
             waiting += [(float(bound), int(row), pp) for bound, row in zip(bounds, some, strict=True)]
@@ -174,15 +175,17 @@ class _Search:
                 self._push(bound, row, (pp,), (0,) * pp)
 
     def _open_row(self, node: _Node) -> None:
+        """Settle how many stages the next chip type serves; with the last type the mix is whole."""
         pp, width = int(self._table.rows.pp[node.row]), int(self._table.rows.stage_devices[node.row])
-        ways = mixes(self._problem, width, pp)
-        self._tell(f"{len(ways)} mixes of chip types for {self._name(node.row)}")
-        for start in range(0, len(ways), _BATCH):
-            some = ways[start : start + _BATCH]
-            bounds = np.maximum(mix_bound(self._table, np.full(len(some), node.row), some, exact=True), node.bound)
-            for bound, mix in zip(bounds.tolist(), some.tolist(), strict=True):
-                if bound < self._limit():
-                    self._push(bound, node.row, tuple(mix))
+        least, most = next_shares(self._problem, width, pp, node.mix)
+        self._tell(f"{len(least)} ways to share the stages of {self._name(node.row)}")
+        if not len(least):
+            return
+        bounds = mix_bound(self._table, np.full(len(least), node.row), least, most)
+        known = len(node.mix) + 1
+        for bound, mix in zip(np.maximum(bounds, node.bound).tolist(), least.tolist(), strict=True):
+            if bound < self._limit():
+                self._push(bound, node.row, tuple(mix[:known]))
 
     def _open_mix(self, node: _Node) -> None:
         ways = arrangements(self._problem, np.array(node.mix, dtype=np.int64))

@@ -16,6 +16,7 @@ from cpsolver import coefficients, evaluate
 from cpsolver.cost import memory
 from cpsolver.cost.shard import Candidates, Floats
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
+from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem, Supply, resolve
 from cpsolver.spec import parse_spec
 from cpsolver.strategy import RecomputeKind, StageGroup, Strategy
@@ -236,6 +237,12 @@ def _bent_parts(seed: int, make: Maker) -> Maker:
         return replace(made, **{name: getattr(made, name) * _factor(rows, seed, name, 1.5) for name in names})
 
     return parts
+
+
+def all_orders(problem: Problem, stage_devices: int, pp: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """Every mix, with each chip type by stage that it allows."""
+    found = mixes(problem, stage_devices, pp)
+    return [(tuple(mix.tolist()), order) for mix in found for order in arrangements(problem, mix)]
 
 
 def small_enough(problem: Problem, most: int) -> bool:

@@ -6,7 +6,7 @@ from math import lcm
 
 import numpy as np
 import pytest
-from problems import chip_spec, model_spec, problem_of, quick_tables, random_problem
+from problems import all_orders, chip_spec, model_spec, problem_of, quick_tables, random_problem
 
 from cpsolver.bounds import plan_bound
 from cpsolver.coefficients import Coefficients
@@ -15,7 +15,6 @@ from cpsolver.compile.model import CompiledModel
 from cpsolver.compile.scaling import Scale, scale_for
 from cpsolver.compile.start import start
 from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.space import enumerate_rows
@@ -51,19 +50,15 @@ def check_plan(table: Coefficients, row: int, order: np.ndarray) -> bool:
     return True
 
 
-def plans_of(table: Coefficients, row: int) -> list[np.ndarray]:
-    rows = table.rows
-    ways = mixes(table.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
-    return [order for mix in ways for order in arrangements(table.problem, mix)]
-
-
 def compare(problem: Problem, rng: np.random.Generator, wanted: int) -> int:
     table = Coefficients(problem, enumerate_rows(problem).rows)
     compared = 0
     for row in rng.permutation(len(table.rows)).tolist():
-        orders = plans_of(table, row) if table.rows.pp[row] <= 8 else []
-        if orders and compared < wanted:
-            compared += check_plan(table, row, orders[int(rng.integers(len(orders)))])
+        if table.rows.pp[row] > 8 or compared == wanted:
+            continue
+        orders = all_orders(problem, int(table.rows.stage_devices[row]), int(table.rows.pp[row]))
+        if orders:
+            compared += check_plan(table, row, orders[int(rng.integers(len(orders)))][1])
     return compared
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from oracle import brute_force
-from problems import chip_spec, problem_of, quick_tables, random_problem, small_enough
+from problems import all_orders, chip_spec, problem_of, quick_tables, random_problem, small_enough
 
 from cpsolver import coefficients
 from cpsolver.bounds import mix_bound, plan_bound, quick_bound
@@ -18,7 +18,7 @@ from cpsolver.compile.model import CompiledModel
 from cpsolver.compile.scaling import scale_for
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, time_table
-from cpsolver.plans import arrangements, mixes
+from cpsolver.plans import next_shares
 from cpsolver.problem import Problem, Supply
 from cpsolver.space import enumerate_rows, most_stages
 
@@ -26,28 +26,29 @@ KEYS = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimi
 
 
 class Ladder:
-    """The four bounds of every plan of a problem."""
+    """All the bounds above every plan of a problem."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.table = Coefficients(problem, enumerate_rows(problem).rows)
         self.quick = quick_bound(self.table) if len(self.table.rows) else np.empty(0)
 
-    def of(self, row: int, mix: np.ndarray, chips: np.ndarray) -> list[float]:
-        """Bounds of the row, of all mixes, of this mix and of this plan: none may be more than what follows it."""
-        rows, at = self.table.rows, np.array([row])
-        most = most_stages(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
-        return [
-            float(self.quick[row]),
-            float(mix_bound(self.table, at, np.array([most]), exact=False)[0]),
-            float(mix_bound(self.table, at, mix[None, :], exact=True)[0]),
-            float(plan_bound(self.table, at, chips[None, :])[0]),
-        ]
+    def of(self, row: int, mix: tuple[int, ...], order: np.ndarray) -> list[float]:
+        """Bounds of the row, quick and good, of each beginning of the mix, and of the plan."""
+        rows, at, wide = self.table.rows, np.array([row]), int(self.table.rows.stage_devices[row])
+        pp = len(order)
+        counts = np.array([most_stages(self.problem, wide, pp)])
+        found = [float(self.quick[row]), float(mix_bound(self.table, at, np.zeros_like(counts), counts)[0])]
+        for known in range(len(mix)):
+            least, most = next_shares(self.problem, wide, pp, mix[:known])
+            same = np.nonzero(least[:, known] == mix[known])[0]
+            found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
+        assert rows.pp[row] == pp
+        return [*found, float(plan_bound(self.table, at, order[None, :])[0])]
 
-    def plans(self, row: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def plans(self, row: int) -> list[tuple[tuple[int, ...], np.ndarray]]:
         rows = self.table.rows
-        ways = mixes(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
-        return [(mix, chips) for mix in ways for chips in arrangements(self.problem, mix)]
+        return all_orders(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
 
     def key(self, row: int, chips: np.ndarray) -> tuple[object, ...]:
         return (
@@ -57,9 +58,8 @@ class Ladder:
 
 
 def assert_below(bounds: list[float], true: float, what: object) -> None:
-    names = ("quick", "row", "mix", "plan")
-    wrong = {name: bound for name, bound in zip(names, bounds, strict=True) if bound > true * (1 + 1e-9)}
-    assert not wrong, f"{what}: {wrong} above {true}"
+    wrong = [place for place, bound in enumerate(bounds) if bound > true * (1 + 1e-9)]
+    assert not wrong, f"{what}: bounds {wrong} of {bounds} are above {true}"
 
 
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
@@ -79,10 +79,10 @@ def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
                     bounds = ladder.of(row, mix, chips)
                     assert_below(bounds, true, (seed, ladder.key(row, chips)))
                     close["all"] += np.isfinite(true)
-                    close["tight"] += np.isfinite(true) and bounds[3] > 0.9 * true
-                    close["cut"] += np.isinf(bounds[3])
+                    close["tight"] += np.isfinite(true) and bounds[-1] > 0.9 * true
+                    close["cut"] += np.isinf(bounds[-1])
     assert close["all"] > 50
-    assert close["cut"] > 5
+    assert close["cut"] > 0
     assert close["tight"] > 0.6 * close["all"]
 
 
@@ -115,8 +115,8 @@ def test_bounds_hold_where_the_better_chip_depends_on_the_row(one: object, other
     assert len(plans) > 20
     for row, mix, order in plans:
         bounds = ladder.of(row, mix, order)
-        assert np.isfinite(bounds[3])
-        assert_below(bounds, optimum(ladder.table, row, order, 2 * bounds[3]), ladder.key(row, order))
+        assert np.isfinite(bounds[-1])
+        assert_below(bounds, optimum(ladder.table, row, order, 2 * bounds[-1]), ladder.key(row, order))
 
 
 def test_bounds_hold_where_one_chip_is_for_the_embedding_and_one_for_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +158,10 @@ def test_no_bound_exceeds_the_solver_on_real_models(name: str) -> None:
             continue
         mix, order = ways[int(rng.integers(len(ways)))]
         bounds = ladder.of(row, mix, order)
-        impossible = bool(np.isinf(bounds[3]))
+        impossible = bool(np.isinf(bounds[-1]))
         if impossible and infinite == 15:
             continue
         infinite, finite = infinite + impossible, finite + (not impossible)
-        true = optimum(ladder.table, row, order, 1e3 if impossible else 2 * bounds[3])
+        true = optimum(ladder.table, row, order, 1e3 if impossible else 2 * bounds[-1])
         assert_below(bounds, true, ladder.key(row, order))
     assert finite == 15

@@ -8,14 +8,22 @@ from functools import lru_cache
 import numpy as np
 import pytest
 from oracle import brute_force
-from problems import chip_spec, model_spec, problem_of, quick_tables, random_problem, small_enough, strategy_of
+from problems import (
+    all_orders,
+    chip_spec,
+    model_spec,
+    problem_of,
+    quick_tables,
+    random_problem,
+    small_enough,
+    strategy_of,
+)
 
 from cpsolver.coefficients import Coefficients
 from cpsolver.compile.data import PlanData, plan_data
 from cpsolver.compile.model import CompiledModel
 from cpsolver.compile.scaling import scale_for
 from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search import search
@@ -93,8 +101,8 @@ def whole_space(problem: Problem, upper_s: float) -> CompiledModel | None:
     table = Coefficients(problem, space.rows)
     data: list[PlanData] = []
     for row in range(len(space.rows)):
-        for mix in mixes(problem, int(space.rows.stage_devices[row]), int(space.rows.pp[row])):
-            data += [plan_data(table, row, np.array(chips), scale, upper_s) for chips in arrangements(problem, mix)]
+        orders = all_orders(problem, int(space.rows.stage_devices[row]), int(space.rows.pp[row]))
+        data += [plan_data(table, row, order, scale, upper_s) for _, order in orders]
     data = [plan for plan in data if all(plan.options.values())]
     return CompiledModel(problem, data, scale, 0.0, upper_s) if data else None
 

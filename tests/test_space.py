@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import SPLIT_RULES, legal, rows
-from problems import chip_spec, model_spec, problem_of
+from problems import all_orders, chip_spec, model_spec, problem_of
 
-from cpsolver.plans import arrangements, chip_blocks, mixes
+from cpsolver.plans import arrangements, chip_blocks, mixes, next_shares
 from cpsolver.problem import Problem
 from cpsolver.space import divisors, enumerate_rows, most_stages, stage_step
 
@@ -30,9 +30,8 @@ def plan_keys(problem: Problem) -> list[tuple[object, ...]]:
     space = enumerate_rows(problem).rows
     for row in range(len(space)):
         degrees = tuple(getattr(space, name)[row].item() for name in KEYS)
-        for mix in mixes(problem, int(space.stage_devices[row]), int(space.pp[row])):
-            for chips in arrangements(problem, mix):
-                found.append((*degrees, tuple(problem.chip_names[chip] for chip in chips)))
+        for _, order in all_orders(problem, int(space.stage_devices[row]), int(space.pp[row])):
+            found.append((*degrees, tuple(problem.chip_names[chip] for chip in order)))
     return found
 
 
@@ -90,3 +89,15 @@ def test_pinned_and_forbidden_orders() -> None:
     assert len(arrangements(banned, mix)) == 5
     some = problem_of(chips, pin={"stages": {"x": [0, 2]}}, forbid={"stages": {"y": 1}}, gpus=4, node=1)
     assert mixes(some, 1, 4).tolist() == [[0, 0, 4], [0, 2, 2], [0, 3, 1], [0, 4, 0], [2, 0, 2], [2, 2, 0]]
+
+
+def test_mixes_are_opened_type_by_type_with_room_for_the_rest() -> None:
+    chips = {"x": {"max": 2, "spec": SPEC}, "y": {"max": 3, "spec": SPEC}, "z": {"max": 2, "spec": SPEC}}
+    problem = problem_of(chips, gpus=4, node=1)
+    least, most = next_shares(problem, 1, 4, ())
+    assert least.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+    assert most.tolist() == [[0, 3, 2], [1, 3, 2], [2, 2, 2]]
+    least, most = next_shares(problem, 1, 4, (0,))
+    assert least.tolist() == [[0, 2, 0], [0, 3, 0]]
+    assert most.tolist() == [[0, 2, 2], [0, 3, 1]]
+    assert next_shares(problem, 1, 4, (0, 3))[0].tolist() == [[0, 3, 1]]

@@ -68,23 +68,26 @@ def memory(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData],
 
 
 def recompute(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
-    """A chunk recomputes as many layers as its option says, or all it has; selective, all their attention cores."""
-    for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
+    """A chunk recomputes as many layers as its option says, or all it has; selective, all their attention cores.
+
+    Stated for every plan, taken or not: the numbers of one that is not taken are free and count for nothing.
+    """
+    for i, plan in enumerate(plans):
         for position, chip, _ in _options(problem, plan, i, v):
             options, choice = plan.options[chip], _choice(problem, v, i, position, chip)
             asked = [option.repeats for option in options]
             wanted = model.new_int_var(min(asked), max(asked), f"wanted_{i}_{position}")
             model.add_element(choice, asked, wanted)
-            model.add_min_equality(v.repeats[position], [wanted, v.chunk[position]]).only_enforce_if(pick)
+            model.add_min_equality(v.repeats[i][position], [wanted, v.chunk[position]])
             chosen = [index for index, option in enumerate(options) if option.kind == "selective"]
             if not chosen:
-                model.add(v.selected[position] == 0).only_enforce_if(pick)
+                model.add(v.selected[i][position] == 0)
                 continue
             selective = model.new_bool_var(f"selective_{i}_{position}")
             model.add(choice == chosen[0]).only_enforce_if(selective)
             model.add(choice != chosen[0]).only_enforce_if(~selective)
-            model.add(v.selected[position] == v.chunk[position]).only_enforce_if(pick, selective)
-            model.add(v.selected[position] == 0).only_enforce_if(pick, ~selective)
+            model.add(v.selected[i][position] == v.chunk[position]).only_enforce_if(selective)
+            model.add(v.selected[i][position] == 0).only_enforce_if(~selective)
 
 
 def pin(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:

@@ -54,6 +54,16 @@ class PlanData:
         """Pipeline stages."""
         return len(self.chips)
 
+    @property
+    def longest_stage(self) -> int:
+        """No stage takes more integer steps for a microbatch."""
+        return int(((self.layer + self.repeat + self.selective) * self.longest + self.fixed).max())
+
+    @property
+    def longest_after(self) -> int:
+        """Nothing that follows the pipeline takes more integer steps."""
+        return int((self.after_layer * self.longest + self.after_fixed).max())
+
     def places(self, chip: int) -> list[int]:
         """Positions of the stages on that chip type."""
         return [position for position, index in enumerate(self.chips) if index == chip]

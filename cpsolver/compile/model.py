@@ -8,6 +8,7 @@ from math import ceil, floor
 from threading import Thread
 from typing import Literal
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.coefficients import Coefficients
@@ -53,10 +54,10 @@ class CompiledModel:
         self.model = cp_model.CpModel()
         error = max(plan.error_s for plan in plans)
         most = ceil((upper_s + error) / scale.unit_s)
-        self.variables: Variables = make_variables(self.model, problem, plans, most)
+        self.variables: Variables = make_variables(self.model, problem, plans)
         for family in FAMILIES.values():
             family(self.model, problem, plans, self.variables)
-        objective, self._factor = step_time(self.model, plans, self.variables)
+        objective, self._factor = step_time(self.model, plans, self.variables, most)
         steps = self._factor / scale.unit_s
         self.model.add(objective <= ceil((upper_s + error) * steps))
         self.model.add(objective >= floor((lower_s - error) * steps))
@@ -155,10 +156,11 @@ def solve_plan(
     """
     problem = table.problem
     by_stage = problem.spec.search.recompute_scope == "stage"
+    weight = float(sum(part[0] for part in table.weights(np.array([row]))))
     solved = None
     for guess in _GUESSES:
         upper = min(limit_s, bound_s * guess)
-        scale = scale_for(upper)
+        scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
         known = start(plan, problem.model.layers, by_stage) if all(plan.options.values()) else None
         if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:

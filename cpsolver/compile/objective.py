@@ -11,18 +11,21 @@ from cpsolver.compile.data import PlanData
 from cpsolver.compile.variables import Variables
 
 
-def step_time(model: cp_model.CpModel, plans: Sequence[PlanData], v: Variables) -> tuple[cp_model.LinearExprT, int]:
+def step_time(
+    model: cp_model.CpModel, plans: Sequence[PlanData], v: Variables, most: int
+) -> tuple[cp_model.LinearExprT, int]:
     """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
 
     Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage.
+    `most` is the largest step time of interest, in integer steps.
     """
     factor = lcm(*(plan.vpp for plan in plans))
-    for plan, pick in zip(plans, v.pick, strict=True):
+    for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
         for p in range(len(v.chunk)):
             if p >= plan.pp:
                 model.add(v.stage_time[p] == 0).only_enforce_if(pick)
                 continue
-            seconds = _stage_time(plan, p, v)
+            seconds = _stage_time(plan, i, p, v)
             model.add(v.stage_time[p] == seconds).only_enforce_if(pick)
             follows = int(plan.after_layer[p]) * v.chunk[p] + int(plan.after_fixed[p])
             model.add(v.after >= follows).only_enforce_if(pick)
@@ -30,14 +33,14 @@ def step_time(model: cp_model.CpModel, plans: Sequence[PlanData], v: Variables) 
         model.add(v.slowest >= stage)
     if len(plans) == 1:
         return _objective(plans[0], v, factor), factor
-    total = model.new_int_var(0, cp_model.INT32_MAX * 2**20, "objective")
+    total = model.new_int_var(0, factor * most, "objective")
     for plan, pick in zip(plans, v.pick, strict=True):
         model.add(total >= _objective(plan, v, factor)).only_enforce_if(pick)
     return total, factor
 
 
-def _stage_time(plan: PlanData, p: int, v: Variables) -> cp_model.LinearExprT:
-    extra = int(plan.repeat[p]) * v.repeats[p] + int(plan.selective[p]) * v.selected[p]
+def _stage_time(plan: PlanData, i: int, p: int, v: Variables) -> cp_model.LinearExprT:
+    extra = int(plan.repeat[p]) * v.repeats[i][p] + int(plan.selective[p]) * v.selected[i][p]
     return int(plan.layer[p]) * v.chunk[p] + extra + int(plan.fixed[p])
 
 

@@ -20,10 +20,10 @@ class Variables:
     """All decisions. Lists over p run over pipeline positions, up to the longest pipeline of the plans.
 
     `which` plan is taken and `pick[i]`, its literals; degrees and flags by name; `chip[p]`, index of the chip type;
-    `chunk[p]`, layers in each chunk; `layers[p]` = vpp * chunk; `repeats[p]`, recomputed layers in each chunk;
-    `selected[p]`, layers in each chunk whose attention core is recomputed; `option[i]`: for plan i, the index of the
-    recomputation option by chip type (or by position when every stage has its own); `slowest`, `stage_time[p]` and
-    `after` in integer steps of time.
+    `chunk[p]`, layers in each chunk; `layers[p]` = vpp * chunk; `slowest`, `stage_time[p]` and `after` in integer
+    steps of time. For plan i: `option[i]`, the index of the recomputation option by chip type (or by position when
+    every stage has its own); `repeats[i][p]`, recomputed layers in each chunk; `selected[i][p]`, layers in each chunk
+    whose attention core is recomputed.
     """
 
     which: cp_model.IntVar
@@ -32,20 +32,21 @@ class Variables:
     chip: list[cp_model.IntVar]
     chunk: list[cp_model.IntVar]
     layers: list[cp_model.IntVar]
-    repeats: list[cp_model.IntVar]
-    selected: list[cp_model.IntVar]
+    repeats: list[list[cp_model.IntVar]]
+    selected: list[list[cp_model.IntVar]]
     option: list[dict[int, cp_model.IntVar]]
     slowest: cp_model.IntVar
     stage_time: list[cp_model.IntVar]
     after: cp_model.IntVar
 
 
-def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], most: int) -> Variables:
-    """Declare them; `most` bounds every time, in integer steps."""
+def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData]) -> Variables:
+    """Declare them."""
     positions = range(max(plan.pp for plan in plans))
     longest = max(plan.longest for plan in plans)
     total = problem.model.layers
     by_stage = problem.spec.search.recompute_scope == "stage"
+    most = max(plan.longest_stage for plan in plans)
     degrees = {}
     for index, name in enumerate(DEGREES):
         values = [plan.degrees[index] for plan in plans]
@@ -63,10 +64,16 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
         chip=[model.new_int_var(NO_CHIP, len(problem.supplies) - 1, f"chip_{p}") for p in positions],
         chunk=[model.new_int_var(0, longest, f"chunk_{p}") for p in positions],
         layers=[model.new_int_var(0, total, f"layers_{p}") for p in positions],
-        repeats=[model.new_int_var(0, longest, f"repeats_{p}") for p in positions],
-        selected=[model.new_int_var(0, longest, f"selected_{p}") for p in positions],
+        repeats=_by_plan(model, plans, longest, "repeats"),
+        selected=_by_plan(model, plans, longest, "selected"),
         option=option,
         slowest=model.new_int_var(0, most, "slowest"),
         stage_time=[model.new_int_var(0, most, f"stage_time_{p}") for p in positions],
-        after=model.new_int_var(0, most, "after"),
+        after=model.new_int_var(0, max(plan.longest_after for plan in plans), "after"),
     )
+
+
+def _by_plan(
+    model: cp_model.CpModel, plans: Sequence[PlanData], longest: int, name: str
+) -> list[list[cp_model.IntVar]]:
+    return [[model.new_int_var(0, longest, f"{name}_{i}_{p}") for p in range(plan.pp)] for i, plan in enumerate(plans)]
