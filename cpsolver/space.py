@@ -63,10 +63,12 @@ def all_layouts(num_gpus: int) -> tuple[Ints, Ints]:
 
 def expand_rows(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Candidates:
     """Every micro batch, number of chunks and setting of the flags for each layout."""
+    layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
+    even = sorted({*divisors(layers), *pinned})  # other counts leave uneven chunks: asked for, they are refused
     blocks = []
     for t, p, d in zip(tp.tolist(), pp.tolist(), dp.tolist(), strict=True):
         micro = np.array(divisors(problem.batch // d), dtype=np.int64)
-        chunks = np.arange(1, max(1, problem.model.layers // p) + 1)
+        chunks = np.array([count for count in even if count * p <= layers or count == 1])
         grid = np.meshgrid(micro, chunks, [True, False], [True, False], [True, False], indexing="ij")
         mbs, vpp, *flags = (axis.ravel() for axis in grid)
         size = len(mbs)

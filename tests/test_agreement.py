@@ -84,7 +84,8 @@ def test_declared_error_covers_the_worst_rounding() -> None:
     worst = (m - 1 / vpp) * worst_stage + pp * worst_stage / vpp + 0.5 * longest + 0.5
     assert Scale(0.25).error_s(m - 1 / vpp, 1 / vpp, pp, longest) >= 0.25 * worst
     assert Scale(0.25).integers(np.array([0.37, 0.38, 1.0])).tolist() == [1, 2, 4]
-    assert scale_for(2.0**36).unit_s == 1.0
+    assert scale_for(2.0**30, weight=8.0).unit_s == 1.0
+    assert scale_for(2.0**30, weight=64.0).unit_s == 0.125
 
 
 def test_objective_factor_makes_every_chunk_share_whole() -> None:

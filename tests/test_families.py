@@ -52,7 +52,8 @@ def feasible(problem: Problem, data: list[PlanData], **fixed: Any) -> bool:
                 names = [(option.kind, option.amount) for option in data[0].options[key]]
                 model.model.add(v.option[0][key] == names.index(told))
         else:
-            for var, count in zip(getattr(v, name), value, strict=True):
+            variables = getattr(v, name)[0] if name in ("repeats", "selected") else getattr(v, name)
+            for var, count in zip(variables, value, strict=True):
                 if count is not None:
                     model.model.add(var == count)
     return model.solve().status == "optimal"

@@ -59,7 +59,9 @@ class CompiledModel:
             family(self.model, problem, plans, self.variables)
         objective, self._factor = step_time(self.model, plans, self.variables, most)
         steps = self._factor / scale.unit_s
-        self.model.add(objective <= ceil((upper_s + error) * steps))
+        self._most = ceil((upper_s + error) * steps)
+        self._feasible = False
+        self.model.add(objective <= self._most)
         self.model.add(objective >= floor((lower_s - error) * steps))
         self.model.minimize(objective)
         self._objective = objective
@@ -74,6 +76,7 @@ class CompiledModel:
         search = self._problem.spec.search
         free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
         if free:
+            self._feasible = known.objective <= self._most
             self.model.add(objective <= max(known.objective, known.lower))
             for p in range(plan.pp):
                 self.model.add_hint(v.chunk[p], known.chunk[p])
@@ -81,17 +84,24 @@ class CompiledModel:
                 if by_stage or plan.places(key)[0] == p:
                     self.model.add_hint(v.option[0][key], known.option[p])
 
-    def solve(self, time_limit_s: float | None = None) -> Solved:
-        """Solve to proven optimality, or as far as the time allows. One worker and a fixed seed: repeatable."""
+    def solve(self, time_limit_s: float | None = None, presolve: bool = True) -> Solved:
+        """Solve to proven optimality, or as far as the time allows. One worker and a fixed seed: repeatable.
+
+        An answer that contradicts a plan known beforehand is not believed: it is asked again without presolve.
+        """
         invalid = self.model.validate()
         assert not invalid, invalid
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 1
+        solver.parameters.cp_model_presolve = presolve
         solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if time_limit_s is not None:
             solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
         status = _STATUS[_run(solver, self.model)]
+        if status == "infeasible" and self._feasible:
+            assert presolve, "CP-SAT finds no plan where one is known"
+            return self.solve(time_limit_s, presolve=False)
         if status == "infeasible":
             return Solved(status, None, float("inf"), float("inf"))
         seconds = self._scale.unit_s / self._factor
