@@ -119,7 +119,7 @@ def solve(
     from cpsolver.report.request import load_problem
 
     problem = load_problem(spec, top=top, time_limit_s=time_limit)
-    check_writable(output)
+    check_writable(output, spec)
     result = _search(problem, verbose)
     if as_json:
         from cpsolver.report.document import dumps, result_document
@@ -140,7 +140,7 @@ def solve(
     default="a800",
     show_default=True,
     metavar="TYPE[:MAX][,...]",
-    help="Chip types and the most devices of each; -1 or none: no limit. Names in `apss-cp chips`.",
+    help="Chip types and the most devices of each; -1, or no number: no limit. Names in `apss-cp chips`.",
 )
 @click.option("--nproc-per-node", type=int, default=8, show_default=True, help="GPUs in a node.")
 @click.option(
@@ -221,7 +221,7 @@ def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> Non
 
     problem = load_problem(spec)
     plan = load_strategy(strategy, problem)
-    check_writable(output)
+    check_writable(output, spec, strategy)
     broken = rules.violations(problem, plan)
     sound = not rules.structure_violations(problem, plan)
     evaluation = judge.evaluate(problem, plan) if sound else None

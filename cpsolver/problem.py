@@ -108,6 +108,20 @@ def _attempt(troubles: list[Trouble], make: Any) -> Any:
         return None
 
 
+def _read(file: str, path: KeyPath) -> Mapping[str, Any]:
+    """The fields in a file that the spec names at `path`; a file that cannot be read is a trouble at that place."""
+    try:
+        return load_yaml(file).data
+    except InputError as error:
+        raise InputError(tuple(_placed(trouble, file, path) for trouble in error.troubles)) from None
+
+
+def _placed(trouble: Trouble, file: str, path: KeyPath) -> Trouble:
+    if trouble.line is not None:
+        return trouble  # it is in the file, and says where
+    return replace(trouble, where=dotted(path), value=file, path=path, file=None)
+
+
 def _model(model: str | Mapping[str, Any]) -> Architecture:
     if isinstance(model, str) and not names_a_file(model):
         try:
@@ -115,7 +129,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
         except UnknownModelError as error:
             raise _unknown("model", model, error.nearest, "apss-cp models") from None
     else:
-        fields = load_yaml(model).data if isinstance(model, str) else model
+        fields = _read(model, ("model",)) if isinstance(model, str) else model
         try:
             found = Architecture.model_validate({"name": "custom", **dict(fields)})
         except ValidationError as error:
@@ -128,15 +142,16 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
 
 
 def _chip(name: str, request: ChipRequest, precision: Any) -> Chip:
-    path = ("cluster", "chips", name)
-    where = ".".join(path)
+    path: KeyPath = ("cluster", "chips", name)
+    where = dotted(path)
     if request.spec is None and request.file is None:
         try:
             chip = load_chip(name)
         except UnknownChipError as error:
             raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
     else:
-        fields = request.spec if request.file is None else load_yaml(request.file).data
+        fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
+        path = path if request.spec is None else (*path, "spec")
         try:
             chip = complete_chip({**(fields or {}), "name": name})
         except ValidationError as error:
@@ -163,6 +178,14 @@ def _unknown(where: str, value: str, nearest: tuple[str, ...], listing: str, pat
     )
 
 
+def _plain(trouble: Trouble) -> dict[str, Any]:
+    """A validator's own words without pydantic's preface, and without the whole mapping that it judged."""
+    preface = "Value error, "
+    if not trouble.message.startswith(preface):
+        return {}
+    return {"message": trouble.message.removeprefix(preface), "value": None}
+
+
 def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[BaseModel]) -> InputError:
     """Pydantic's errors on a user's own model or chip, with the place in the spec before each."""
 
@@ -170,5 +193,5 @@ def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[B
         return {} if path else schema.model_fields
 
     found = [validation_trouble(detail, fields, fields_at) for detail in error.errors()]
-    placed = [replace(trouble, path=(*where, *trouble.path)) for trouble in found]
+    placed = [replace(trouble, path=(*where, *trouble.path), **_plain(trouble)) for trouble in found]
     return InputError(tuple(replace(trouble, where=dotted(trouble.path)) for trouble in placed))

@@ -58,6 +58,7 @@ class Stack(BaseModel):
 
     name: str
     title: str
+    accuracy: str
     constants: Constants
 
     def __getattr__(self, item: str) -> Any:

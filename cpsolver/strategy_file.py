@@ -52,7 +52,8 @@ class _Plan(_Part):
 
 
 def load_strategy(path: str | Path, problem: Problem | None = None) -> Strategy:
-    """The plan in a YAML or JSON file ("-": standard input), or in one dictionary of the seed tool's output.
+    """The plan in a YAML or JSON file ("-": standard input), the best one of `solve --json`, or one dictionary of the
+    seed tool's output.
 
     With a `problem` the chips must be its own, and the seed tool's dictionaries can be read: they leave out what
     follows from the model and the number of GPUs. Whether the plan is legal is for `rules` to say.
@@ -65,11 +66,14 @@ def load_strategy(path: str | Path, problem: Problem | None = None) -> Strategy:
 
 def strategy_from(document: Document, problem: Problem | None = None) -> Strategy:
     """As `load_strategy`, from a document that is already read."""
-    data = document.data
+    data: Any = document.data
+    prefix: KeyPath = ()
+    plans = data.get("plans")
+    if isinstance(plans, list) and plans and isinstance(plans[0], Mapping):  # what `solve --json` prints: its best
+        data, prefix = plans[0], ("plans", 0)
     inner = data.get("strategy")
-    wrapped = isinstance(inner, Mapping)
     fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else data
-    prefix: KeyPath = ("strategy",) if wrapped else ()
+    prefix = (*prefix, "strategy") if isinstance(inner, Mapping) else prefix
     seed = any(key in fields for key in SEED_KEYS)
     read = _from_seed if seed else _from_fields
     found = list(document.troubles)

@@ -135,14 +135,14 @@ def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[st
     model = model_spec(layers=6 if shape["vpp"] == 2 else 5, hidden=512, ffn=1024)
     pin = {**shape, "mbs": 4, "tp": 1, "flash_attention": True, "distributed_optimizer": False}
     seen = set()
-    for gb in np.linspace(4.15, 6.3, 20).tolist():
+    for gb in np.linspace(4.15, 6.3, 13).tolist():
         problem = problem_of({"x": chip_spec(gb=gb)}, model, 2, 2, 16, 4096, recompute_scope=scope, pin=pin, top=3)
         with quick_tables():
             best = brute_force(problem)
             assert_same(problem, best)
         seen.add(min(best.values(), default=None))
     assert None in seen
-    assert len(seen) >= 5
+    assert len(seen) >= 4
 
 
 @pytest.mark.parametrize("kind", ["none", "block", "uniform"])

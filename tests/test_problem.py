@@ -54,7 +54,7 @@ def test_models_and_chips_in_files_are_found_from_the_specs_folder(tmp_path: Pat
     )
     data = spec_of({}, "m.json", gpus=4)
     data["cluster"]["chips"] = {"mine": {"file": "c.yaml"}}
-    problem = resolve(parse_spec(data), tmp_path)
+    problem = resolve(parse_spec(data, base_dir=tmp_path))
     assert problem.model.layers == 3
     assert problem.supplies[0].chip.peak_flops("bf16") == 7e12
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_in_a_users_own_fields_says_where() -> None:
     text = "\n".join(found)
     assert "model.layers" in text
     assert "model.vocab" in text
-    assert "cluster.chips.mine.memory.capacity_gb" in text
+    assert "cluster.chips.mine.spec.memory.capacity_gb" in text
 
 
 def test_a_chip_without_the_figures_that_planning_needs_is_refused() -> None:

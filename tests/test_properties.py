@@ -20,7 +20,7 @@ from cpsolver.spec import parse_spec
 from hw_specs.catalogue import complete_chip
 
 SEEDS = st.integers(0, 2**31)
-few = settings(max_examples=15)
+few = settings(max_examples=10)
 Change = Callable[[dict[str, Any]], None]
 
 

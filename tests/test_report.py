@@ -90,10 +90,28 @@ def test_a_stopped_search_says_what_could_still_be_gained(problem, result):
     plans = tuple(replace(plan, gap=0.034) for plan in result.plans)
     proof = replace(result.proof, stop="interrupted", open=7, bound_s=9.0)
     text = render(result_report(problem, Result("feasible", plans, proof)))
-    assert "Not proven: at the interruption 7 candidates" in text
-    assert "up to 3.4 % faster" in text.replace("\n", " ")
+    plain = " ".join(text.split())
+    assert "Another plan may be up to 3.4 % faster: 7 candidates" in plain
+    assert "were open at the interruption" in plain
     assert "still open, none faster than 9.000 s" in text
     assert "gap 3.4 %" in text
+
+
+def test_a_stopped_search_that_has_the_best_says_so(problem, result):
+    proof = replace(result.proof, stop="interrupted", open=7, bound_s=99.0)
+    text = render(result_report(problem, Result("feasible", result.plans[:1], proof)))
+    assert "Proven the fastest, but 7 candidates" in " ".join(text.split())
+    assert "gap 0 %: proven" not in text
+
+
+def test_a_nearly_full_plan_is_called_tight(problem, result):
+    plan = result.plans[0]
+    stages = tuple(replace(stage, capacity_bytes=stage.memory.total / 0.99) for stage in plan.evaluation.stages)
+    tight = replace(plan, evaluation=replace(plan.evaluation, stages=stages))
+    assert "filled to 99 %" in render(result_report(problem, Result("optimal", (tight,), result.proof)))
+    roomy = tuple(replace(stage, capacity_bytes=stage.memory.total * 2) for stage in plan.evaluation.stages)
+    plan = replace(plan, evaluation=replace(plan.evaluation, stages=roomy))
+    assert "Tight" not in render(result_report(problem, Result("optimal", (plan,), result.proof)))
 
 
 def test_no_plan_is_told_with_its_reasons(problem, result):
@@ -171,7 +189,18 @@ def test_catalogue_details_fit(report):
 
 def test_what_is_assumed_is_said(problem):
     assert any(line.startswith("a800: ") for line in assumptions(problem, ["a800", "h800"]))
-    assert "proposal" in assumptions(problem_of(model="llama-1800b"), [])[0]
+    assert "proposal" in assumptions(problem_of(model="llama-1800b"), [])[-1]
+
+
+def test_what_is_unusual_is_said():
+    longer = "\n".join(
+        assumptions(
+            problem_of(model="llama-7b", training={"global_batch_size": 512, "sequence_length": 8192}), ["a800"]
+        )
+    )
+    assert "llama-7b was published for 2,048 positions; the sequence has 8,192." in longer
+    mixed = problem_of(cluster={"num_gpus": 64, "chips": {"a800": -1, "ascend_910b": -1}})
+    assert any("nvidia and huawei in one job" in line for line in assumptions(mixed, ["a800", "ascend_910b"]))
 
 
 def test_numbers_for_people():

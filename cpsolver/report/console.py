@@ -19,6 +19,7 @@ from cpsolver.rules import RULES, Violation
 from cpsolver.strategy import Strategy
 from cpsolver.timeline import simulated_step_s
 
+_NEARLY_FULL = 0.97  # of the usable memory: from here on a report warns
 _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
 
 
@@ -27,6 +28,7 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
     parts: list[RenderableType] = [_task(problem), "", *_verdict(result)]
     if result.plans:
         best = result.plans[0]
+        parts += _tight(problem, best.evaluation)
         columns = [Column(f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
         parts += _section("Plans", PlanTable(problem, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
@@ -41,6 +43,7 @@ def evaluation_report(
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
     parts: list[RenderableType] = [_task(problem), "", _headline("The plan", evaluation), _legality(violations)]
+    parts += _tight(problem, evaluation)
     if violations:
         parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += _section("Plan", PlanTable(problem, [Column("", strategy, evaluation)]))
@@ -73,6 +76,16 @@ def _headline(subject: str, evaluation: Evaluation) -> Text:
     )
 
 
+def _tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
+    """A word of warning where a stage leaves next to nothing free."""
+    fullest = max(evaluation.stages, key=lambda stage: stage.memory.total / stage.capacity_bytes)
+    share = fullest.memory.total / fullest.capacity_bytes
+    if _NEARLY_FULL < share <= 1:
+        margin = percent(problem.spec.cluster.memory_margin)
+        text = f"Tight: {fullest.chip} is filled to {share * 100:.0f} % of what is usable after a margin of {margin}; "
+        yield Text(f"{text}a larger cluster.memory_margin plans for a wider berth.", style="yellow")
+
+
 def _legality(violations: Sequence[Violation]) -> Text:
     if not violations:
         return Text("Legal: it keeps every rule and fits in memory.", style="green")
@@ -88,9 +101,10 @@ def _verdict(result: Result) -> Iterator[RenderableType]:
         what = "the fastest" if len(result.plans) == 1 else f"the {len(result.plans)} fastest"
         yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
     elif result.status == "feasible":
-        gap = percent(result.plans[0].gap)
-        text = f"Not proven: at {_STOPS[proof.stop]} {plural(proof.open, 'candidate')} of {proof.considered:,} were "
-        yield Text(f"{text}open; another plan may be up to {gap} faster.", style="yellow")
+        open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {_STOPS[proof.stop]}"
+        gap = result.plans[0].gap
+        sure = "Proven the fastest, but" if gap == 0 else f"Another plan may be up to {percent(gap)} faster:"
+        yield Text(f"{sure} {open_still}; more or faster plans may follow it.", style="yellow")
     elif result.status == "infeasible":
         yield Text(f"There is no plan: proven for all of {considered}.", style="bold red")
     else:
@@ -133,13 +147,16 @@ def _proof(problem: Problem, result: Result) -> RenderableType:
     if proof.open:
         table.add_row(count(proof.open), f"still open, none faster than {seconds(proof.bound_s)}", style="yellow")
     gap = max((plan.gap for plan in result.plans), default=None)
-    told = "" if gap is None else "gap 0 %: proven; " if gap == 0 else f"gap {percent(gap)}; "
+    told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
     line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
     return Group(table, Text(line, style="dim"))
 
 
 def _disclaimer(problem: Problem, chips: Sequence[str]) -> Iterator[RenderableType]:
-    yield Text("The numbers are predictions of an analytic model, not measurements.")
+    yield Text(
+        "Predictions of an analytic model, not measurements. MFU: model FLOPs, causal attention, no recomputation."
+    )
+    yield Text(problem.stack.accuracy)
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")
 

@@ -18,11 +18,13 @@ def file_error(path: str, message: str) -> InputError:
     return InputError(Trouble("", message, file=path))
 
 
-def check_writable(path: str | None) -> None:
-    """Raises InputError when the file cannot be written; None is stdout."""
+def check_writable(path: str | None, *inputs: str) -> None:
+    """Raises InputError when the file cannot be written, or is one of the `inputs`; None is stdout."""
     if path is None:
         return
     target = Path(path)
+    if target.exists() and any(Path(name).exists() and target.samefile(name) for name in inputs):
+        raise file_error(path, "is an input of this command: the answer would overwrite it")
     if target.is_dir():
         raise file_error(path, "cannot be written: it is a directory")
     if not target.parent.is_dir():

@@ -27,6 +27,17 @@ class Column:
     evaluation: Evaluation
 
 
+_SHORT_PARTS = {
+    "compute": "compute",
+    "tensor_parallel": "tensor parallel",
+    "recompute": "recompute",
+    "pipeline_p2p": "pipeline p2p",
+    "bubble": "pipeline bubble",
+    "data_parallel": "data parallel",
+}
+"""The parts of a step that tell plans apart; the optimizer step is too short to matter."""
+
+
 class PlanTable:
     """As many plans side by side as the width holds, then the next ones below."""
 
@@ -53,6 +64,10 @@ class PlanTable:
             table.add_row(label, *(Text(cell(column)) for column in columns), style=style)
         for chip in self._chips(columns):
             self._add_chip(table, columns, chip)
+        if len(self._columns) > 1:
+            table.add_row(Text("time, in parts", style="bold"))
+            for label, cell in self._parts():
+                table.add_row(label, *(Text(cell(column)) for column in columns))
         return table
 
     def _rows(self) -> list[tuple[str, Callable[[Column], str]]]:
@@ -97,6 +112,14 @@ class PlanTable:
             cells = [cell(c) if chip in c.strategy.stage_chips else "–" for c in columns]
             table.add_row(label, *cells)
         table.add_row("  memory usable", *(f"{room:.1f} GiB" for _ in columns))
+
+    def _parts(self) -> list[tuple[str, Callable[[Column], str]]]:
+        """Where the time of each plan goes, for telling why one is faster than another."""
+
+        def cell(part: str) -> Callable[[Column], str]:
+            return lambda c: percent(c.evaluation.breakdown_s[part] / c.evaluation.step_time_s)
+
+        return [(f"  {name}", cell(part)) for part, name in _SHORT_PARTS.items()]
 
 
 def _layers(strategy: Strategy, chip: str) -> list[int]:

@@ -82,6 +82,16 @@ def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:
             told.append(f"{name}: {assumed} of {len(figures)} efficiencies are assumed, not measured.")
+    longest = problem.model.max_positions
+    if longest is not None and problem.sequence > longest:
+        told.append(
+            f"{problem.model.name} was published for {longest:,} positions; the sequence has {problem.sequence:,}."
+        )
+    vendors = dict.fromkeys(problem.supply(name).chip.vendor for name in chips)
+    if len(vendors) > 1:
+        told.append(
+            f"Chips of {' and '.join(vendors)} in one job: the launcher must bridge their communication libraries."
+        )
     if problem.model.proposal:
         told.append(f"{problem.model.name}: the shape is a proposal; nobody has published one.")
     return told
