@@ -145,6 +145,19 @@ def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[st
     assert len(seen) >= 4
 
 
+def test_a_stage_recomputes_what_it_must_and_the_next_one_nothing() -> None:
+    """The first stage holds twice the activations: at some capacity it alone has no room without recomputation."""
+    model = model_spec(layers=2, hidden=512, ffn=1024, vocab=256)
+    pin = {"pp": 2, "mbs": 4, "tp": 1, "flash_attention": True, "distributed_optimizer": False}
+    chosen = set()
+    for gb in np.linspace(3.6, 5.6, 9).tolist():
+        problem = problem_of({"x": chip_spec(gb=gb)}, model, 2, 2, 16, 8192, recompute_scope="stage", pin=pin)
+        with quick_tables():
+            assert_same(problem, brute_force(problem))
+        chosen |= {plan.strategy.recompute for plan in search(problem).plans}
+    assert chosen == {("block", "none"), ("none", "none")}
+
+
 @pytest.mark.parametrize("kind", ["none", "block", "uniform"])
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_a_plan_that_just_fits_is_found_and_one_that_just_does_not_is_not(kind: RecomputeKind, vpp: int) -> None:

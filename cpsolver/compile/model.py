@@ -26,11 +26,11 @@ from cpsolver.strategy import StageGroup, Strategy
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 _GUESSES = (1.5, 12.0, 100.0, 1000.0)
 """Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all of it run twice."""
-_STATUS: dict[cp_model.CpSolverStatus, Status] = {
-    cp_model.OPTIMAL: "optimal",
-    cp_model.FEASIBLE: "feasible",
-    cp_model.INFEASIBLE: "infeasible",
-    cp_model.UNKNOWN: "unknown",
+_STATUS: dict[int, Status] = {
+    int(cp_model.OPTIMAL): "optimal",
+    int(cp_model.FEASIBLE): "feasible",
+    int(cp_model.INFEASIBLE): "infeasible",
+    int(cp_model.UNKNOWN): "unknown",
 }
 
 
@@ -129,10 +129,10 @@ class CompiledModel:
         return Strategy(tp, pp, dp, mbs, vpp, sequence, optimizer, flash, tuple(groups))
 
 
-def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> cp_model.CpSolverStatus:
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
     """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
-    found: list[cp_model.CpSolverStatus] = []
-    thread = Thread(target=lambda: found.append(solver.solve(model)))
+    found: list[int] = []
+    thread = Thread(target=lambda: found.append(int(solver.solve(model))))
     thread.start()
     try:
         thread.join()

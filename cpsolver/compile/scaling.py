@@ -34,7 +34,6 @@ class Scale:
 def scale_for(step_time_s: float, weight: float = 8.0) -> Scale:
     """A scale for step times up to that, in which the slowest stage counts `weight` times.
 
-    Fine enough that rounding stays near 1e-7 of a step; no finer, because CP-SAT's presolve goes wrong silently on
-    sums of very large products (seen in OR-tools 9.15 from 2**51 on, with steps of 2**-36; `weight` keeps far below).
+    Fine enough that rounding stays near 1e-7 of a step, and no finer: huge integers are where solvers go wrong.
     """
     return Scale(step_time_s / (weight * _RESOLUTION))
