@@ -39,16 +39,9 @@ def next_shares(problem: Problem, stage_devices: int, pp: int, prefix: tuple[int
         if not left - room <= count <= left or any(not counts for counts in rest):
             continue
         after = left - count
-        if not rest and not _whole(problem, stage_devices, known):
-            continue
         found.append((known + (0,) * len(rest), known + tuple(min(after, max(counts)) for counts in rest)))
     table = np.array(found, dtype=np.int64).reshape(len(found), 2, len(choices))
     return table[:, 0], table[:, 1]
-
-
-def _whole(problem: Problem, stage_devices: int, mix: tuple[int, ...]) -> bool:
-    step = stage_step(problem.node, stage_devices)
-    return sum(1 for count in mix if count) == 1 or all(count % step == 0 for count in mix)
 
 
 def _choices(problem: Problem, stage_devices: int, pp: int) -> list[list[int]]:

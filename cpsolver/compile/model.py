@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 from threading import Thread
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -131,8 +131,8 @@ class CompiledModel:
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
     """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
-    found: list[int] = []
-    thread = Thread(target=lambda: found.append(int(solver.solve(model))))
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(solver.solve(model)))
     thread.start()
     try:
         thread.join()
@@ -140,7 +140,7 @@ def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
         solver.stop_search()
         thread.join()
         raise
-    return found[0]
+    return int(found[0])
 
 
 def _groups(chip: str, layers: list[int], chosen: list[tuple[str, int]]) -> list[StageGroup]:

@@ -27,8 +27,8 @@ def step_time(
                 continue
             seconds = _stage_time(plan, i, p, v)
             model.add(v.stage_time[p] == seconds).only_enforce_if(pick)
-            follows = int(plan.after_layer[p]) * v.chunk[p] + int(plan.after_fixed[p])
-            model.add(v.after >= follows).only_enforce_if(pick)
+            follows = cp_model.LinearExpr.weighted_sum([v.chunk[p]], [int(plan.after_layer[p])])
+            model.add(v.after >= follows + int(plan.after_fixed[p])).only_enforce_if(pick)
     for stage in v.stage_time:
         model.add(v.slowest >= stage)
     if len(plans) == 1:
@@ -40,11 +40,13 @@ def step_time(
 
 
 def _stage_time(plan: PlanData, i: int, p: int, v: Variables) -> cp_model.LinearExprT:
-    extra = int(plan.repeat[p]) * v.repeats[i][p] + int(plan.selective[p]) * v.selected[i][p]
-    return int(plan.layer[p]) * v.chunk[p] + extra + int(plan.fixed[p])
+    variables = [v.chunk[p], v.repeats[i][p], v.selected[i][p]]
+    factors = [int(plan.layer[p]), int(plan.repeat[p]), int(plan.selective[p])]
+    return cp_model.LinearExpr.weighted_sum(variables, factors) + int(plan.fixed[p])
 
 
 def _objective(plan: PlanData, v: Variables, factor: int) -> cp_model.LinearExprT:
     share = factor // plan.vpp
-    total = sum(v.stage_time[p] for p in range(plan.pp))
-    return (plan.microbatches * factor - share) * v.slowest + share * total + factor * v.after
+    variables = [v.slowest, *v.stage_time[: plan.pp], v.after]
+    factors = [plan.microbatches * factor - share, *[share] * plan.pp, factor]
+    return cp_model.LinearExpr.weighted_sum(variables, factors)
