@@ -47,11 +47,11 @@ def next_shares(problem: Problem, stage_devices: int, pp: int, prefix: tuple[int
 def _choices(problem: Problem, stage_devices: int, pp: int) -> list[list[int]]:
     most = most_stages(problem, stage_devices, pp)
     step = stage_step(problem.node, stage_devices)
-    return [_counts(problem, name, limit, step, pp) for name, limit in zip(problem.chip_names, most, strict=True)]
+    return [_counts(problem, name, limit, step) for name, limit in zip(problem.chip_names, most, strict=True)]
 
 
-def _counts(problem: Problem, chip: str, most: int, step: int, pp: int) -> list[int]:
-    values = sorted({*range(0, most + 1, step), *([pp] if most == pp else [])})
+def _counts(problem: Problem, chip: str, most: int, step: int) -> list[int]:
+    values = range(0, most + 1, step)  # pp itself is a multiple of the step: the cluster is whole nodes
     pin, forbid = problem.spec.search.pin.stages or {}, problem.spec.search.forbid.stages or {}
     wanted = pin.get(chip, pin.get(ALL_CHIPS))
     banned = (*forbid.get(chip, ()), *forbid.get(ALL_CHIPS, ()))
