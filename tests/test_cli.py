@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from command import in_tmp, run, write  # noqa: F401
 
 import cli
 
@@ -26,23 +26,6 @@ cluster: {num_gpus: 8, chips: a800}
 training: {global_batch_size: 8, sequence_length: 4096}
 search: {pin: {vpp: 1}}
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*args: str, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(cli.main, args, input=stdin)
-    assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def write(name: str, text: str) -> str:
-    Path(name).write_text(text, encoding="utf-8")
-    return name
 
 
 def commands() -> list[tuple[str, click.Command]]:

@@ -2,7 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from command import in_tmp, run, write  # noqa: F401
 
 import cli
 
@@ -13,23 +14,6 @@ cluster: {num_gpus: 16, chips: {a800: 8, h800: 16}}
 training: {global_batch_size: 32, sequence_length: 2048}
 search: {top: 2, pin: {vpp: 1, tp: [1, 2], flash_attention: true}}
 """
-
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*args: str, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(cli.main, args, input=stdin)
-    assert "Traceback" not in result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def write(name: str, text: str) -> str:
-    Path(name).write_text(text, encoding="utf-8")
-    return name
 
 
 BAD_SPECS = {

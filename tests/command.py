@@ -1,0 +1,30 @@
+"""Running the command line in a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test of a module that imports this runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*args: str, stdin: str | None = None) -> Result:
+    """A command's result; whatever goes wrong, it never ends in a traceback."""
+    result = CliRunner().invoke(cli.main, args, input=stdin)
+    assert "Traceback" not in result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def write(name: str, text: str) -> str:
+    """A file of that name in the test's folder; returns the name."""
+    Path(name).write_text(text, encoding="utf-8")
+    return name
