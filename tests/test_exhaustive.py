@@ -1,0 +1,49 @@
+"""The search on realistic problems against solving every single plan, without any bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cpsolver.coefficients import Coefficients
+from cpsolver.compile.data import plan_data
+from cpsolver.compile.model import CompiledModel
+from cpsolver.compile.scaling import scale_for
+from cpsolver.evaluate import evaluate
+from cpsolver.plans import arrangements, mixes
+from cpsolver.problem import Problem, resolve
+from cpsolver.search import search
+from cpsolver.space import enumerate_rows
+from cpsolver.spec import parse_spec
+
+
+def every_plan(problem: Problem, within_s: float) -> list[float]:
+    """Step times of all plans that are no slower than that, each solved on its own, ascending."""
+    table = Coefficients(problem, enumerate_rows(problem).rows)
+    rows, found = table.rows, []
+    for row in range(len(rows)):
+        scale = scale_for(within_s, float(sum(part[0] for part in table.weights(np.array([row])))))
+        for mix in mixes(problem, int(rows.stage_devices[row]), int(rows.pp[row])):
+            for chips in arrangements(problem, mix):
+                plan = plan_data(table, row, chips, scale, within_s)
+                if all(plan.options.values()):
+                    solved = CompiledModel(problem, [plan], scale, 0.0, within_s).solve()
+                    found += [evaluate(problem, solved.strategy).step_time_s] if solved.strategy else []
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("model", "chips"),
+    [("llama2-7b", {"a800": 8, "h800": 8}), ("llama2-13b", "a100_40g")],
+)
+def test_the_five_best_are_those_of_all_plans(model: str, chips: object) -> None:
+    spec = {
+        "model": model,
+        "cluster": {"num_gpus": 16, "chips": chips},
+        "training": {"global_batch_size": 64, "sequence_length": 4096},
+        "search": {"top": 5},
+    }
+    problem = resolve(parse_spec(spec))
+    found = [plan.evaluation.step_time_s for plan in search(problem).plans]
+    assert len(found) == 5
+    assert every_plan(problem, 1.01 * found[-1])[:5] == pytest.approx(found, rel=1e-6)
