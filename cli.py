@@ -25,6 +25,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         from cpsolver.errors import InputError
 
+        if sys.stdout is None:
+            _say_error("stdout is closed: there is nowhere to write the answer")
+            ctx.exit(EXIT_BAD_INPUT)
         try:
             return super().invoke(ctx)
         except InputError as error:

@@ -302,3 +302,10 @@ def test_an_answer_never_overwrites_its_spec():
     assert result.exit_code == 2
     assert "would overwrite it" in result.output
     assert Path(spec).read_text() == SMALL
+
+
+def test_a_closed_stdout_is_told():
+    command = f"exec {sys.executable} -m cli models >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "stdout is closed" in done.stderr

@@ -1,11 +1,9 @@
 import io
 import json
-import time
 
 import pytest
 
 from cpsolver.errors import InputError, Trouble, nearest_names
-from cpsolver.starter import starter_spec
 from cpsolver.yaml_file import load_yaml, parse_yaml
 
 
@@ -119,19 +117,6 @@ def test_standard_input_and_byte_order_mark(monkeypatch):
     monkeypatch.setattr("sys.stdin", Stdin)
     document = load_yaml("-")
     assert (document.data, document.file) == ({"a": 1}, "<stdin>")
-
-
-def test_loading_is_quick():
-    text = "\n".join(line for line in starter_spec().splitlines() if "  # " not in line[:4])
-    parse_yaml(text)
-    best = min(timed(text) for _ in range(5))
-    assert best < 0.05  # some 5 ms on a plain core
-
-
-def timed(text):
-    start = time.perf_counter()
-    parse_yaml(text)
-    return time.perf_counter() - start
 
 
 def test_nearest_names():
