@@ -17,7 +17,6 @@ as warm-up when m == pp are not modelled. This module imports nothing of the pla
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -76,28 +75,6 @@ def stage_order(pp: int, stage: int, vpp: int, microbatches: int) -> list[tuple[
         order[forward_at[i]] = ("F", b, c)
         order[backward_at[i]] = ("B", b, vpp - 1 - c)
     return order
-
-
-def peak_live_chunks(pp: int, vpp: int, microbatches: int) -> list[IntArray]:
-    """How many forward activations of each chunk a stage holds at the moments that can be its peak.
-
-    An activation lives from the start of its forward to the end of its backward. For non-negative sizes per
-    chunk the stage's peak is the largest of `counts @ sizes` over the rows of its array: every other moment
-    holds no more in any chunk than one of the rows, or lies on a straight line between two of them.
-
-    Why few rows suffice: the peak is reached while a forward of the steady state runs, where the total is
-    always W + 1. From one such moment to the next one chunk gains one and one loses one: between changes of
-    the forward or backward chunk the counts move on a line, and after pp * vpp moments they repeat. Hence at
-    most 2 * vpp rows whatever m is, and the same rows for every m >= 3 * pp (1F1B: m >= pp).
-
-    Returns:
-        One read-only array per stage, shape (rows, vpp), rows distinct. For vpp = 1: [[min(m, pp - stage)]].
-
-    Raises:
-        ValueError: for sizes that the schedule does not run (see `check_sizes`).
-    """
-    check_sizes(pp, vpp, microbatches)
-    return list(_peak_live_chunks(pp, vpp, min(microbatches, pp if vpp == 1 else 3 * pp)))
 
 
 def peak_live_total(pp: int, vpp: int, microbatches: int) -> IntArray:
@@ -230,30 +207,6 @@ def _positions(pp: int, vpp: int, microbatches: int) -> tuple[IntArray, IntArray
     forward_at = np.where(i < warmup, i, 2 * i - warmup)
     backward_at = np.where(i < count - warmup, 2 * i + warmup + 1, i + count)
     return forward_at, backward_at
-
-
-def _started(units: IntArray, pp: int, vpp: int) -> IntArray:
-    """How many of the first `units` units belong to each chunk, shape units.shape + (vpp,)."""
-    rounds, rest = np.divmod(units[..., None], pp * vpp)
-    return rounds * pp + np.clip(rest - pp * np.arange(vpp), 0, pp)
-
-
-@lru_cache(maxsize=4096)
-def _peak_live_chunks(pp: int, vpp: int, microbatches: int) -> tuple[IntArray, ...]:
-    warmup = _warmup(pp, vpp, microbatches)[:, None]
-    last = np.maximum(microbatches * vpp - warmup - 1, 0)  # the last steady step; 0 too where all is warm-up
-    group = np.arange(vpp, dtype=np.int64) * pp
-    # The steps of one period at which the backward or the forward chunk changes.
-    steps = np.concatenate([group + 0 * warmup, group + (-1 - warmup) % pp], axis=1)
-    steps = np.minimum(steps, last)
-    forwards = np.minimum(warmup + steps + 1, microbatches * vpp)
-    live = _started(forwards, pp, vpp) - _started(steps, pp, vpp)[..., ::-1]
-    peaks = []
-    for rows in live.tolist():
-        distinct = np.array(list(dict.fromkeys(map(tuple, rows))), dtype=np.int64)
-        distinct.setflags(write=False)
-        peaks.append(distinct)
-    return tuple(peaks)
 
 
 def _by_position(
