@@ -179,6 +179,7 @@ class Coefficients:
         else:
             forward, wrap = self._forward_links(row, chips, near, far)
         share = np.where(vpp == 1, 1.0, 1.0 - self.problem.stack.pipeline_overlap_interleaved)
+        share = share * self.problem.stack.pipeline_transfers / 2.0
         back = wrap * (vpp - 1)
         into = np.concatenate([back, vpp * forward], axis=1)
         out = np.concatenate([vpp * forward, back], axis=1)
@@ -210,7 +211,10 @@ class Coefficients:
             layer=time["layer"],
             recompute=time["recompute"],
             selective=time["selective"],
-            fixed=self.links(row, chips, relaxed) + first * time["embedding"] + last * time["head"],
+            fixed=self.links(row, chips, relaxed)
+            + self.rows.vpp[at] * time["chunk"]
+            + first * time["embedding"]
+            + last * time["head"],
             room=self.capacity[chips] - memory.fixed - states - factor * buffer,
             states=memory.layer_states[at],
             live=self._live(row, pp),
@@ -220,6 +224,7 @@ class Coefficients:
             least=self.rows.vpp[at].astype(np.float64),
             after_layer=time["sync_layer"] + time["update_layer"],
             after_fixed=time["sync_stage"]
+            + time["update_stage"]
             + first * (time["sync_first"] + time["update_first"])
             + last * (time["sync_last"] + time["update_last"]),
             allowed={kind: may[chips] for kind, may in self.allowed.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from cpsolver.cost import memory
 from cpsolver.cost.comm import fast_domain
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.memory import StageBytes
+from cpsolver.cost.products import dense_share
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, crosses_domain, memory_table, time_table
 from cpsolver.problem import Problem
 from cpsolver.schedule import closed_form_s, peak_live_total
 from cpsolver.strategy import RecomputeKind, Strategy
 
-PARTS = ("compute", "tensor_parallel", "recompute", "pipeline_p2p", "bubble", "data_parallel", "optimizer")
+PARTS = ("compute", "tensor_parallel", "recompute", "sharding", "pipeline_p2p", "bubble", "data_parallel", "optimizer")
 """The parts of a step's time; they sum to it."""
 
 
@@ -25,7 +26,8 @@ PARTS = ("compute", "tensor_parallel", "recompute", "pipeline_p2p", "bubble", "d
 class StageEvaluation:
     """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device.
 
-    `forward_s` is the forward pass within `microbatch_s`, tensor-parallel communication included, transfers not.
+    `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and shares out
+    their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
     """
 
     chip: str
@@ -35,6 +37,7 @@ class StageEvaluation:
     compute_s: float
     tensor_parallel_s: float
     recompute_s: float
+    sharding_s: float
     pipeline_p2p_s: float
     data_parallel_s: float
     optimizer_s: float
@@ -50,7 +53,7 @@ class StageEvaluation:
     @property
     def microbatch_s(self) -> float:
         """Forward and backward of one microbatch, with all that the stage waits for."""
-        return self.compute_s + self.tensor_parallel_s + self.recompute_s + self.pipeline_p2p_s
+        return self.compute_s + self.tensor_parallel_s + self.recompute_s + self.sharding_s + self.pipeline_p2p_s
 
     @property
     def after_s(self) -> float:
@@ -78,22 +81,25 @@ class Evaluation:
         return worst
 
 
-def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:
+def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None) -> Evaluation:
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step.
+    communication and optimizer step. A zero-bubble schedule fills part of the bubble with weight gradients.
+    `memory_bytes` spares the work where `stage_memory` is known.
     """
-    stages = stage_evaluations(problem, strategy)
+    stages = stage_evaluations(problem, strategy, memory_bytes)
     m = strategy.microbatches(problem.batch)
     times = np.array([stage.microbatch_s for stage in stages])
     slowest = stages[int(times.argmax())]
     last = max(stages, key=lambda stage: stage.after_s)
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
+    bubble *= _bubble_left(strategy, slowest)
     breakdown = {
         "compute": m * slowest.compute_s,
         "tensor_parallel": m * slowest.tensor_parallel_s,
         "recompute": m * slowest.recompute_s,
+        "sharding": m * slowest.sharding_s,
         "pipeline_p2p": m * slowest.pipeline_p2p_s,
         "bubble": bubble,
         "data_parallel": last.data_parallel_s,
@@ -102,7 +108,7 @@ def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:
     step = sum(breakdown.values())
     tokens = problem.batch * problem.sequence
     peak = sum(
-        problem.supply(chip).chip.peak_flops(problem.spec.training.precision) * strategy.tp * strategy.dp
+        problem.supply(chip).chip.peak_flops(problem.spec.training.precision) * strategy.stage_devices
         for chip in strategy.stage_chips
     )
     return Evaluation(
@@ -115,12 +121,26 @@ def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:
     )
 
 
-def stage_evaluations(problem: Problem, strategy: Strategy) -> list[StageEvaluation]:
+def _bubble_left(strategy: Strategy, stage: StageEvaluation) -> float:
+    """Share of the 1F1B bubble that the schedule leaves, with backward split evenly in two (arXiv:2401.10241, 2.2).
+
+    Of F + B + W a stage waits, F + B - W are left with the memory of 1F1B, and F + B - 2 W with twice that.
+    """
+    if strategy.schedule == "1f1b":
+        return 1.0
+    half = stage.backward_s / 2.0
+    fills = {"zb1p": 1.0, "zb2p": 2.0}[strategy.schedule]
+    return max(0.0, stage.forward_s + half - fills * half) / (stage.forward_s + 2 * half)
+
+
+def stage_evaluations(
+    problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None
+) -> list[StageEvaluation]:
     """Every stage on its own, first to last."""
     row = Candidates.one(strategy, problem.batch)
     chips = dict.fromkeys(strategy.stage_chips)
     tables = {chip: time_table(problem, problem.supply(chip), row) for chip in chips}
-    bytes_needed = stage_memory(problem, strategy)
+    bytes_needed = memory_bytes or stage_memory(problem, strategy)
     hops = _hops(problem, strategy, tables)
     stages = []
     for index, chip in enumerate(strategy.stage_chips):
@@ -131,23 +151,26 @@ def stage_evaluations(problem: Problem, strategy: Strategy) -> list[StageEvaluat
         tensor = layers * table.layer_tp[0] + end_tp
         sync = layers * table.sync_layer[0] + table.sync_stage[0]
         sync += first * table.sync_first[0] + last * table.sync_last[0]
-        update = layers * table.update_layer[0] + first * table.update_first[0] + last * table.update_last[0]
+        update = layers * table.update_layer[0] + table.update_stage[0]
+        update += first * table.update_first[0] + last * table.update_last[0]
+        repeated = float(_recompute_s(strategy, index, table))
         stages.append(
             StageEvaluation(
                 chip=chip,
                 layers=layers,
                 recompute=strategy.recompute[index],
                 recompute_layers=strategy.recompute_layers[index],
-                compute_s=float(layers * table.layer[0] + ends - tensor),
+                compute_s=float(layers * table.layer[0] + ends - tensor + strategy.vpp * table.chunk[0]),
                 tensor_parallel_s=float(tensor),
-                recompute_s=float(_recompute_s(strategy, index, table)),
+                recompute_s=repeated,
+                sharding_s=_sharding_s(problem, strategy, index, table, repeated),
                 pipeline_p2p_s=hops[index],
                 data_parallel_s=float(sync),
                 optimizer_s=float(update),
                 memory=bytes_needed[index],
                 capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
                 # A recomputed layer runs its forward again; of embedding and head, forward is a third.
-                forward_s=float(layers * table.recompute[0] + ends / 3.0),
+                forward_s=float(layers * table.recompute[0] + ends / 3.0 + strategy.vpp * table.chunk[0] / 2.0),
             )
         )
     return stages
@@ -164,13 +187,28 @@ def _recompute_s(strategy: Strategy, index: int, table: TimeTable) -> float:
     return 0.0
 
 
+def _sharding_s(problem: Problem, strategy: Strategy, index: int, table: TimeTable, repeated: float) -> float:
+    """Seconds a microbatch of gathering sharded weights, twice, and sharing gradients out, that compute cannot hide.
+
+    Weights come before a layer's forward, and again before its backward, whose recomputation uses them too.
+    """
+    layers, ends = strategy.layers[index], (index == 0) + (index == strategy.pp - 1)
+    forward = layers * float(table.recompute[0])
+    backward = max(0.0, layers * float(table.layer[0]) - forward + repeated)
+    gather = layers * float(table.gather[0]) + ends / 2.0 * float(table.gather_ends[0])
+    scatter = layers * float(table.scatter[0]) + ends / 2.0 * float(table.scatter_ends[0])
+    share = float(problem.stack.sharding_overlap)
+    hidden = min(gather, forward) + min(gather + scatter, backward)
+    return 2 * gather + scatter - share * hidden
+
+
 def _hops(problem: Problem, strategy: Strategy, tables: Mapping[str, TimeTable]) -> list[float]:
     """Seconds per microbatch that each stage spends on transfers from and to its neighbours.
 
     A transfer between chip types takes the slower end's time. Interleaving sends every chunk's activations, also
     from the last stage back to the first; part of that is hidden.
     """
-    pp, vpp, width = strategy.pp, strategy.vpp, strategy.tp * strategy.dp
+    pp, vpp, width = strategy.pp, strategy.vpp, strategy.stage_devices
     if pp == 1:
         return [0.0]
     chips = strategy.stage_chips
@@ -189,6 +227,7 @@ def _hops(problem: Problem, strategy: Strategy, tables: Mapping[str, TimeTable])
     links = [link(stage, stage + 1) for stage in range(pp - 1)]
     wrap = link(pp - 1, 0) * (vpp - 1)
     share = 1.0 if vpp == 1 else 1.0 - problem.stack.pipeline_overlap_interleaved
+    share *= problem.stack.pipeline_transfers / 2.0
     into = [wrap, *(vpp * seconds for seconds in links)]
     out = [*(vpp * seconds for seconds in links), wrap]
     return [share * (a + b) for a, b in zip(into, out, strict=True)]
@@ -196,33 +235,62 @@ def _hops(problem: Problem, strategy: Strategy, tables: Mapping[str, TimeTable])
 
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     """Bytes per device of every stage, first to last."""
-    row = Candidates.one(strategy, problem.batch)
+    row, stack = Candidates.one(strategy, problem.batch), problem.stack
     table = memory_table(problem, row)
     parameters = memory.stage_parameters(problem, row)
-    per_parameter = memory.state_bytes_per_parameter(problem, row)
-    live = peak_live_total(strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
+    state = memory.state_bytes(problem, row, row.shards)
+    expert = memory.state_bytes(problem, row, row.expert_shards)
+    live, routed = _live_chunks(problem, strategy), _expert_layers(problem, strategy)
     layer = (float(table.full[0]), float(table.selective[0]), float(table.checkpoint[0]))
     stages = []
-    for index in range(strategy.pp):
+    for index, layers in enumerate(strategy.layers):
         first, last = index == 0, index == strategy.pp - 1
-        held = strategy.layers[index] * parameters.layer[0]
-        held += first * parameters.first[0] + last * parameters.last[0]
+        whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
+        held = layers * parameters.layer[0] + first * parameters.first[0] + last * parameters.last[0]
+        experts = routed[index] * parameters.experts[0]
         activations = memory.activation_bytes(
             layer,
             live[index],
-            np.array(strategy.layers[index] // strategy.vpp),
+            np.array(layers / strategy.vpp),
             strategy.recompute[index],
             np.array(strategy.recompute_layers[index]),
         )
         buffers = (table.last_buffer if last else table.buffer)[0]
-        stages.append(
-            StageBytes(
-                weights=float(held * per_parameter[0]),
-                gradients=float(held * per_parameter[1]),
-                optimizer=float(held * per_parameter[2][0]),
-                activations=float(activations * (1 + table.overhead)),
-                buffers=float(buffers * (1 + table.overhead)),
-                framework=table.fixed,
-            )
+        needed = StageBytes(
+            weights=float(held * state.weight[0] + experts * expert.weight[0]),
+            gradients=float(held * state.gradient[0] + experts * expert.gradient[0]),
+            optimizer=float(held * state.optimizer[0] + experts * expert.optimizer[0]),
+            activations=float(activations),
+            buffers=float(buffers),
+            fragments=float((activations + buffers) * table.overhead),
+            framework=table.fixed,
         )
+        cached = float((activations + buffers) * stack.cached_share + stack.cached_bytes)
+        stages.append(replace(needed, cached=max(0.0, min(cached, whole_device - needed.total))))
     return stages
+
+
+def _live_chunks(problem: Problem, strategy: Strategy) -> np.ndarray:
+    """Chunks' forward passes that each stage holds at its peak.
+
+    Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
+    microbatch more for each that the schedule puts off.
+    """
+    m = strategy.microbatches(problem.batch)
+    live = peak_live_total(strategy.pp, strategy.vpp, m)
+    later = {"1f1b": live, "zb1p": live + 1, "zb2p": 2 * live + 2}[strategy.schedule]
+    return np.asarray(np.minimum(later, strategy.vpp * m))
+
+
+def _expert_layers(problem: Problem, strategy: Strategy) -> list[float]:
+    """Layers of each stage in units of the model's mean layer, as far as experts are concerned."""
+    model, vpp = problem.model, strategy.vpp
+    if model.moe is None or any(layers % vpp for layers in strategy.layers):
+        return [float(layers) for layers in strategy.layers]
+    count, first = [0] * strategy.pp, 0
+    for _ in range(vpp):
+        for stage, layers in enumerate(strategy.layers):
+            chunk = range(first, first + layers // vpp)
+            count[stage] += sum(model.has_experts(index) for index in chunk)
+            first = chunk.stop
+    return [each / (1 - dense_share(model)) for each in count]

@@ -143,7 +143,7 @@ class Training(_Part):
 
     global_batch_size: Count = Field(description="sequences in one optimizer step")
     sequence_length: Count = Field(description="tokens in a sequence")
-    precision: Literal["bf16", "fp16"] = Field(default="bf16", description="type of the matrix products")
+    precision: Literal["bf16", "fp16", "fp8"] = Field(default="bf16", description="type of the matrix products")
     dropout: StrictBool = Field(default=False, description="dropout is in use, and its masks are kept")
     fused_kernels: StrictBool = Field(
         default=True, description="fused norms, rotary embedding, bias and activation kernels"

@@ -14,17 +14,17 @@ _FOLDER = Path(__file__).parent / "stacks"
 
 
 class Constant(BaseModel):
-    """One number with its provenance."""
+    """One number with its provenance. fitted: from published runs, see calibration.py."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float
     source: str
-    confidence: Literal["verified", "secondary", "assumed"]
+    confidence: Literal["verified", "secondary", "assumed", "fitted"]
 
 
 class Constants(BaseModel):
-    """Every constant that a profile must state; the data files say what each means and where it is from."""
+    """Every constant of a profile; stacks/megatron-core.yaml says what each means."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,31 +34,64 @@ class Constants(BaseModel):
     gradient_reduce_bytes: Constant
     parameter_gather_bytes: Constant
     optimizer_step_bytes: Constant
+    sharded_all_reduce: Constant
+    shard_broadcast_ms: Constant
+    single_adapter: Constant
+    routing_overlap: Constant
+    copies_once_per_node: Constant
     gradient_overlap: Constant
     parameter_overlap: Constant
+    sharding_overlap: Constant
+    grouped_gemm_speed: Constant
+    tensor_overlap: Constant
+    tensor_overlap_backward: Constant
+    context_overlap: Constant
     pipeline_overlap_interleaved: Constant
+    pipeline_scatter: Constant
+    pipeline_transfers: Constant
+    attention_speed: Constant
+    score_traffic: Constant
+    elementwise_traffic: Constant
     elementwise_backward_factor: Constant
     unfused_traffic_factor: Constant
+    gradient_sum_bytes: Constant
     attention_backward_flops_factor: Constant
     causal_fraction: Constant
     gemm_tile_rows: Constant
     gemm_tile_columns: Constant
     gemm_half_depth: Constant
+    misaligned_gemm_speed: Constant
+    host_layer_us: Constant
+    microbatch_overhead_us: Constant
+    step_overhead_ms: Constant
+    straggling: Constant
     logits_bytes: Constant
     logits_traffic_bytes: Constant
     backward_buffer_share: Constant
+    gathered_layers: Constant
+    fp8_weight_bytes: Constant
+    fp8_cast_bytes: Constant
+    pipeline_buffers: Constant
     framework_bytes: Constant
+    activation_overhead: Constant
     allocator_overhead: Constant
+    cached_share: Constant
+    cached_bytes: Constant
 
 
 class Stack(BaseModel):
-    """A software-stack profile."""
+    """A software-stack profile.
+
+    `fitted_with`: profiles whose fitted constants are this one's too, unless it has its own; the nearest comes last.
+    `shards_parameters`: it trains with sharded parameters (FSDP, ZeRO-3), which the search does not plan yet.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     title: str
-    accuracy: str
+    fitted_with: tuple[str, ...] = ()
+    shards_parameters: bool = False
     constants: Constants
 
     def __getattr__(self, item: str) -> Any:
@@ -76,7 +109,6 @@ def stack_names() -> tuple[str, ...]:
 @lru_cache
 def load_stack(name: str) -> Stack:
     """The profile of that name; raises InputError naming the nearest one."""
-    path = _FOLDER / f"{name}.yaml"
     if name not in stack_names():
         raise InputError(
             (
@@ -90,6 +122,15 @@ def load_stack(name: str) -> Stack:
                 ),
             )
         )
+    return Stack.model_validate(_read(name))
+
+
+def _read(name: str) -> dict[str, Any]:
+    """A profile's fields; a profile that extends another has its constants where it states none of its own."""
     from ruamel.yaml import YAML
 
-    return Stack.model_validate(YAML(typ="safe").load(path.read_text(encoding="utf-8")))
+    fields: dict[str, Any] = YAML(typ="safe").load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    base = fields.pop("extends", None)
+    if base is not None:
+        fields["constants"] = {**_read(base)["constants"], **(fields.get("constants") or {})}
+    return fields

@@ -26,7 +26,7 @@ training:
   dropout: false  # true: hidden and attention dropout in use (masks are kept); default false
   fused_kernels: true  # fused norms, rotary embedding, bias and activation; default true
 
-stack: megatron-core  # software-stack profile; default megatron-core
+stack: megatron-core  # software-stack profile (`apss-cp stacks`); default megatron-core
 
 search:
   top: {top}  # how many plans, 1 to 100; default 3

@@ -8,6 +8,12 @@ from typing import Literal
 RecomputeKind = Literal["none", "selective", "block", "uniform"]
 """none; selective: attention's core; block: the first layers of each chunk; uniform: all layers, in units."""
 
+Sharded = Literal["optimizer", "gradients", "parameters"]
+"""What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
+
+Schedule = Literal["1f1b", "zb1p", "zb2p"]
+"""1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241)."""
+
 
 @dataclass(frozen=True)
 class StageGroup:
@@ -35,7 +41,11 @@ class StageGroup:
 
 @dataclass(frozen=True)
 class Strategy:
-    """What a plan decides, and nothing that follows from it."""
+    """What a plan decides, and nothing that follows from it.
+
+    `sharded` matters with `distributed_optimizer`; `sharding_group` is the number of replicas that share the states
+    out among them, 0 for all of them. Expert parallelism (`ep`) lies inside cp * dp.
+    """
 
     tp: int
     pp: int
@@ -46,6 +56,16 @@ class Strategy:
     distributed_optimizer: bool
     flash_attention: bool
     groups: tuple[StageGroup, ...]
+    cp: int = 1
+    ep: int = 1
+    sharded: Sharded = "optimizer"
+    sharding_group: int = 0
+    schedule: Schedule = "1f1b"
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one pipeline stage."""
+        return self.tp * self.cp * self.dp
 
     @property
     def stage_chips(self) -> tuple[str, ...]:
@@ -74,4 +94,5 @@ class Strategy:
     def key(self) -> tuple[object, ...]:
         """What makes two plans different ones: a degree, a flag, or which chip serves which stage."""
         flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
-        return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips)
+        more = (self.cp, self.ep, self.sharded, self.sharding_group, self.schedule)
+        return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)

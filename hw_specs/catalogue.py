@@ -13,7 +13,7 @@ from hw_specs.schema import Chip
 
 _DATA = Path(__file__).parent / "data"
 _DEFAULTS = _DATA / "_defaults.yaml"
-_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._]*")
+_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._]{0,99}")
 _GIVEN = {"confidence": "assumed", "source": "given by the user"}
 
 

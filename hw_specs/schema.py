@@ -134,7 +134,8 @@ class Efficiency(_Frozen):
 class Chip(_Frozen):
     """One accelerator. After loading, `efficiency` holds every name of `EFFICIENCY_NAMES`.
 
-    `compute_units` counts streaming multiprocessors, compute units or AI cores; `None` = not known.
+    `architecture` names the family of dies that share kernels and so their efficiency. `compute_units` counts
+    streaming multiprocessors, compute units or AI cores; `None` = not known.
 
     Raises:
         pydantic.ValidationError: with every problem found, each naming its field.
@@ -143,6 +144,7 @@ class Chip(_Frozen):
     name: str = Field(min_length=1)
     aliases: tuple[str, ...] = ()
     vendor: str = "other"
+    architecture: str | None = None
     status: str = "shipping"
     compute_units: PositiveInt | None = None
     compute_units_source: str | None = None

@@ -11,7 +11,7 @@ from models_zoo.errors import UnknownModelError
 from models_zoo.schema import Architecture
 
 _DATA = Path(__file__).parent / "data"
-_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]*")
+_SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]{0,99}")
 
 
 def load_architecture(name: str) -> Architecture:

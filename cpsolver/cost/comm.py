@@ -7,17 +7,18 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.shard import Floats, Ints, Shard
+from cpsolver.cost.device import ELEMENT
+from cpsolver.cost.products import core_widths, dense_share
+from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.problem import Problem
 from hw_specs import Chip
 
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
-_ELEMENT = 2
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 @dataclass(frozen=True)
 class LayerComm:
-    """Tensor-parallel communication of one layer and one microbatch, in seconds."""
+    """Communication inside one layer for one microbatch that nothing hides, in seconds."""
 
     forward: Floats
     backward: Floats
@@ -37,16 +38,25 @@ def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints
 
 
 def collective_seconds(
-    problem: Problem, chip: Chip, kind: Collective, payload: Floats, size: Ints, stride: Ints
+    problem: Problem,
+    chip: Chip,
+    kind: Collective,
+    payload: Floats,
+    size: Ints,
+    stride: Ints,
+    adapters: Literal["all", "one"] = "all",
 ) -> Floats:
     """A ring collective of `payload` bytes (the whole buffer) over `size` ranks, `stride` devices apart.
 
-    With r of the ranks in each fast domain, the ring crosses each domain's border once, over r network adapters:
-    bus bandwidth min(r * adapter, fabric). Small payloads lose bandwidth: half of it at the chip's half payload.
+    With r of the ranks in each fast domain, the ring crosses each domain's border once, over r network adapters: bus
+    bandwidth min(r * adapter, fabric), or of one adapter where a library rings over one only. Small payloads lose
+    bandwidth: half of it at the chip's half payload.
     """
     inside = ranks_inside(problem, chip, size, stride)
     up = fabric_bandwidth(chip, size, inside) * _fabric_efficiency(problem, chip, kind, size, inside)
-    out = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network") * inside
+    out = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network") * (inside if adapters == "all" else 1)
+    if kind == "all_to_all":  # each rank sends to all others itself, over its own adapter but to its neighbours
+        out = out / inside * (size - 1) / np.maximum(1, size - inside)
     crossing = inside < size
     bandwidth = np.where(crossing, np.minimum(out, up), up)
     half = chip.collective_half_payload_bytes
@@ -75,10 +85,54 @@ def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
     return np.asarray(np.minimum(whole, links * chip.peer_bandwidth_bytes_s))
 
 
-def layer_comm(problem: Problem, chip: Chip, shard: Shard) -> LayerComm:
-    """A layer's tensor-parallel collectives: after attention and after the feed-forward block, forward and backward."""
-    both = 2 * end_comm(problem, chip, shard)
-    return LayerComm(forward=both, backward=both)
+def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> LayerComm:
+    """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
+
+    Tensor parallelism exchanges the hidden states after attention and after the feed-forward block, in either
+    direction. `core` is attention's core in seconds, under which the ring of context parallelism runs.
+    """
+    stack = problem.stack
+    dense = dense_share(problem.model)
+    visits = 1 if problem.model.moe is None else problem.model.moe.top_k  # experts' inputs are exchanged once for each
+    tensor = (1 + dense + (1 - dense) * visits) * end_comm(problem, chip, shard)
+    ring = ring_seconds(problem, chip, shard)
+    routed = routing_seconds(problem, chip, shard)
+    hidden = stack.context_overlap * np.minimum(ring, core)
+    return LayerComm(
+        forward=tensor * (1 - stack.tensor_overlap) + ring - hidden + routed,
+        backward=tensor * (1 - stack.tensor_overlap_backward) + 2 * (ring - hidden) + routed,
+    )
+
+
+def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Keys and values once around the ring of context-parallel ranks, in seconds; backward takes twice that."""
+    model = problem.model
+    kv_heads = model.heads if model.attention.kind == "mla" else model.kv_heads
+    wide = np.maximum(1.0, kv_heads / shard.tp) * sum(core_widths(model))
+    payload = np.asarray(ELEMENT * wide * shard.mbs * problem.sequence, dtype=np.float64)
+    return collective_seconds(problem, chip, "all_gather", payload, shard.cp, shard.tp)
+
+
+def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls."""
+    model = problem.model
+    if model.moe is None:
+        return np.zeros(len(shard.tp))
+    copies = _copies_sent(problem, chip, shard)
+    each = shard.tokens(problem.sequence) * copies * model.hidden * ELEMENT / shard.sequence_split
+    exchange = collective_seconds(problem, chip, "all_to_all", each, shard.ep, shard.tp)
+    return np.asarray(2 * (1 - dense_share(model)) * (1 - problem.stack.routing_overlap) * exchange)
+
+
+def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Copies of a token that leave its device: one to each expert, or where the stack can, one to each node."""
+    moe = problem.model.moe
+    assert moe is not None
+    inside = ranks_inside(problem, chip, shard.ep, shard.tp)
+    nodes = np.maximum(1, shard.ep // inside)
+    reached = nodes * (1 - (1 - 1 / nodes) ** moe.top_k)
+    once = bool(problem.stack.copies_once_per_node) & (nodes > 1)
+    return np.asarray(np.where(once, reached, moe.top_k))
 
 
 def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
@@ -96,12 +150,16 @@ def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
-    return (shard.mbs * problem.sequence).astype(np.float64) * problem.model.hidden * _ELEMENT
+    return shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
 
 
 def hop_bytes(problem: Problem, shard: Shard) -> Floats:
-    """Bytes that each device sends to the next stage per microbatch and direction."""
-    return _hidden_bytes(problem, shard) / shard.sequence_split
+    """Bytes that each device sends to the next stage per microbatch and direction.
+
+    Without sequence parallelism every tensor-parallel rank holds the whole; a stack may send it in shares all the same.
+    """
+    shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
+    return _hidden_bytes(problem, shard) / shares
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:
@@ -114,15 +172,32 @@ def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool
 
 
 def gradient_seconds(
-    problem: Problem, chip: Chip, parameters: Floats, tp: Ints, dp: Ints, sharded: np.ndarray
+    problem: Problem, chip: Chip, parameters: Floats, rows: Candidates, replicas: Ints, stride: Ints
 ) -> tuple[Floats, Floats]:
-    """Data-parallel reduction of gradients and gathering of weights for that many parameters a device, in seconds.
+    """Reduction of gradients and gathering of weights over the replicas of that many parameters, in seconds.
 
-    Sharded optimizer: reduce-scatter, and all-gather of the updated weights. Otherwise one all-reduce, no gather.
+    `stride` is how many devices replicas stand apart. Sharded optimizer: reduce-scatter (or, where the stack does so,
+    all-reduce), and all-gather of the updated weights in the sharding group. Otherwise one all-reduce, no gather.
     """
     stack = problem.stack
     gradients, weights = parameters * stack.gradient_reduce_bytes, parameters * stack.parameter_gather_bytes
-    reduce = collective_seconds(problem, chip, "all_reduce", gradients, dp, tp)
-    scatter = collective_seconds(problem, chip, "reduce_scatter", gradients, dp, tp)
-    gather = collective_seconds(problem, chip, "all_gather", weights, dp, tp)
-    return np.where(sharded, scatter, reduce), np.where(sharded, gather, 0.0)
+    group = rows.group_of(replicas)
+    reduce = collective_seconds(problem, chip, "all_reduce", gradients, replicas, stride)
+    adapters: Literal["all", "one"] = "one" if stack.single_adapter else "all"
+    scatter = collective_seconds(problem, chip, "reduce_scatter", gradients, group, stride, adapters)
+    outer = collective_seconds(problem, chip, "all_reduce", gradients / group, replicas // group, stride * group)
+    gather = collective_seconds(problem, chip, "all_gather", weights, group, stride, adapters)
+    sharded = scatter + outer
+    sharded = sharded + stack.sharded_all_reduce * np.maximum(0.0, reduce - sharded)
+    return (
+        np.where(rows.distributed_optimizer, sharded, reduce),
+        np.where(rows.distributed_optimizer, gather, 0.0),
+    )
+
+
+def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candidates) -> Floats:
+    """Summing the gradients of a table that the first and the last stage both hold, in seconds."""
+    apart = rows.stage_devices * np.maximum(1, rows.pp - 1)
+    both = np.where((rows.pp > 1) & problem.model.tied_embeddings, 2, 1)
+    payload = parameters * problem.stack.gradient_reduce_bytes
+    return collective_seconds(problem, chip, "all_reduce", payload, both, apart)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost import comm, compute, memory
+from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.problem import Problem, Supply
 
@@ -16,11 +17,13 @@ from cpsolver.problem import Problem, Supply
 class TimeTable:
     """Seconds on one chip type, one entry a candidate row.
 
-    Per microbatch: `layer` (forward and backward, with `layer_tp` of it tensor-parallel communication), `recompute`
-    and `selective` (extra for a recomputed layer), `embedding` and `head` (first and last stage), `hop_near` and
-    `hop_far` (one transfer to a neighbouring stage inside a fast domain or over the network). Per step: `sync_*` is
-    data-parallel communication that nothing hides, `update_*` the optimizer: for each layer, for each stage, and
-    what the first and last stage add.
+    Per microbatch: `layer` (forward and backward, with `layer_tp` of it communication inside the layer), `recompute`
+    and `selective` (extra for a recomputed layer), `embedding` and `head` (first and last stage), `chunk` (the host's
+    work for each model chunk), `hop_near` and `hop_far` (one transfer to a neighbouring stage inside a fast domain or
+    over the network). With sharded parameters `gather` brings a layer's weights, with sharded gradients `scatter`
+    shares them out, `gather_ends` and `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel
+    communication that nothing hides, `update_*` the optimizer: for each layer, for each stage, and what the first and
+    last stage add.
     """
 
     layer: Floats
@@ -32,11 +35,17 @@ class TimeTable:
     end_tp: Floats
     hop_near: Floats
     hop_far: Floats
+    chunk: Floats
+    gather: Floats
+    scatter: Floats
+    gather_ends: Floats
+    scatter_ends: Floats
     sync_layer: Floats
     sync_stage: Floats
     sync_first: Floats
     sync_last: Floats
     update_layer: Floats
+    update_stage: Floats
     update_first: Floats
     update_last: Floats
 
@@ -64,55 +73,88 @@ class MemoryTable:
 
 def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
-    chip = supply.chip
+    chip, stack = supply.chip, problem.stack
     shard, back = _unique_shards(rows)
     layer = compute.layer_seconds(problem, chip, shard)
     ends = compute.end_seconds(problem, chip, shard)
-    tensor = comm.layer_comm(problem, chip, shard)
+    inside = comm.layer_comm(problem, chip, shard, layer.core)
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
     parts = memory.stage_parameters(problem, rows)
-    forward, backward = layer.forward[back], layer.backward[back]
-    sync = _Sync(problem, supply, rows)
-    shards = np.where(rows.distributed_optimizer, rows.dp, 1)
-    sync_layer, sync_stage = sync.hidden_behind(parts.layer, forward, backward)
+    forward = np.maximum(layer.forward + inside.forward, layer.host)
+    backward = np.maximum(layer.backward + inside.backward, layer.host)
+    shared = _data_parallel(problem, supply, rows, parts, (layer.forward[back], layer.backward[back]))
     return TimeTable(
-        layer=forward + backward + (tensor.forward + tensor.backward)[back],
-        layer_tp=(tensor.forward + tensor.backward)[back],
-        recompute=forward + tensor.forward[back],
+        layer=(forward + backward)[back],
+        layer_tp=(inside.forward + inside.backward)[back],
+        recompute=forward[back],
         selective=layer.core[back],
         embedding=(ends.embedding + end_tensor)[back],
         head=(ends.head + end_tensor)[back],
         end_tp=end_tensor[back],
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        sync_layer=sync_layer,
-        sync_stage=sync_stage,
-        sync_first=sync.exposed(parts.first),
-        sync_last=sync.exposed(parts.last) * (1.0 - problem.stack.gradient_overlap),
-        update_layer=compute.optimizer_seconds(problem, chip, parts.layer / shards),
-        update_first=compute.optimizer_seconds(problem, chip, parts.first / shards),
-        update_last=compute.optimizer_seconds(problem, chip, parts.last / shards),
+        chunk=np.full(len(rows), stack.microbatch_overhead_us * 1e-6),
+        **shared,
     )
+
+
+def _data_parallel(
+    problem: Problem, supply: Supply, rows: Candidates, parts: StageParameters, passes: tuple[Floats, Floats]
+) -> dict[str, Floats]:
+    """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
+    chip, stack, sync = supply.chip, problem.stack, _Sync(problem, supply, rows)
+    sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
+    gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
+    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, np.zeros(len(rows)))
+    broadcasts = np.where(rows.shards > 1, rows.shards, 0)
+    tied = comm.tied_seconds(problem, chip, parts.first, rows)
+
+    def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
+        held = parameters / rows.shards + experts / rows.expert_shards
+        return compute.optimizer_seconds(problem, chip, held)
+
+    return {
+        "gather": gather,
+        "scatter": scatter,
+        "gather_ends": gather_ends,
+        "scatter_ends": scatter_ends,
+        "sync_layer": sync_layer,
+        "sync_stage": sync_stage,
+        "sync_first": sync.after(parts.first) + tied,
+        "sync_last": sync.partly_hidden(parts.last) + tied,
+        "update_layer": update(parts.layer, parts.experts),
+        "update_stage": 1e-3 * (stack.step_overhead_ms + stack.shard_broadcast_ms * broadcasts),
+        "update_first": update(parts.first),
+        "update_last": update(parts.last),
+    }
 
 
 def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     """The memory coefficients of every row."""
+    stack = problem.stack
     layer = memory.layer_bytes(problem, rows.shard)
     parts = memory.stage_parameters(problem, rows)
-    weight, gradient, optimizer = memory.state_bytes_per_parameter(problem, rows)
-    each = weight + gradient + optimizer
+    each = memory.state_bytes(problem, rows, rows.shards).each
+    each_expert = memory.state_bytes(problem, rows, rows.expert_shards).each
+    whole = stack.parameter_bytes * (parts.layer + parts.experts)
+    ends = stack.parameter_bytes * np.maximum(parts.first, parts.last)
+    sharded = rows.distributed_optimizer & (rows.sharded == 3)
+    gathered = np.where(sharded, stack.gathered_layers * whole + ends, 0.0)
+    received = np.where(rows.pp > 1, 2.0 * rows.microbatches * comm.hop_bytes(problem, rows.shard), 0.0)
+    buffer = layer.buffer + gathered + stack.pipeline_buffers * received
+    more = 1.0 + stack.activation_overhead
     return MemoryTable(
-        layer_states=parts.layer * each,
+        layer_states=parts.layer * each + parts.experts * each_expert,
         first_states=parts.first * each,
         last_states=parts.last * each,
-        full=layer.full,
-        selective=layer.selective,
-        checkpoint=layer.checkpoint,
-        buffer=layer.buffer,
-        last_buffer=np.maximum(layer.buffer, memory.logits_bytes(problem, rows)),
-        fixed=problem.stack.framework_bytes,
-        overhead=problem.stack.allocator_overhead,
+        full=more * layer.full,
+        selective=more * layer.selective,
+        checkpoint=more * layer.checkpoint,
+        buffer=more * buffer,
+        last_buffer=more * np.maximum(buffer, memory.logits_bytes(problem, rows)),
+        fixed=stack.framework_bytes,
+        overhead=stack.allocator_overhead,
     )
 
 
@@ -128,36 +170,60 @@ class _Sync:
 
     def __init__(self, problem: Problem, supply: Supply, rows: Candidates) -> None:
         self._problem, self._chip, self._rows = problem, supply.chip, rows
+        self._parameters = rows.distributed_optimizer & (rows.sharded == 3)
+        self._gradients = rows.distributed_optimizer & (rows.sharded >= 2)
 
-    def _seconds(self, parameters: Floats) -> tuple[Floats, Floats]:
-        rows = self._rows
-        return comm.gradient_seconds(
-            self._problem, self._chip, parameters, rows.tp, rows.dp, rows.distributed_optimizer
-        )
+    def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
+        rows, problem, chip = self._rows, self._problem, self._chip
+        reduce, gather = comm.gradient_seconds(problem, chip, parameters, rows, rows.replicas, rows.tp)
+        if experts is not None and problem.model.moe is not None:
+            stride = rows.tp * rows.ep
+            more = comm.gradient_seconds(problem, chip, experts, rows, rows.expert_replicas, stride)
+            reduce, gather = reduce + more[0], gather + more[1]
+        return reduce, gather
 
-    def hidden_behind(self, parameters: Floats, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
+    def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
+        """Gathering sharded weights once, and sharing gradients out; nothing where they are held whole."""
+        if not self._gradients.any():
+            return np.zeros(len(self._rows)), np.zeros(len(self._rows))
+        reduce, gather = self._seconds(parameters, experts)
+        return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
+
+    def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
         """Exposed seconds for each layer, and for each stage.
 
         Gradients of a layer travel under the backward of the layers before it, in the last microbatch; weights are
         gathered under the forward of the layers before it. What is longer than that sticks out, and so does one
         layer's share at the end (gradients) and at the start (weights).
         """
-        reduce, gather = self._seconds(parameters)
+        reduce, gather = self._once(*self._seconds(parts.layer, parts.experts))
         stack = self._problem.stack
         reduce_out = np.maximum(0.0, reduce - stack.gradient_overlap * backward)
         gather_out = np.maximum(0.0, gather - stack.parameter_overlap * forward)
         return reduce_out + gather_out, (reduce - reduce_out) + (gather - gather_out)
 
-    def exposed(self, parameters: Floats) -> Floats:
-        reduce, gather = self._seconds(parameters)
+    def after(self, parameters: Floats) -> Floats:
+        """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""
+        reduce, gather = self._once(*self._seconds(parameters))
         return reduce + gather
+
+    def partly_hidden(self, parameters: Floats) -> Floats:
+        """Seconds of a group whose gradients are ready first and whose weights are needed last."""
+        reduce, gather = self._once(*self._seconds(parameters))
+        stack = self._problem.stack
+        return np.asarray(reduce * (1.0 - stack.gradient_overlap) + gather * (1.0 - stack.parameter_overlap))
+
+    def _once(self, reduce: Floats, gather: Floats) -> tuple[Floats, Floats]:
+        """Per step: nothing where every microbatch does it."""
+        return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)
 
 
 def _unique_shards(rows: Candidates) -> tuple[Shard, np.ndarray]:
     """The distinct shards among the rows, and for each row the index of its own."""
     shard = rows.shard
-    flags = shard.sequence_parallel * 2 + shard.flash_attention
-    code = (shard.mbs * 4 + flags) * (int(shard.tp.max(initial=1)) + 1) + shard.tp
+    code = shard.sequence_parallel * 2 + shard.flash_attention
+    for sizes in (shard.mbs, shard.tp, shard.cp, shard.ep):
+        code = code * (int(sizes.max(initial=1)) + 1) + sizes
     _, first, back = np.unique(code, return_index=True, return_inverse=True)
-    pick = Shard(shard.tp[first], shard.mbs[first], shard.sequence_parallel[first], shard.flash_attention[first])
-    return pick, back
+    flags = (shard.sequence_parallel[first], shard.flash_attention[first])
+    return Shard(shard.tp[first], shard.mbs[first], *flags, shard.cp[first], shard.ep[first]), back

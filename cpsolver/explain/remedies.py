@@ -171,7 +171,7 @@ def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
             return
 
 
-def _as_fast(chip: Chip, other: Chip, precision: Literal["bf16", "fp16"]) -> bool:
+def _as_fast(chip: Chip, other: Chip, precision: Literal["bf16", "fp16", "fp8"]) -> bool:
     """No slower than the other in any way, so that more memory is not bought with time."""
     return (
         chip.peak_flops(precision) >= other.peak_flops(precision)
