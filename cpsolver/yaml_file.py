@@ -73,6 +73,15 @@ def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
     Raises InputError for a file that cannot be read, is not UTF-8, is empty, no mapping or not YAML, and for
     duplicate keys (all listed); with `collect` these last stay in the document's `troubles` instead.
     """
+    name, text = read_text(path)
+    return parse_yaml(text, file=name, collect=collect)
+
+
+def read_text(path: str | Path) -> tuple[str, str]:
+    """The name for messages and the text of a UTF-8 file, or of standard input when `path` is "-".
+
+    A byte order mark is left out. Raises InputError for a file that cannot be read or is not UTF-8.
+    """
     name = "<stdin>" if str(path) == "-" else str(path)
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
@@ -87,7 +96,7 @@ def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
         elif isinstance(error, IsADirectoryError):
             reason = "is a directory, not a file"
         raise InputError(Trouble("", reason, file=name)) from None
-    return parse_yaml(text, file=name, collect=collect)
+    return name, text
 
 
 def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> Document:

@@ -1,0 +1,1 @@
+"""Published measured runs: the table's schema, from a row to a problem and a plan, predictions and their errors."""

@@ -1,0 +1,80 @@
+"""Layouts that cannot be: sizes of a row that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Contradiction = tuple[str, str]
+"""The column to look at first, and what is wrong."""
+
+_ENDS = 2  # embedding and head may count as a layer each where chunks are laid out
+
+
+def contradictions(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """What does not add up in a row's values, by column name; values that are None are left out of the account."""
+    yield from _devices(row)
+    yield from _batch(row)
+    yield from _interleaving(row)
+    yield from _model(row)
+    yield from _experts(row)
+
+
+def _known(row: Mapping[str, Any], *names: str) -> tuple[int, ...] | None:
+    """The values, or None unless all are known."""
+    values = tuple(row[name] for name in names)
+    return None if None in values else values
+
+
+def _devices(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    if sizes := _known(row, "tp", "pp", "cp", "num_gpus"):
+        tp, pp, cp, gpus = sizes
+        dp = row["dp"]
+        if dp is None and gpus % (tp * pp * cp):
+            yield "num_gpus", f"{gpus:,} GPUs are no multiple of tp * pp * cp = {tp * pp * cp:,}"
+        elif dp is not None and tp * pp * cp * dp != gpus:
+            yield (
+                "dp",
+                f"tp * pp * cp * dp = {tp} * {pp} * {cp} * {dp} = {tp * pp * cp * dp:,}, not num_gpus = {gpus:,}",
+            )
+        elif row["ep"] is not None and gpus // pp % row["ep"]:
+            yield "ep", f"ep = {row['ep']} does not divide the {gpus // pp:,} GPUs of a pipeline stage (tp * cp * dp)"
+    if (shards := _known(row, "sharding_group", "cp", "dp")) and shards[1] * shards[2] % shards[0]:
+        yield "sharding_group", f"{shards[0]} does not divide the {shards[1] * shards[2]:,} ranks of cp * dp"
+
+
+def _batch(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    if (sizes := _known(row, "gbs", "mbs", "dp")) and sizes[0] % (sizes[1] * sizes[2]):
+        gbs, mbs, dp = sizes
+        yield "gbs", f"{gbs:,} sequences are no multiple of mbs * dp = {mbs} * {dp} = {mbs * dp:,}"
+
+
+def _interleaving(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    sizes = _known(row, "vpp", "pp")
+    if sizes is None or sizes[0] == 1:
+        return
+    vpp, pp = sizes
+    if pp == 1:
+        yield "vpp", f"{vpp} chunks a stage need a pipeline, and pp is 1"
+    elif row["layers"] is not None and vpp * pp > row["layers"] + _ENDS:
+        yield "vpp", f"vpp * pp = {vpp} * {pp} = {vpp * pp:,} chunks are more than the {row['layers']:,} layers"
+    elif (batch := _known(row, "gbs", "mbs", "dp")) and batch[0] % (batch[1] * batch[2]) == 0:
+        microbatches = batch[0] // (batch[1] * batch[2])
+        if microbatches % pp:
+            yield "vpp", f"interleaving needs microbatches in whole groups of pp = {pp}, not {microbatches:,}"
+
+
+def _model(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    if (sizes := _known(row, "layers", "pp")) and sizes[0] < sizes[1]:
+        yield "pp", f"{sizes[1]:,} pipeline stages are more than the {sizes[0]:,} layers"
+    if (heads := _known(row, "heads", "kv_heads")) and heads[0] % heads[1]:
+        yield "kv_heads", f"{heads[1]} key-value heads do not divide the {heads[0]} heads"
+    if (split := _known(row, "heads", "tp")) and split[0] % split[1]:
+        yield "tp", f"tp = {split[1]} does not divide the {split[0]} heads"
+
+
+def _experts(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    if (sizes := _known(row, "moe_topk", "moe_experts")) and sizes[0] > sizes[1]:
+        yield "moe_topk", f"{sizes[0]} experts chosen of {sizes[1]}"
+    if (sizes := _known(row, "ep", "moe_experts")) and sizes[1] and sizes[1] % sizes[0]:
+        yield "moe_experts", f"ep = {sizes[0]} does not divide the {sizes[1]} experts"

@@ -1,0 +1,80 @@
+"""One published training run: its whole layout, what was measured, and where that is published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
+"""allocated, reserved: the framework's own counts; device: as the driver shows it, context and fragments included."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A row of the table. None: not known. Sizes are counts, times seconds, memory GiB.
+
+    `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp); expert parallelism
+    lies inside it. `mbs` counts sequences on each data-parallel rank. `complete`: every field that a prediction needs
+    is known, so the row is one to score on.
+    """
+
+    line: int
+    id: str
+    source: str
+    source_ref: str
+    model: str
+    layers: int | None
+    hidden: int | None
+    ffn: int | None
+    heads: int | None
+    kv_heads: int | None
+    vocab: int | None
+    seq_len: int | None
+    gated_mlp: bool | None
+    moe_experts: int | None
+    moe_topk: int | None
+    moe_ffn: int | None
+    shared_expert_ffn: int | None
+    chip: str
+    gpus_per_node: int | None
+    num_gpus: int | None
+    internode_gbps_per_gpu: float | None
+    tp: int | None
+    pp: int | None
+    cp: int | None
+    ep: int | None
+    dp: int | None
+    vpp: int | None
+    mbs: int | None
+    gbs: int | None
+    recompute: str | None
+    sequence_parallel: bool | None
+    sharding: str | None
+    sharding_group: int | None
+    flash_attention: bool | None
+    precision: str | None
+    framework: str
+    step_time_s: float | None
+    tokens_per_s_per_gpu: float | None
+    peak_mem_gib: float | None
+    peak_mem_kind: MemoryKind | None
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model says of a run. `low` and `high` enclose the true value four times in five.
+
+    `memory_gib` is in the terms of the run's `peak_mem_kind` (device, where none is stated); `memory_with_margin_gib`
+    is the same with the planner's default margin on top. `stack` and `architecture` name the profile and the chip
+    family that the prediction used. `breakdown_s` sums to `step_time_s`.
+    """
+
+    step_time_s: float
+    low_s: float
+    high_s: float
+    memory_gib: float
+    memory_with_margin_gib: float
+    breakdown_s: dict[str, float]
+    stack: str
+    architecture: str
