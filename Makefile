@@ -1,11 +1,13 @@
 # make plan   plans the example         make test    every test, ruff and mypy
 # make quick  tests for daily work      make bench   times whole solves
+# make fit    fits and cross-validates the cost model's constants (half an hour)
+# make accuracy  writes docs/accuracy.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: plan test quick bench clean
+.PHONY: plan test quick bench fit accuracy clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +25,12 @@ quick: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.solve_time
+
+fit: $(READY)
+	$(BIN)/python -m benchmarks.fit
+
+accuracy: $(READY)
+	$(BIN)/python -m benchmarks.accuracy
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

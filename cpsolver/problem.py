@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from cpsolver.calibration import load_calibration
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
 from cpsolver.spec import ChipRequest, Spec, names_a_file
-from cpsolver.stack import Stack, load_stack
+from cpsolver.stack import Stack, load_stack, stack_names
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import Architecture, UnknownModelError, load_architecture, unsupported_reasons
@@ -82,10 +83,14 @@ class Problem:
 
 
 def resolve(spec: Spec) -> Problem:
-    """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable."""
+    """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable.
+
+    Chips of the catalogue and the stack come with the constants fitted to published runs. A chip that the spec
+    describes itself is taken at its word.
+    """
     troubles: list[Trouble] = []
     model = _attempt(troubles, lambda: _model(spec.model))
-    stack = _attempt(troubles, lambda: load_stack(spec.stack))
+    stack = _attempt(troubles, lambda: _stack(spec.stack))
     supplies: list[Supply] = []
     for name, request in spec.cluster.chips.items():
         chip = _attempt(troubles, lambda: _chip(name, request, spec.training.precision))  # noqa: B023
@@ -97,7 +102,7 @@ def resolve(spec: Spec) -> Problem:
     troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
-    return Problem(spec, model, tuple(supplies), stack)
+    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack))
 
 
 def _attempt(troubles: list[Trouble], make: Any) -> Any:
@@ -141,19 +146,28 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     return found
 
 
+def _stack(name: str) -> Stack:
+    found = load_stack(name)
+    if found.shards_parameters:
+        plannable = [other for other in stack_names() if not load_stack(other).shards_parameters]
+        message = "trains with sharded parameters (FSDP, ZeRO-3), which cannot be planned yet"
+        raise InputError((Trouble("stack", message, value=name, allowed=", ".join(plannable), path=("stack",)),))
+    return found
+
+
 def _chip(name: str, request: ChipRequest, precision: Any) -> Chip:
     path: KeyPath = ("cluster", "chips", name)
     where = dotted(path)
     if request.spec is None and request.file is None:
         try:
-            chip = load_chip(name)
+            chip = load_calibration().chip(load_chip(name))
         except UnknownChipError as error:
             raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
     else:
         fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
         path = path if request.spec is None else (*path, "spec")
         try:
-            chip = complete_chip({**(fields or {}), "name": name})
+            chip = complete_chip({**(fields or {}), "name": name, "architecture": None})  # fitted to no family's runs
         except ValidationError as error:
             raise _invalid(path, error, fields, Chip) from None
     reasons = unusable_reasons(chip, precision)

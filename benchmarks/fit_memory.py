@@ -1,0 +1,115 @@
+"""What devices show beyond what a run needs: memory that the allocator and the libraries hold while there is room.
+
+Fitted to the runs whose memory was read at the device or at the allocator, after the memory model's own count. The
+loss is the relative error, and several times that where the model says too little: running out of memory costs more
+than a plan that leaves some unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from cpsolver.calibration import ALL, Fitted
+from cpsolver.evaluate import stage_memory
+from cpsolver.measured.case import Case
+from cpsolver.measured.run import MeasuredRun
+from cpsolver.stack import load_stack
+from hw_specs.units import gib_to_bytes
+
+Floats = NDArray[np.float64]
+ALLOWED, WEIGHT, WEIGHT_RESERVED = 0.02, 10.0, 2.0
+"""Saying too little by more than this share counts so many times; less for the few readings of allocators, where a
+single run that is far off would decide."""
+GROUPS = {
+    "megatron-deepspeed-bloom": ("megatron-deepspeed-bloom", "megatron-deepspeed-bloom-bf16"),
+    "paddlenlp": ("paddlenlp",),
+    ALL: ("megatron-2023",),
+}
+"""Which stacks' device readings give cached_bytes of which entry; "*" serves all stacks without their own."""
+OWN_SHARE = ("fsdp-torchtitan",)
+"""Stacks whose allocator was read and whose share of activations is fitted on its own."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One run, in bytes: what was measured, what it needs in the same terms, what activations and buffers take."""
+
+    stack: str
+    kind: str
+    measured: float
+    needed: float
+    moving: float
+
+
+def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[Case]) -> dict[str, dict[str, Fitted]]:
+    """Fitted activation_overhead, cached_share and cached_bytes by stack."""
+    readings = [_reading(run, case) for run, case in zip(runs, cases, strict=True) if run.peak_mem_gib]
+    counted = [each for each in readings if each.kind == "allocated"]
+    more = float(_solve(_moving(counted), counted, np.array([0.05]))[0])
+    readings = [_with_more(each, more) for each in readings]
+    device = [each for each in readings if each.kind == "device"]
+    start, names = load_stack("megatron-core"), list(GROUPS)
+    members = np.array([[float(each.stack in GROUPS[name]) for name in names] for each in device])
+    begin = np.array([start.cached_share, *[start.cached_bytes] * len(names)])
+    found = _solve(np.hstack([_moving(device), members]), device, begin)
+    tables: dict[str, dict[str, Fitted]] = {ALL: {"activation_overhead": _fitted(more, 0.0, counted)}}
+    tables[ALL]["cached_share"] = _fitted(found[0], start.cached_share, device)
+    for name, value in zip(names, found[1:], strict=True):
+        own = [each for each in device if each.stack in GROUPS[name]]
+        tables.setdefault(name, {})["cached_bytes"] = _fitted(value, start.cached_bytes, own)
+    for name in OWN_SHARE:
+        own = [each for each in readings if each.stack == name and each.kind == "reserved"]
+        both = np.hstack([_moving(own), np.ones((len(own), 1))])
+        share, held = _solve(both, own, begin[:2], WEIGHT_RESERVED)
+        tables[name] = {
+            "cached_share": _fitted(share, start.cached_share, own),
+            "cached_bytes": _fitted(held, start.cached_bytes, own),
+        }
+    return tables
+
+
+def _fitted(value: float, start: float, readings: Sequence[Reading]) -> Fitted:
+    return Fitted(value=float(value), start=start, error=0.0, rows=len(readings))
+
+
+def _moving(readings: Sequence[Reading]) -> Floats:
+    return np.array([[each.moving] for each in readings])
+
+
+def _with_more(reading: Reading, share: float) -> Reading:
+    more = share * reading.moving
+    return replace(reading, needed=reading.needed + more, moving=reading.moving + more)
+
+
+def _reading(run: MeasuredRun, case: Case) -> Reading:
+    stage = max(stage_memory(case.problem, case.strategy), key=lambda memory: memory.total)
+    needed = {"allocated": stage.allocated, "reserved": stage.allocated + stage.fragments}
+    kind = run.peak_mem_kind or ""
+    return Reading(
+        case.problem.stack.name,
+        kind,
+        gib_to_bytes(run.peak_mem_gib or 0.0),
+        needed.get(kind, stage.total),
+        stage.activations + stage.buffers,
+    )
+
+
+def _solve(design: Floats, readings: Sequence[Reading], start: Floats, weight: float = WEIGHT) -> Floats:
+    measured = np.array([each.measured for each in readings])
+    needed = np.array([each.needed for each in readings])
+    scale = np.maximum(np.abs(start), 1e-3)
+
+    def loss(position: Floats) -> float:
+        error = (needed + design @ (position * scale)) / measured - 1
+        short = np.maximum(0.0, -error - ALLOWED)
+        return float(np.sum(np.abs(error) + weight * short))
+
+    bounds = [(0.0, 20.0)] * len(start)
+    options = {"maxiter": 20000, "xtol": 1e-4, "ftol": 1e-8}
+    answer = minimize(loss, np.ones(len(start)), method="Powell", bounds=bounds, options=options)
+    return np.asarray(answer.x * scale)

@@ -1,0 +1,61 @@
+"""How sure a prediction is: the interval that holds the true step time four times in five.
+
+From the errors on published runs that share the software stack, the chip architecture, the scale (one node or more)
+and the kind of model with the plan; the narrowest such group that is large enough speaks. Where nothing of the kind
+was measured, the errors on sources that the fit had not seen count, and more for every further thing unknown.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+from cpsolver.calibration import Calibration, load_calibration
+from cpsolver.problem import Problem
+from cpsolver.strategy import Strategy
+
+EVERY = "every run"
+UNSEEN = "unseen source"
+_WIDER = 1.5
+"""How much wider for a chip architecture that no run measured, and for a pipeline over several chip types."""
+
+
+def keys_of(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """The groups that a plan belongs to, narrowest first: stack, architecture, kind of model, scale."""
+    chip = problem.supply(strategy.stage_chips[0]).chip
+    pair = f"{problem.stack.name}/{chip.architecture or chip.name}"
+    kind = "dense" if problem.model.moe is None else "experts"
+    scale = "one node" if problem.num_gpus <= problem.node else "nodes"
+    return (f"{pair}/{kind}/{scale}", f"{pair}/{kind}", pair, EVERY)
+
+
+def interval(problem: Problem, strategy: Strategy, seconds: float) -> tuple[float, float]:
+    """The least and the most seconds that a step takes, four times in five."""
+    low, high, _ = spread(problem, strategy)
+    return seconds * exp(low), seconds * exp(high)
+
+
+def spread(problem: Problem, strategy: Strategy, calibration: Calibration | None = None) -> tuple[float, float, str]:
+    """The interval as logarithms of the ratio to the prediction, and the group of runs that it comes from."""
+    calibration = calibration or load_calibration()
+    unknown = _unknowns(problem, strategy, calibration)
+    wider = _WIDER ** len(unknown)
+    if not unknown:
+        for key in keys_of(problem, strategy)[:-1]:
+            if key in calibration.residuals:
+                group = calibration.residuals[key]
+                return group.low, group.high, f"{group.rows} published runs of {key}"
+    group = calibration.residuals[UNSEEN]
+    told = "published runs of publishers left out of the fit"
+    return wider * group.low, wider * group.high, "; half as wide again for ".join((told, *unknown))
+
+
+def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) -> list[str]:
+    """What no published run has of a plan, in words."""
+    names, measured = dict.fromkeys(strategy.stage_chips), _architectures(calibration)
+    found = ["a pipeline over several chip types"] if len(names) > 1 else []
+    new = [name for name in names if problem.supply(name).chip.architecture not in measured]
+    return [*found, f"{' and '.join(new)}, a kind of chip that no run has"] if new else found
+
+
+def _architectures(calibration: Calibration) -> set[str]:
+    return {key.split("/")[1] for key in calibration.residuals if "/" in key}
