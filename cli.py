@@ -12,7 +12,6 @@ import click
 
 if TYPE_CHECKING:
     from cpsolver.errors import InputError
-    from cpsolver.problem import Problem
     from cpsolver.result import Result
 
 EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BUG = 2, 3, 4, 130, 70
@@ -118,20 +117,14 @@ def solve(
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
-    from cpsolver.report.output import check_writable, deliver, deliver_report
+    from cpsolver.report.commands import deliver_result, watched_search
+    from cpsolver.report.output import check_writable
     from cpsolver.report.request import load_problem
 
     problem = load_problem(spec, top=top, time_limit_s=time_limit)
     check_writable(output, spec)
-    result = _search(problem, verbose)
-    if as_json:
-        from cpsolver.report.document import dumps, result_document
-
-        deliver(dumps(result_document(problem, result)), output)
-    else:
-        from cpsolver.report.console import result_report
-
-        deliver_report(result_report(problem, result), output)
+    result = watched_search(problem, verbose)
+    deliver_result(problem, result, as_json, output)
     _exit(result)
 
 
@@ -176,13 +169,14 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     A line is a Python literal; with --json it is JSON. The same search with a report: `apss-cp solve`.
     Exit codes: 0 a plan; 2 bad input; 3 proven that there is no plan; 4 interrupted before the first plan.
     """
+    from cpsolver.report.commands import watched_search
     from cpsolver.report.document import dumps_line
     from cpsolver.report.seed_tool import Flags, plan_dictionary, problem_from_flags
 
     problem = problem_from_flags(Flags(**flags))
     if mode == "analytic":
         Path("cache").mkdir(exist_ok=True)
-    result = _search(problem, verbose=False)
+    result = watched_search(problem, verbose=False)
     for plan in result.plans:
         line = plan_dictionary(problem, plan)
         click.echo(dumps_line(line) if as_json else repr(line))
@@ -218,7 +212,8 @@ def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> Non
     """
     from cpsolver import evaluate as judge
     from cpsolver import rules
-    from cpsolver.report.output import check_writable, deliver, deliver_report
+    from cpsolver.report.commands import deliver_evaluation
+    from cpsolver.report.output import check_writable
     from cpsolver.report.request import load_problem
     from cpsolver.strategy_file import load_strategy
 
@@ -228,18 +223,40 @@ def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> Non
     broken = rules.violations(problem, plan)
     sound = not rules.structure_violations(problem, plan)
     evaluation = judge.evaluate(problem, plan) if sound else None
-    if as_json:
-        from cpsolver.report.document import dumps, evaluation_document
-
-        deliver(dumps(evaluation_document(problem, plan, evaluation, broken)), output)
-    elif evaluation is not None:
-        from cpsolver.report.console import evaluation_report
-
-        deliver_report(evaluation_report(problem, plan, evaluation, broken), output)
+    deliver_evaluation(problem, plan, evaluation, broken, as_json, output)
     if evaluation is None:
         for found in broken:
             _say_error(f"{strategy}: {found}")
     click.get_current_context().exit(EXIT_INFEASIBLE if sound and broken else 0 if sound else EXIT_BAD_INPUT)
+
+
+@main.command(short_help="How far off the predictions are on published, measured runs.")
+@click.argument("cases", required=False)
+@_JSON
+@click.option("--output", "-o", metavar="FILE", help="Write the answer to FILE instead of stdout.")
+@click.option("--scatter", metavar="FILE.html", help="Also draw predicted against measured into FILE.html.")
+@click.option(
+    "--worst", type=click.IntRange(0, 1000), default=5, show_default=True, help="How many of the worst runs to show."
+)
+def validate(cases: str | None, as_json: bool, output: str | None, scatter: str | None, worst: int) -> None:
+    """Predict the runs of CASES (a CSV file, or - for standard input) and compare with what was measured.
+
+    \b
+    Example:
+      apss-cp validate --scatter predicted.html
+
+    Without CASES: the published runs that come with apss-cp. A table of your own has the same columns. Rows that
+    are wrong are told on stderr and left out. Exit codes: 0 some run was predicted; 2 none was, or bad input.
+    """
+    from cpsolver.report.commands import deliver_validation, validate_table
+
+    validation = validate_table(cases, output, scatter)
+    deliver_validation(validation, as_json, output, scatter, worst)
+    for trouble in validation.troubles:
+        _say_error(str(trouble))
+    if not validation.scored:
+        _say_error("none of the runs could be predicted")
+    click.get_current_context().exit(0 if validation.scored else EXIT_BAD_INPUT)
 
 
 @main.command(short_help="The models of the catalogue, or one of them in detail.")
@@ -252,13 +269,9 @@ def models(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp models llama2-70b
     """
-    from cpsolver.report import catalogue
-    from cpsolver.report.output import deliver, deliver_report
+    from cpsolver.report.commands import show_models
 
-    if as_json:
-        deliver(catalogue.models_json(name), None)
-    else:
-        deliver_report(catalogue.models_report(name), None)
+    show_models(name, as_json)
 
 
 @main.command(short_help="The chips of the catalogue, or one of them in detail.")
@@ -271,13 +284,24 @@ def chips(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp chips h800
     """
-    from cpsolver.report import catalogue
-    from cpsolver.report.output import deliver, deliver_report
+    from cpsolver.report.commands import show_chips
 
-    if as_json:
-        deliver(catalogue.chips_json(name), None)
-    else:
-        deliver_report(catalogue.chips_report(name), None)
+    show_chips(name, as_json)
+
+
+@main.command(short_help="The software stacks that a spec can name, or one in detail.")
+@click.argument("name", required=False)
+@_JSON
+def stacks(name: str | None, as_json: bool) -> None:
+    """List the software-stack profiles, or show the one called NAME: every constant, how sure it is, its source.
+
+    \b
+    Example:
+      apss-cp stacks megatron-core
+    """
+    from cpsolver.report.commands import show_stacks
+
+    show_stacks(name, as_json)
 
 
 @main.command(short_help="Write a commented spec to start from.")
@@ -290,20 +314,14 @@ def init(path: str, force: bool) -> None:
     Example:
       apss-cp init my-run.yaml
     """
-    from cpsolver.report.output import file_error
+    from cpsolver.report.commands import write_starter
     from cpsolver.starter import starter_spec
 
     text = starter_spec()
     if path == "-":
         click.echo(text, nl=False)
         return
-    try:
-        with open(path, "w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise file_error(path, "is there already: give another path, or --force to replace it") from None
-    except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    write_starter(path, text, force)
     click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
 
 
@@ -320,22 +338,6 @@ def schema() -> None:
     from cpsolver.spec import spec_json_schema
 
     click.echo(json.dumps(spec_json_schema(), indent=2))
-
-
-def _search(problem: Problem, verbose: bool) -> Result:
-    """The search with its progress on stderr; an infeasible result has its reasons."""
-    from dataclasses import replace
-
-    from cpsolver import search as engine
-    from cpsolver.report.progress import Watcher
-
-    with Watcher(verbose) as watcher:
-        result = engine.search(problem, watcher)
-    if result.status == "infeasible" and not result.reasons:
-        from cpsolver.explain import explain_infeasible
-
-        return replace(result, reasons=explain_infeasible(problem, result))
-    return result
 
 
 def _exit(result: Result) -> None:

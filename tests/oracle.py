@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import islice, permutations, product
 
 from cpsolver.decisions import pinned_for
 from cpsolver.evaluate import evaluate
@@ -58,3 +58,8 @@ def brute_force(problem: Problem) -> dict[tuple[object, ...], float]:
     for s in (s for s in strategies(problem) if legal(problem, s)):
         best[s.key()] = min(evaluate(problem, s).step_time_s, best.get(s.key(), float("inf")))
     return best
+
+
+def small_enough(problem: Problem, most: int) -> bool:
+    """Whether brute force has at most that many strategies to judge."""
+    return sum(1 for _ in islice(strategies(problem), most + 1)) <= most

@@ -5,24 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from itertools import islice
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 import pytest
+from steady import HOST as HOST
+from steady import STEADY as STEADY
 
 from cpsolver import coefficients, evaluate
 from cpsolver.cost import memory
-from cpsolver.cost.shard import Candidates, Floats
+from cpsolver.cost.shard import SHARDED, Candidates, Floats
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
 from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem, Supply, resolve
 from cpsolver.spec import parse_spec
+from cpsolver.stack import Constant, Constants
 from cpsolver.strategy import RecomputeKind, StageGroup, Strategy
+from hw_specs import Chip
+from models_zoo import Architecture
 
 FRAMEWORK_GB = 3.2
-"""A little more than what the stack's profile takes of every device."""
+"""A little more than what the stack takes of every device."""
+IDEAL_STACK: dict[str, float] = {
+    **STEADY,
+    **dict.fromkeys((*HOST, "gradient_sum_bytes", "straggling"), 0.0),
+    **{name: 0.0 for name in STEADY if "_overlap" in name},
+    **dict.fromkeys(("attention_speed", "grouped_gemm_speed", "score_traffic", "elementwise_traffic"), 1.0),
+}
+"""Nothing is hidden, lost or done by the host."""
+IDEAL: dict[str, float] = {
+    **dict.fromkeys(("gemm_bf16", "gemm_fp8", "memory", "network"), 1.0),
+    **dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), 1.0),
+    **dict.fromkeys(("attention_forward", "attention_backward"), 0.5),
+    "collective_half_payload_mib": 1e-9,
+    "collective_latency_us": 1e-9,
+    "network_latency_us": 1e-9,
+    "kernel_latency_us": 1e-9,
+}
+"""Every efficiency 1 (attention 1/2), nothing costs latency: the formulas are left."""
 
 
 def model_spec(**changes: Any) -> dict[str, Any]:
@@ -66,8 +87,34 @@ def spec_of(
 
 
 def problem_of(*args: Any, **given: Any) -> Problem:
-    """`spec_of`, resolved."""
-    return resolve(parse_spec(spec_of(*args, **given)))
+    """`spec_of`, resolved, with the constants of STEADY."""
+    return with_stack(resolve(parse_spec(spec_of(*args, **given))), **STEADY)
+
+
+def with_stack(problem: Problem, **values: float) -> Problem:
+    """The problem with those constants of its software stack replaced."""
+    assert set(values) <= set(Constants.model_fields)
+    new = {name: Constant(value=value, source="a test", confidence="assumed") for name, value in values.items()}
+    constants = problem.stack.constants.model_copy(update=new)
+    return replace(problem, stack=problem.stack.model_copy(update={"constants": constants}))
+
+
+def ideal(
+    efficiency: Mapping[str, float] | None = None,
+    model: Mapping[str, Any] | Architecture | None = None,
+    stack: Mapping[str, float] | None = None,
+    **given: Any,
+) -> tuple[Problem, Chip]:
+    """A problem with one chip of 100 TFLOP/s (200 in fp8), 1 TB/s memory, 100 GB/s inside nodes of 4 and 100 Gb/s
+    outside; the efficiencies of IDEAL and the constants of IDEAL_STACK but for those given."""
+    more = {name: given.pop(name) for name in ("compute_units", "scale_up") if name in given}
+    spec = chip_spec(efficiency={**IDEAL, **(efficiency or {})}, **more)
+    spec["peak_tflops"]["fp8"] = 200
+    plain = model_spec() if isinstance(model, Architecture) else model
+    problem = with_stack(problem_of({"x": spec}, plain, **given), **{**IDEAL_STACK, **(stack or {})})
+    if isinstance(model, Architecture):
+        problem = replace(problem, model=model)  # one that the search may not support
+    return problem, problem.supplies[0].chip
 
 
 def strategy_of(
@@ -79,15 +126,16 @@ def strategy_of(
     flags: str = "fz",
     recompute: RecomputeKind = "none",
     amount: int = 0,
+    **more: Any,
 ) -> Strategy:
-    """A strategy from text: groups "a:3,2 b:1" (layers by stage), flags s(equence), z(ero), f(lash)."""
+    """A strategy from text: groups "a:3,2 b:1" (layers by stage), flags s(equence), z(ero), f(lash); `more`: cp, ..."""
     parsed = []
     for text in groups.split():
         chip, counts = text.split(":")
         layers = tuple(map(int, counts.split(",")))
         parsed.append(StageGroup(chip, layers, recompute, (amount,) * len(layers)))
     pp = sum(group.num_stages for group in parsed)
-    return Strategy(tp, pp, dp, mbs, vpp, "s" in flags, "z" in flags, "f" in flags, tuple(parsed))
+    return Strategy(tp, pp, dp, mbs, vpp, "s" in flags, "z" in flags, "f" in flags, tuple(parsed), **more)
 
 
 def _some(rng: np.random.Generator, values: tuple[Any, ...]) -> list[Any]:
@@ -214,6 +262,7 @@ def _bent_time(seed: int) -> Maker:
             for f in fields(TimeTable)
             if f.name not in ("layer_tp", "end_tp")  # these only name a part of the others
         }
+        bent["recompute"] = np.minimum(bent["recompute"], 0.9 * bent["layer"])  # a layer takes longer than its forward
         return replace(made, **bent)
 
     return table
@@ -233,7 +282,7 @@ def _bent_memory(seed: int) -> Maker:
 def _bent_parts(seed: int, make: Maker) -> Maker:
     def parts(problem: Problem, rows: Candidates) -> memory.StageParameters:
         made = make(problem, rows)
-        names = ("layer", "first", "last")
+        names = [field.name for field in fields(made)]
         return replace(made, **{name: getattr(made, name) * _factor(rows, seed, name, 1.5) for name in names})
 
     return parts
@@ -245,8 +294,9 @@ def all_orders(problem: Problem, stage_devices: int, pp: int) -> list[tuple[tupl
     return [(tuple(mix.tolist()), order) for mix in found for order in arrangements(problem, mix)]
 
 
-def small_enough(problem: Problem, most: int) -> bool:
-    """Whether brute force has at most that many strategies to judge."""
-    from oracle import strategies
-
-    return sum(1 for _ in islice(strategies(problem), most + 1)) <= most
+def plan_key(problem: Problem, rows: Candidates, row: int, order: np.ndarray) -> tuple[object, ...]:
+    """`Strategy.key` of the plan of a row with those chips by stage."""
+    names = {field.name for field in fields(Strategy)} & {field.name for field in fields(Candidates)}
+    chosen: dict[str, Any] = {name: getattr(rows, name)[row].item() for name in names}
+    chosen["sharded"] = SHARDED[chosen["sharded"] - 1]
+    return Strategy(**chosen, groups=tuple(StageGroup(problem.chip_names[chip], (1,)) for chip in order)).key()

@@ -16,11 +16,13 @@ LAYERS = (
     "errors strategy schedule starter",
     "yaml_file decisions",
     "spec stack",
+    "calibration",
     "problem",
     "cost",
-    "evaluate space strategy_file",
+    "evaluate space strategy_file uncertainty",
     "plans timeline",
     "rules",
+    "measured",
     "coefficients",
     "bounds result",
     "compile",
@@ -31,6 +33,8 @@ LAYERS = (
 )
 """From the bottom up: a module imports only what stands in lines before its own, or in its own package."""
 LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}
+COST = ("shard", "device", "products", "compute", "comm", "memory", "tables")
+"""The same for the modules of cost."""
 CATALOGUES = ("hw_specs", "models_zoo")
 PRODUCT = ("cpsolver", *CATALOGUES, "cli")
 
@@ -85,6 +89,12 @@ def test_imports_point_down(module: str) -> None:
         if name in sources() and part(name) != part(module) and LEVEL[part(name)] >= LEVEL.get(part(module), 99)
     ]
     assert not wrong
+
+
+def test_cost_modules_import_only_those_before_them() -> None:
+    names = [f"cpsolver.cost.{name}" for name in COST]
+    assert {name for name in sources() if name.startswith("cpsolver.cost.")} == set(names)
+    assert not any(imports(name) & set(names[place:]) for place, name in enumerate(names))
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle import brute_force
-from problems import all_orders, chip_spec, problem_of, quick_tables, random_problem, small_enough
+from oracle import brute_force, small_enough
+from problems import all_orders, chip_spec, plan_key, problem_of, quick_tables, random_problem
 
 from cpsolver import coefficients
 from cpsolver.bounds import mix_bound, plan_bound, quick_bound
@@ -21,8 +21,6 @@ from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.plans import next_shares
 from cpsolver.problem import Problem, Supply
 from cpsolver.space import enumerate_rows, most_stages
-
-KEYS = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
 
 
 class Ladder:
@@ -51,10 +49,7 @@ class Ladder:
         return all_orders(self.problem, int(rows.stage_devices[row]), int(rows.pp[row]))
 
     def key(self, row: int, chips: np.ndarray) -> tuple[object, ...]:
-        return (
-            *(getattr(self.table.rows, n)[row].item() for n in KEYS),
-            tuple(self.problem.chip_names[c] for c in chips),
-        )
+        return plan_key(self.problem, self.table.rows, row, chips)
 
 
 def assert_below(bounds: list[float], true: float, what: object) -> None:

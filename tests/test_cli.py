@@ -11,6 +11,7 @@ import pytest
 from command import in_tmp, run, write  # noqa: F401
 
 import cli
+from cpsolver.evaluate import PARTS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -95,7 +96,15 @@ def test_solve_json_is_one_consistent_document():
         assert plan["throughput_tokens_per_s_per_gpu"] * 16 == pytest.approx(plan["throughput_tokens_per_s"])
         assert 0 < plan["mfu"] < 1
         assert plan["memory_gib"].keys() == plan["capacity_gib"].keys()
+        assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
+        assert "published runs" in plan["interval_basis"]
+        assert set(plan["breakdown_s"]) == set(PARTS)
         for stage in plan["stages"]:
+            times = dict(stage["microbatch_s"])
+            assert times.pop("total") == pytest.approx(sum(times.values()))
+            assert {"fragments"} < set(stage["memory_gib"])
+            assert "sharding" in times
+            assert stage["device_memory_gib"] > stage["memory_gib"]["total"]
             parts = dict(stage["memory_gib"])
             total = parts.pop("total")
             assert sum(parts.values()) == pytest.approx(total)
@@ -115,7 +124,7 @@ def test_a_solved_plan_can_be_evaluated_with_the_same_numbers():
         assert result.exit_code == 0
         assert (document["status"], document["legal"], document["violations"]) == ("evaluated", True, [])
         for name, value in document["plans"][0].items():
-            assert name == "rank" or value == plan[name]
+            assert name in ("rank", "tie_with_best") or value == plan[name]
 
 
 def test_top_and_time_limit_replace_the_specs():

@@ -6,24 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import chip_spec, model_spec, problem_of, strategy_of
+from problems import ideal, model_spec, problem_of, strategy_of
 
 from cpsolver.cost import comm, compute, memory
+from cpsolver.cost.device import Device
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
 from cpsolver.cost.tables import crosses_domain, memory_table, time_table
-from cpsolver.problem import Problem
-from hw_specs import Chip
 from models_zoo.params import total_parameters
 
-IDEAL: dict[str, float] = {
-    **dict.fromkeys(("gemm_bf16", "memory", "network", "all_reduce", "all_gather", "reduce_scatter"), 1.0),
-    **dict.fromkeys(("attention_forward", "attention_backward"), 0.5),
-    "collective_half_payload_mib": 1e-9,
-    "collective_latency_us": 1e-9,
-    "network_latency_us": 1e-9,
-    "kernel_latency_us": 1e-9,
-}
-"""Every efficiency 1 (attention 1/2), nothing costs latency: the formulas are left."""
 GPT3_LAYER = {
     "layers": 2,
     "hidden": 12288,
@@ -35,14 +25,6 @@ GPT3_LAYER = {
     "position": "learned",
     "max_positions": 2048,
 }
-
-
-def ideal(efficiency: dict[str, float] | None = None, model: Any = None, **given: Any) -> tuple[Problem, Chip]:
-    """A problem with one chip of 100 TFLOP/s, 1 TB/s memory, 100 GB/s inside nodes of 4 and 100 Gb/s outside."""
-    more = {name: given.pop(name) for name in ("compute_units", "scale_up") if name in given}
-    chip = chip_spec(efficiency={**IDEAL, **(efficiency or {})}, **more)
-    problem = problem_of({"x": chip}, model, **given)
-    return problem, problem.supplies[0].chip
 
 
 def ints(*values: int) -> np.ndarray:
@@ -59,18 +41,18 @@ def row(text: str = "x:2,2", batch: int = 8, **degrees: Any) -> Candidates:
 
 def test_gemm_takes_tiles_depth_and_roofline() -> None:
     problem, chip = ideal()
-    device = compute.Device(problem, chip)
+    device = Device(problem, chip)
     whole = 2 * 1408 * 2560 * 12800 / 1e14 * 12928 / 12800  # 11 x 10 tiles; the loop over k is 1 % overhead
     assert device.gemm(floats(1408), floats(2560), floats(12800)) == pytest.approx(whole)
     assert device.gemm(floats(1344), floats(2560), floats(12800)) == pytest.approx(whole)
-    slow = compute.Device(*ideal({"memory": 0.1}))
+    slow = Device(*ideal({"memory": 0.1}))
     traffic = 2 * (1280 * 128 + 128 * 2560 + 1280 * 2560)
     assert slow.gemm(floats(1280), floats(2560), floats(128)) == pytest.approx(traffic / 1e11)
 
 
 def test_gemm_pays_for_idle_units_and_for_the_launch() -> None:
     problem, chip = ideal({"kernel_latency_us": 5.0}, compute_units=4)
-    device = compute.Device(problem, chip)
+    device = Device(problem, chip)
     full = 2 * 512 * 256 * 12800 / 1e14 * 12928 / 12800
     assert device.gemm(floats(512), floats(256), floats(12800)) == pytest.approx(full + 5e-6)
     # On 4 units 5 x 1 tiles of 128 x 256 take two rounds, 3 x 2 of 256 x 128 too, 5 x 2 of half the size three.
@@ -84,7 +66,7 @@ def test_flash_attention_counts_the_causal_half() -> None:
     seconds = compute.layer_seconds(problem, chip, shard)
     flops = 4 * 2048 * 1024 * 128 * 8  # two products of T x s x d for 8 heads
     assert seconds.core == pytest.approx([flops / 2 / 0.5e14, flops / 4 / 0.5e14])
-    device = compute.Device(problem, chip)
+    device = Device(problem, chip)
     tokens = floats(2048, 2048)
     backward = compute._attention(problem, device, shard, tokens)[1]
     assert backward == pytest.approx(2.5 * seconds.core)
@@ -94,29 +76,21 @@ def test_unfused_attention_computes_both_halves_and_moves_the_scores() -> None:
     problem, chip = ideal(sequence=1024)
     plain = compute.layer_seconds(problem, chip, Shard.of(1, 1, False, False)).core[0]
     products = 4 * 1024 * 1024 * 128 * 8 / 1e14
-    moved = 2 * 8 * 1024 * 1024 * 4 / 1e12
+    moved = 2 * 8 * 1024 * 1024 * 2 / 1e12  # by softmax, beside the products
     assert plain > products + moved
     dropout = ideal(sequence=1024, training={"dropout": True})
     more = compute.layer_seconds(*dropout, Shard.of(1, 1, False, False)).core[0] - plain
     assert more == pytest.approx(2 * 8 * 1024 * 1024 * 2 / 1e12, rel=1e-6)
 
 
-def test_layer_products_are_the_layers_weights() -> None:
-    problem, _ = ideal(model=model_spec(kv_heads=2))
-    for tp in (1, 2):
-        products = compute._layer_products(problem, Shard.of(tp, 1, False, True))
-        h, f, kv = 1024, 2816, 2 * 128
-        assert sum(float(n[0] * k[0]) for n, k in products) == (2 * h * h + 2 * h * kv + 3 * h * f) / tp
-
-
 def test_unfused_kernels_cost_their_factor() -> None:
     fused, plain = (ideal(training={"fused_kernels": fused}) for fused in (True, False))
-    shard = Shard.of(1, 1, False, True)
-    seconds = [compute._elementwise(p, compute.Device(p, c), shard, floats(1024))[0] for p, c in (fused, plain)]
+    before, after = (compute.layer_seconds(*each, Shard.of(1, 1, False, True)) for each in (fused, plain))
     h, f = 1024, 2816
     elements = (2 * 2 * h + 2 * 3 * h + 2 * (8 + 8) * 128 + 3 * f) * 1024
-    assert seconds[0] == pytest.approx(2 * elements / 1e12)
-    assert seconds[1] == pytest.approx(seconds[0] * fused[0].stack.unfused_traffic_factor)
+    more = (fused[0].stack.unfused_traffic_factor - 1) * 2 * elements / 1e12
+    assert after.forward - before.forward == pytest.approx(more)
+    assert after.backward - before.backward == pytest.approx(2 * more)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])
@@ -159,8 +133,9 @@ def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
 
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:
     problem, _ = ideal()
-    assert sum(memory.state_bytes_per_parameter(problem, row(dp=4, flags="f"))) == 18
-    assert sum(memory.state_bytes_per_parameter(problem, row(dp=4, flags="fz"))) == 6 + 12 / 4
+    whole, shared = row(dp=4, flags="f"), row(dp=4, flags="fz")
+    assert memory.state_bytes(problem, whole, whole.shards).each == 18
+    assert memory.state_bytes(problem, shared, shared.shards).each == 6 + 12 / 4
 
 
 def test_vocabulary_is_padded_to_128_times_tp() -> None:
@@ -234,18 +209,20 @@ def test_hops_inside_a_node_and_between_nodes() -> None:
 
 def test_gradients_and_weights_over_data_parallel_ranks() -> None:
     problem, chip = ideal(gpus=32, node=4)
-    reduce, gather = comm.gradient_seconds(
-        problem, chip, floats(1e9, 1e9), ints(4, 4), ints(8, 8), np.array([False, True])
-    )
-    assert reduce == pytest.approx([2 * 7 / 8 * 4 / 12.5, 7 / 8 * 4 / 12.5])
-    assert gather == pytest.approx([0, 7 / 8 * 2 / 12.5])
+    for flags, reduced, gathered in (("f", 2 * 7 / 8 * 4, 0.0), ("fz", 7 / 8 * 4, 7 / 8 * 2)):
+        rows = row("x:4", tp=4, dp=8, flags=flags)
+        reduce, gather = comm.gradient_seconds(problem, chip, floats(1e9), rows, rows.replicas, rows.tp)
+        assert reduce == pytest.approx(reduced / 12.5)
+        assert gather == pytest.approx(gathered / 12.5)
 
 
 def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None:
     problem, chip = ideal()
-    forward = comm.layer_comm(problem, chip, Shard.of([1, 4, 4], 1, [False, False, True], True)).forward
+    inside = comm.layer_comm(problem, chip, Shard.of([1, 4, 4], 1, [False, False, True], True), floats(0, 0, 0))
     payload = 2 * 1024 * 1024
-    assert forward == pytest.approx([0, *[2 * 2 * 3 / 4 * payload / 100e9] * 2])
+    seconds = [0, *[2 * 2 * 3 / 4 * payload / 100e9] * 2]
+    assert inside.forward == pytest.approx(seconds)
+    assert inside.backward == pytest.approx(seconds)
 
 
 def test_optimizer_moves_its_bytes() -> None:
@@ -273,3 +250,26 @@ def test_embedding_is_on_the_first_stage_and_logits_on_the_last() -> None:
     ends = compute.end_seconds(problem, chip, Shard.of(1, 1, False, True))
     assert ends.embedding == pytest.approx(4 * 2 * 1024 * 1024 / 1e12)
     assert ends.head > 6 * 1024 * 1024 * 12800 / 1e14
+
+
+def test_fp8_keeps_copies_of_the_weights() -> None:
+    rows = row("x:4", dp=4)
+    bf16, fp8 = (ideal(stack={"fp8_weight_bytes": 2}, training={"precision": p})[0] for p in ("bf16", "fp8"))
+    assert memory.state_bytes(fp8, rows, rows.shards).weight == 2 + 2
+    assert memory.state_bytes(bf16, rows, rows.shards).weight == 2
+
+
+def test_receive_buffers_of_all_microbatches_may_be_there_in_advance() -> None:
+    """Both directions of 8 microbatches; a lone stage receives nothing."""
+    lean, ample = (ideal(stack={"pipeline_buffers": count})[0] for count in (0, 1))
+    for text, dp, bytes_of in (("x:2,2", 1, 2 * 8 * 2 * 1024 * 1024), ("x:4", 1, 0)):
+        rows = row(text, dp=dp)
+        assert memory_table(ample, rows).buffer - memory_table(lean, rows).buffer == bytes_of
+
+
+def test_backward_of_a_layer_holds_gradients_of_its_widest_activations_and_of_its_weights() -> None:
+    problem, _ = ideal()
+    h, f, tokens = 1024, 2816, 1024
+    flash, plain = (memory.layer_bytes(problem, Shard.of(1, 1, False, flag)).buffer for flag in (True, False))
+    assert flash == 2 * (2 * 2 * f * tokens + 2 * h * tokens) + 2 * 3 * h * f
+    assert plain - flash == 3 * 2 * 8 * 1024 * 1024  # three gradients of every head's scores

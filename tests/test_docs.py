@@ -66,5 +66,13 @@ def test_the_architecture_page_names_every_module() -> None:
             assert path.name in ARCHITECTURE, path
 
 
+def test_the_readme_has_a_place_for_the_measured_accuracy_and_says_where_the_rest_is() -> None:
+    start, end = README.index("<!-- accuracy -->"), README.index("<!-- /accuracy -->")
+    assert start < end
+    assert README.index("## How sure") < start < README.index("## How fast")
+    for place in ("`apss-cp validate`", "`apss-cp stacks`", "docs/accuracy.md"):
+        assert place in README[README.index("## How sure") : start]
+
+
 def test_every_rule_says_what_it_asks_for() -> None:
     assert all((rule.__doc__ or "").strip() for rule in RULES.values())

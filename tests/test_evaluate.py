@@ -6,15 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import chip_spec, model_spec, problem_of, strategy_of
+from problems import HOST, chip_spec, ideal, model_spec, problem_of, spec_of, strategy_of
 
 from cpsolver.cost.compute import end_seconds
 from cpsolver.cost.shard import Shard
-from cpsolver.evaluate import PARTS, evaluate
-from cpsolver.problem import Problem
+from cpsolver.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.problem import Problem, resolve
 from cpsolver.rules import violations
 from cpsolver.schedule import closed_form_s, lower_bound_s
+from cpsolver.spec import parse_spec
 from cpsolver.strategy import StageGroup, Strategy
+from models_zoo import Architecture
 
 TWO = {"x": chip_spec(), "y": chip_spec(tflops=50, out=50)}
 
@@ -98,7 +100,7 @@ def test_memory_by_chip_is_the_fullest_stage_of_each() -> None:
 
 def test_the_published_plan_of_the_seed_tool() -> None:
     """llama2-70b on 32 a800 and 224 h800: it states 17.622 s, and 25.0 and 72.9 GiB (another simulator's word)."""
-    published = problem_of({"a800": 32, "h800": 224}, "llama2-70b", 256, 8, 1024, 4096)
+    published = resolve(parse_spec(spec_of({"a800": 32, "h800": 224}, "llama2-70b", 256, 8, 1024, 4096)))
     groups = (StageGroup("a800", (3,)), StageGroup("h800", (11,) * 7, "block", (3,) * 7))
     plan = Strategy(2, 8, 16, 1, 1, True, True, True, groups)
     assert not violations(published, plan)
@@ -107,3 +109,84 @@ def test_the_published_plan_of_the_seed_tool() -> None:
     assert found.tokens_per_s == pytest.approx(238_013, rel=0.15)
     gib = {chip: count / 2**30 for chip, count in found.memory_bytes_by_chip.items()}
     assert gib == {"a800": pytest.approx(25.0, rel=0.2), "h800": pytest.approx(72.9, rel=0.2)}
+
+
+THIRDS: dict[str, Any] = {"recompute": "uniform", "amount": 1}
+"""With layers that wait for the host, repeated in full, backward takes twice the forward: F = B = W."""
+
+
+@pytest.mark.parametrize(("schedule", "left"), [("1f1b", 1.0), ("zb1p", 1 / 3), ("zb2p", 0.0)])
+def test_zero_bubble_fills_the_bubble_with_weight_gradients(schedule: str, left: float) -> None:
+    """F = B = W: zb1p leaves F + B - W of F + B + W, zb2p F + B - 2 W."""
+    problem, _ = ideal(batch=32, stack={"host_layer_us": 1e6})
+    plain, filled = (
+        evaluate(problem, strategy_of("x:2,2", dp=2, schedule=name, **THIRDS)) for name in ("1f1b", schedule)
+    )
+    stage = plain.stages[0]
+    assert stage.backward_s == pytest.approx(2 * stage.forward_s)
+    assert filled.breakdown_s["bubble"] == pytest.approx(left * plain.breakdown_s["bubble"])
+    assert filled.breakdown_s["compute"] == plain.breakdown_s["compute"]
+
+
+def test_a_bubble_is_never_less_than_nothing() -> None:
+    """Full recomputation makes backward three times the forward: zb2p could fill more than there is."""
+    problem, _ = ideal(batch=32)
+    plan = strategy_of("x:2,2", dp=2, schedule="zb2p", **THIRDS)
+    assert evaluate(problem, plan).breakdown_s["bubble"] == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "held"), [("1f1b", [4, 3, 2, 1]), ("zb1p", [5, 4, 3, 2]), ("zb2p", [10, 8, 6, 4])]
+)
+def test_zero_bubble_holds_what_it_puts_off(schedule: str, held: list[int]) -> None:
+    """zb2p has twice the microbatches of 1F1B under way, and either keeps one more for each time round."""
+    problem, _ = ideal(batch=32)
+    stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule=schedule))
+    one = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1))[3].activations
+    assert [stage.activations for stage in stages] == pytest.approx([count * one for count in held])
+
+
+def test_no_schedule_holds_more_microbatches_than_there_are() -> None:
+    problem, _ = ideal(batch=5)
+    stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule="zb2p"))
+    assert stages[0].activations == pytest.approx(5 / 4 * stages[3].activations)
+
+
+def test_the_host_works_for_every_chunk_of_a_microbatch_and_once_a_step() -> None:
+    stack = {"microbatch_overhead_us": 500, "step_overhead_ms": 10}
+    free, busy = (evaluate(ideal(stack=given)[0], strategy_of("x:2,2", dp=2, vpp=2)).stages[0] for given in ({}, stack))
+    assert busy.compute_s - free.compute_s == pytest.approx(2 * 500e-6)
+    assert busy.optimizer_s - free.optimizer_s == pytest.approx(10e-3)
+
+
+EXPERTS = Architecture.model_validate(
+    {"name": "experts", **model_spec(), "moe": {"experts": 8, "top_k": 2, "expert_ffn": 512, "first_dense": 1}}
+)
+DEEP = {"sharded": "parameters", "flags": "fz"}
+PARALLEL: dict[str, dict[str, Any]] = {
+    "context": {"cp": 2, "dp": 2},
+    "experts": {"ep": 4, "dp": 4},
+    "parameters": {"dp": 4, **DEEP},
+    "parameters in groups": {"dp": 4, "sharding_group": 2, **DEEP},
+    "context and experts": {"cp": 2, "ep": 4, "dp": 2, **DEEP},
+    "repeated": {"cp": 2, "ep": 2, "dp": 2, "recompute": "block", "amount": 1, **DEEP},
+    "zero bubble": {"text": "x:2,2", "dp": 2, "cp": 1, "ep": 2, "schedule": "zb1p"},
+    "interleaved": {"text": "x:2,2", "dp": 2, "ep": 2, "vpp": 2, "sharded": "gradients"},
+    "tensor and context": {"tp": 2, "cp": 2, "dp": 1, "ep": 2, "flags": "fsz", "sharded": "parameters"},
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_breakdown_sums_to_the_step(name: str) -> None:
+    given = dict(PARALLEL[name])
+    problem, _ = ideal(model=EXPERTS, stack={**HOST, "context_overlap": 0.5, "sharding_overlap": 0.5})
+    plan = strategy_of(given.pop("text", "x:4"), **given)
+    found = evaluate(problem, plan)
+    assert tuple(found.breakdown_s) == PARTS
+    assert all(seconds >= 0 for seconds in found.breakdown_s.values())
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
+    m = plan.microbatches(problem.batch)
+    slowest = max(stage.microbatch_s for stage in found.stages)
+    after = max(stage.after_s for stage in found.stages)
+    assert found.step_time_s == pytest.approx(m * slowest + found.breakdown_s["bubble"] + after)
+    assert 0 < found.mfu < 1

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from oracle import brute_force
+from oracle import brute_force, small_enough
 from problems import (
     all_orders,
     chip_spec,
@@ -15,7 +15,6 @@ from problems import (
     problem_of,
     quick_tables,
     random_problem,
-    small_enough,
     strategy_of,
 )
 

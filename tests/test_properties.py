@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import problem_of, random_problem
+from problems import HOST, problem_of, random_problem, with_stack
 
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem, resolve
@@ -29,7 +30,7 @@ def changed(problem: Problem, *changes: Change) -> Problem:
     data = copy.deepcopy(problem.spec.model_dump(mode="json"))
     for change in changes:
         change(data)
-    return resolve(parse_spec(data))
+    return replace(resolve(parse_spec(data)), stack=problem.stack)
 
 
 def values(problem: Problem) -> list[float]:
@@ -112,7 +113,7 @@ def test_pinning_what_was_found_finds_it_again(seed: int) -> None:
 
 
 def halved_rates(data: dict[str, Any]) -> None:
-    """Everything takes twice as long: half of each rate, twice each latency."""
+    """Everything that a chip does takes twice as long: half of each rate, twice each latency."""
     for name, chip in data["cluster"]["chips"].items():
         fields = chip["spec"]
         known = complete_chip({**fields, "name": name})
@@ -127,7 +128,8 @@ def halved_rates(data: dict[str, Any]) -> None:
 @given(seed=SEEDS)
 def test_when_all_takes_twice_as_long_so_does_the_step(seed: int) -> None:
     problem = random_problem(seed)
-    slow = changed(problem, halved_rates)
+    host = {name: 2 * seconds for name, seconds in HOST.items()}
+    slow = with_stack(changed(problem, halved_rates), **host)
     assert values(slow) == pytest.approx([2 * seconds for seconds in values(problem)], rel=1e-9)
 
 

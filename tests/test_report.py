@@ -1,11 +1,13 @@
 import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem, resolve
@@ -13,9 +15,10 @@ from cpsolver.report.breakdown import MemoryByStage, stage_times
 from cpsolver.report.catalogue import chips_report, models_report
 from cpsolver.report.console import evaluation_report, result_report
 from cpsolver.report.document import dumps, result_document
+from cpsolver.report.interval import interval_of
 from cpsolver.report.plan_trace import MOST_EVENTS, write_traces
 from cpsolver.report.progress import Watcher, describe
-from cpsolver.report.text import assumptions, bar, elapsed, percent, runs, seconds
+from cpsolver.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
 from cpsolver.result import Result
 from cpsolver.rules import Violation, violations
 from cpsolver.search import Progress, search
@@ -66,17 +69,86 @@ def test_every_section_is_there_and_no_line_too_wide(problem, result, width):
 def test_nothing_is_cut_short_at_80_columns(problem, result):
     text = render(result_report(problem, result))
     assert "…" not in text
-    for word in ("weights", "grads", "optim", "activ", "buffers", "frame", "total", "usable", "full"):
-        assert word in text
+    for word in ("param", "grads", "optim", "activ", "buff", "frag", "frame", "total", "usable", "full"):
+        assert f" {word} " in text.replace("\n", " ")
+
+
+def test_the_step_time_comes_with_its_interval(problem, result):
+    text = render(result_report(problem, result))
+    best = result.plans[0]
+    interval = interval_of(problem, best.strategy, best.evaluation.step_time_s)
+    low, high = (about(each, best.evaluation.step_time_s) for each in (interval.low_s, interval.high_s))
+    assert f"per step (80 % interval {low} to {high} s)" in " ".join(text.split())
+    (row,) = (line for line in text.splitlines()[:20] if line.startswith("   80 % interval"))
+    assert f"{low}–{high}" in row
+    assert f"80 % interval {low} to {high} s" in " ".join(
+        render(evaluation_report(problem, best.strategy, best.evaluation, [])).split()
+    )
+
+
+def test_plans_that_cannot_be_told_apart_are_called_a_tie(problem, result):
+    first, second, *_ = result.plans
+    far = replace(second, rank=3, evaluation=replace(second.evaluation, step_time_s=1e3 * first.evaluation.step_time_s))
+    together = render(result_report(problem, Result("optimal", (first, second, far), result.proof)))
+    assert "Plans 1 and 2 are a tie within what is known" in " ".join(together.split())
+    alone = render(result_report(problem, Result("optimal", (first, replace(far, rank=2)), result.proof)))
+    assert " tie " not in alone
+    assert " tie " not in render(result_report(problem, Result("optimal", (first,), result.proof)))
+
+
+def sharded() -> tuple[Problem, Strategy]:
+    problem = problem_of(model="llama2-7b", cluster={"num_gpus": 16, "chips": "a800"})
+    groups = (StageGroup("a800", (32,), "none", (0,)),)
+    return problem, Strategy(1, 1, 16, 1, 1, False, True, True, groups, sharded="parameters")
+
+
+def times(text: str) -> list[float]:
+    lines = text[text.index("Where the time goes") : text.index("Where the memory goes")].splitlines()[1:]
+    return [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
+
+
+def test_gathers_of_sharded_weights_are_a_part_of_the_step(problem, result):
+    *parts, step = times(text := render(evaluation_report(*(plan := sharded()), evaluate(*plan), [])))
+    assert "sharded weights and gradients" in text
+    assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
+    assert "sharded weights" not in render(result_report(problem, result))
+
+
+def test_a_part_that_takes_no_time_is_left_out(problem, result):
+    text = render(evaluation_report(*(plan := sharded()), evaluate(*plan), []))
+    assert evaluate(*plan).breakdown_s["bubble"] == pytest.approx(0)
+    assert "pipeline bubble" not in text
+    best = result.plans[0].evaluation
+    assert ("recomputation" in render(result_report(problem, result))) == (best.breakdown_s["recompute"] > 0)
+
+
+@pytest.mark.parametrize("chip", ["h20", "a800", "ascend_910b1"])
+def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip, result):
+    stage = replace(result.plans[0].evaluation.stages[0], chip=chip)
+    head, row, *_ = render(Padding(MemoryByStage([stage]), (0, 0, 0, 1))).splitlines()
+    assert "…" not in head + row
+    assert max(cell_len(head), cell_len(row)) <= 80
+    names, cells = head.split(), row.split()
+    parts = [float(cells[names.index(name)]) for name in names[3 : names.index("total")]]
+    assert len(parts) == 7
+    assert sum(parts) == pytest.approx(float(cells[names.index("total")]), abs=0.05 * 8)
+    assert ("usable" in names) == (len(chip) < 6)
 
 
 def test_the_time_breakdown_sums_to_the_step_as_printed(problem, result):
-    text = render(result_report(problem, result))
-    lines = text[text.index("Where the time goes") : text.index("Where the memory goes")].splitlines()[1:]
-    shown = [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
-    *parts, step = shown
+    *parts, step = times(render(result_report(problem, result)))
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert step == pytest.approx(result.plans[0].evaluation.step_time_s, abs=0.001)
+
+
+def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem, result):
+    text = render(result_report(problem, result), 160)
+    rows = text[text.index("time, in parts") : text.index("tie within")].splitlines()[1:-2]
+    shares = [[float(cell) for cell in re.findall(r"([\d.]+) %", row)] for row in rows]
+    assert {len(row) for row in shares} == {len(result.plans)}
+    assert all(max(row) > 0 for row in shares)
+    for plan in zip(*shares, strict=True):
+        assert sum(plan) == pytest.approx(100, abs=0.05 * len(rows) + 0.1)
 
 
 def test_the_proof_accounts_for_every_candidate(problem, result):
@@ -152,7 +224,7 @@ def test_a_deep_pipeline_stays_short():
     problem, strategy = deep()
     evaluation = evaluate(problem, strategy)
     text = render(MemoryByStage(evaluation.stages))
-    assert len(text.splitlines()) < 20
+    assert len(text.splitlines()) < 22
     assert "1–62" in text
     assert "on stages 0 to 63" in stage_times(evaluation.stages)
 
@@ -160,7 +232,7 @@ def test_a_deep_pipeline_stays_short():
 def test_equal_neighbours_share_a_line(problem, result):
     stage = result.plans[0].evaluation.stages[0]
     text = render(MemoryByStage([stage] * 5))
-    assert len(text.splitlines()) == 2
+    assert len(text.splitlines()) == 4  # heads, the line, two of explanation
     assert "0–4" in text
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import SPLIT_RULES, legal, rows
-from problems import all_orders, chip_spec, model_spec, problem_of
+from problems import all_orders, chip_spec, model_spec, plan_key, problem_of
 
 from cpsolver.plans import arrangements, chip_blocks, mixes, next_shares
 from cpsolver.problem import Problem
 from cpsolver.space import divisors, enumerate_rows, most_stages, stage_step
 
-KEYS = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
 SPEC = chip_spec()
 SPACES: dict[str, dict[str, Any]] = {
     "one chip": {"chips": {"x": SPEC}, "gpus": 8, "node": 4},
@@ -26,12 +25,11 @@ SPACES: dict[str, dict[str, Any]] = {
 
 
 def plan_keys(problem: Problem) -> list[tuple[object, ...]]:
-    found = []
+    found: list[tuple[object, ...]] = []
     space = enumerate_rows(problem).rows
     for row in range(len(space)):
-        degrees = tuple(getattr(space, name)[row].item() for name in KEYS)
-        for _, order in all_orders(problem, int(space.stage_devices[row]), int(space.pp[row])):
-            found.append((*degrees, tuple(problem.chip_names[chip] for chip in order)))
+        orders = all_orders(problem, int(space.stage_devices[row]), int(space.pp[row]))
+        found += [plan_key(problem, space, row, order) for _, order in orders]
     return found
 
 

@@ -37,6 +37,10 @@ def test_it_plans_away_from_the_checkout(installed: Path, tmp_path: Path) -> Non
 
 
 def test_it_ships_every_data_file(installed: Path) -> None:
-    for folder in ("models_zoo/data", "hw_specs/data", "cpsolver/stacks"):
-        here = {path.name for path in (ROOT / folder).glob("*.yaml")}
-        assert here == {path.name for path in (installed / folder).glob("*.yaml")}
+    for folder in ("models_zoo/data", "hw_specs/data", "cpsolver/stacks", "cpsolver/measured"):
+        here, there = (
+            {path.name for ending in ("*.yaml", "*.csv") for path in (root / folder).glob(ending)}
+            for root in (ROOT, installed)
+        )
+        assert here
+        assert here == there

@@ -15,26 +15,45 @@ from hw_specs.units import bytes_to_gib
 
 _MOST_LINES = 16  # a deeper pipeline is shown by its ends and its fullest stages
 _Line = tuple[str, StageEvaluation]
-_PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
+_PARTS = {
+    "weights": "param",
+    "gradients": "grads",
+    "optimizer": "optim",
+    "activations": "activ",
+    "buffers": "buff",
+    "fragments": "frag",
+    "framework": "frame",
+}
+"""The parts of a stage's memory and the heads of their columns, short enough for 80 columns in all."""
+_LEGEND = "param: weights; buff: short-lived tensors; frag: of no use between tensors; frame: context and communicators"
+_FIXED = 74  # columns of the table beside the chip's name and the bar
+_NOTHING = 1e-9  # a part of a step smaller than this share is rounding
+
+
+def parts_used(evaluation: Evaluation, share: float = _NOTHING) -> dict[str, float]:
+    """The parts of a step that take more than a share of it, by default more than nothing, in seconds."""
+    least = share * evaluation.step_time_s
+    return {name: value for name, value in evaluation.breakdown_s.items() if value > least}
 
 
 class TimeBreakdown:
-    """The parts of a step as bars; they sum to it."""
+    """The parts of a step that take any time as bars; they sum to it."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         total = self._evaluation.step_time_s
-        widest = max(self._evaluation.breakdown_s.values())
+        parts = parts_used(self._evaluation)
+        widest = max(parts.values())
         room = min(50, max(8, options.max_width - 56))
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(style="cyan", no_wrap=True)
-        for name, value in self._evaluation.breakdown_s.items():
-            drawn = bar(value / widest if widest else 0.0, room, console.encoding)
+        for name, value in parts.items():
+            drawn = bar(value / widest, room, console.encoding)
             table.add_row(PART_NAMES.get(name, name), seconds(value, of=total), percent(value / total), drawn)
         table.add_row("step", seconds(total), percent(1.0), "", style="bold")
         yield table
@@ -48,25 +67,27 @@ class MemoryByStage:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         chip_width = min(12, max(len(stage.chip) for stage in self._stages))
+        chip_width = max(chip_width, len("chip"))
+        room = options.max_width - _FIXED - chip_width
+        capacity = room >= 0  # what is usable stands in the table of plans too
         table = Table.grid(padding=(0, 1, 0, 0))
-        heads = ("weights", "grads", "optim", "activ", "buffers", "frame", "total", "usable", "full")
+        heads = ("layers", *_PARTS.values(), "total", *(("usable",) if capacity else ()), "full")
         table.add_column("stage", no_wrap=True)
         table.add_column("chip", width=chip_width, overflow="ellipsis", no_wrap=True)
-        for head in ("layers", *heads):
+        for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
-        room = options.max_width - 72 - chip_width
         table.add_column("", style="cyan", no_wrap=True)
-        table.add_row("stage", "chip", "layers", *heads, "", style="dim")
+        table.add_row("stage", "chip", *heads, "", style="dim")
         for label, stage in _chosen(list(_alike(self._stages))):
             if stage is None:
                 table.add_row(label, "…", style="dim")
                 continue
             share = stage.memory.total / stage.capacity_bytes
             drawn = bar(share, min(30, room - 1), console.encoding) if room >= 8 else ""
-            table.add_row(
-                label, *map(Text, _cells(stage)), f"{share * 100:.0f} %", drawn, style="red" if share > 1 else None
-            )
+            cells = _cells(stage) if capacity else _cells(stage)[:-1]
+            table.add_row(label, *map(Text, cells), f"{share * 100:.0f} %", drawn, style="red" if share > 1 else None)
         yield table
+        yield Text(_LEGEND, style="dim")
 
 
 def _chosen(lines: list[_Line]) -> Iterator[tuple[str, StageEvaluation | None]]:

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from cpsolver.calibration import ALL, CHIP_FACTORS, Fitted, load_calibration
 from cpsolver.errors import InputError, Trouble
 from cpsolver.report.document import dumps
 from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
@@ -102,7 +103,33 @@ def _model_fields(arch: Architecture) -> dict[str, Any]:
 
 def _chip_fields(chip: Chip) -> dict[str, Any]:
     reasons = unusable_reasons(chip)
-    return {**chip.model_dump(mode="json"), "supported": not reasons, "unsupported_reasons": list(reasons)}
+    used = load_calibration().chip(chip).efficiency
+    calibrated = {
+        name: {"value": used[name].value, "factors": [_factor_fields(*factor) for factor in factors]}
+        for name, factors in fitted_factors(chip).items()
+    }
+    return {
+        **chip.model_dump(mode="json"),
+        "calibrated": calibrated,
+        "supported": not reasons,
+        "unsupported_reasons": list(reasons),
+    }
+
+
+def _factor_fields(group: str, fitted: Fitted) -> dict[str, Any]:
+    chips = "all chips" if group == ALL else group
+    error = fitted.error * fitted.value or None
+    return {"chips": chips, "factor": fitted.value, "runs": fitted.rows, "standard_error": error}
+
+
+def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
+    """The fitted factors on each efficiency of a chip, those of all chips before those of its architecture."""
+    found: dict[str, list[tuple[str, Fitted]]] = {}
+    for group in (ALL, chip.architecture or ""):
+        for factor, fitted in load_calibration().chips.get(group, {}).items():
+            for name in CHIP_FACTORS[factor]:
+                found.setdefault(name, []).append((group, fitted))
+    return found
 
 
 _Entry = tuple[tuple[str, ...], tuple[str, ...]]
@@ -178,17 +205,34 @@ def _chip_detail(chip: Chip) -> RenderableType:
     return Group(_detail(chip.name, rows), "", Padding(_efficiencies(chip), (0, 0, 0, 1)))
 
 
+_GIVEN = {"chip": "this chip", "vendor default": "vendor", "default": "all chips"}
+
+
 def _efficiencies(chip: Chip) -> RenderableType:
-    """The figures with how sure they are, and each source once."""
-    table = _table(("efficiency", "value", "confidence", "given for", "source"), left=(0, 2, 3))
+    """The figures with what planning makes of them, how sure they are, and each source once."""
+    table = _table(("efficiency", "value", "used", "runs", "confidence", "given for", "from"), left=(0, 4, 5))
     sources = list(dict.fromkeys(entry.source for entry in chip.efficiency.values()))
+    used, factors = load_calibration().chip(chip).efficiency, fitted_factors(chip)
     for name, entry in chip.efficiency.items():
-        given = "this chip" if entry.origin == "chip" else entry.origin
-        table.add_row(name, f"{entry.value:g}", entry.confidence, given, str(sources.index(entry.source) + 1))
+        if name.startswith("gemm_") and getattr(chip.peak_tflops, name.removeprefix("gemm_")) is None:
+            continue  # a precision that the chip does not have
+        runs = str(factors[name][-1][1].rows) if name in factors else ""
+        figures = (f"{entry.value:.4g}", f"{used[name].value:.4g}", runs)
+        table.add_row(name, *figures, entry.confidence, _GIVEN[entry.origin], str(sources.index(entry.source) + 1))
     notes = Table.grid(padding=(0, 1, 0, 0))
     for number, source in enumerate(sources, 1):
         notes.add_row(f"{number}:", Text(source))
-    return Group(table, "", Text("sources of the efficiencies", style="dim"), notes)
+    told = Text(_used_note(chip), style="dim")
+    return Group(table, "", told, "", Text("where the values are from", style="dim"), notes)
+
+
+def _used_note(chip: Chip) -> str:
+    known = chip.architecture in load_calibration().chips
+    whose = f"all chips and of {chip.architecture}" if known else "all chips: no run of this architecture"
+    return (
+        f"used: what planning uses, the value times factors fitted to published runs of {whose}. runs: how many bear "
+        "on the narrowest factor. A chip that a spec describes itself is taken at its word."
+    )
 
 
 def _detail(title: str, rows: Sequence[tuple[str, str]]) -> RenderableType:

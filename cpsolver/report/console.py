@@ -12,12 +12,14 @@ from rich.text import Text
 from cpsolver.evaluate import Evaluation
 from cpsolver.problem import Problem
 from cpsolver.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.report.interval import Interval, in_words, interval_of, provenance, tie_sentence, ties
 from cpsolver.report.plan_table import Column, PlanTable
-from cpsolver.report.text import assumptions, count, elapsed, percent, plural, seconds
+from cpsolver.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
 from cpsolver.result import Result
 from cpsolver.rules import RULES, Violation
 from cpsolver.strategy import Strategy
 from cpsolver.timeline import simulated_step_s
+from hw_specs.units import bytes_to_gib
 
 _NEARLY_FULL = 0.97  # of the usable memory: from here on a report warns
 _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
@@ -25,16 +27,16 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
-    parts: list[RenderableType] = [_task(problem), "", *_verdict(result)]
+    columns = [_column(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    parts: list[RenderableType] = [_task(problem), "", *_verdict(result, columns)]
     if result.plans:
         best = result.plans[0]
         parts += _tight(problem, best.evaluation)
-        columns = [Column(f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
-        parts += _section("Plans", PlanTable(problem, columns))
+        parts += _section("Plans", PlanTable(problem, columns), *_tied(result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
     parts += _section("Proof", _proof(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
-    parts += _section("What this is", *_disclaimer(problem, used))
+    parts += _section("What this is", *_disclaimer(problem, columns[0].interval if columns else None, used))
     return Group(*parts)
 
 
@@ -42,14 +44,28 @@ def evaluation_report(
     problem: Problem, strategy: Strategy, evaluation: Evaluation, violations: Sequence[Violation]
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
-    parts: list[RenderableType] = [_task(problem), "", _headline("The plan", evaluation), _legality(violations)]
+    column = _column(problem, "", strategy, evaluation)
+    parts: list[RenderableType] = [_task(problem), "", _headline("The plan", column), _legality(violations)]
     parts += _tight(problem, evaluation)
     if violations:
         parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
-    parts += _section("Plan", PlanTable(problem, [Column("", strategy, evaluation)]))
+    parts += _section("Plan", PlanTable(problem, [column]))
     parts += _details(problem, strategy, evaluation, "")
-    parts += _section("What this is", *_disclaimer(problem, list(dict.fromkeys(strategy.stage_chips))))
+    used = list(dict.fromkeys(strategy.stage_chips))
+    parts += _section("What this is", *_disclaimer(problem, column.interval, used))
     return Group(*parts)
+
+
+def _column(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> Column:
+    return Column(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
+
+
+def _tied(result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+    """Which plans the best one cannot be told apart from, if any."""
+    tied = ties([column.interval for column in columns])
+    said = tie_sentence([plan.rank for plan, tie in zip(result.plans, tied, strict=True) if tie])
+    if said:
+        yield Text("\n" + said, style="yellow")
 
 
 def _section(title: str, *content: RenderableType) -> list[RenderableType]:
@@ -67,12 +83,14 @@ def _task(problem: Problem) -> RenderableType:
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
 
-def _headline(subject: str, evaluation: Evaluation) -> Text:
+def _headline(subject: str, column: Column) -> Text:
+    evaluation = column.evaluation
+    step = evaluation.step_time_s
     return Text.assemble(
         (f"{subject}: ", "bold"),
-        (f"{seconds(evaluation.step_time_s)} per step", "bold green"),
-        f", {count(evaluation.tokens_per_s)} tokens/s ({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), ",
-        f"MFU {percent(evaluation.mfu)}",
+        (f"{about(step)} {unit(step)} per step", "bold green"),
+        f" (80 % interval {in_words(column.interval, step)}), {count(evaluation.tokens_per_s)} tokens/s ",
+        f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
     )
 
 
@@ -92,11 +110,11 @@ def _legality(violations: Sequence[Violation]) -> Text:
     return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
 
 
-def _verdict(result: Result) -> Iterator[RenderableType]:
+def _verdict(result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
     proof = result.proof
     considered = plural(proof.considered, "candidate")
     if result.plans:
-        yield _headline("Best plan", result.plans[0].evaluation)
+        yield _headline("Best plan", columns[0])
     if result.status == "optimal":
         what = "the fastest" if len(result.plans) == 1 else f"the {len(result.plans)} fastest"
         yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
@@ -124,10 +142,17 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
     times = Text(said, style="dim")
+    memory = MemoryByStage(evaluation.stages), Text(_shown_by_meters(evaluation), style="dim")
     return [
         *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation), times),
-        *_section(f"Where the memory goes: GiB per GPU{whose}", MemoryByStage(evaluation.stages)),
+        *_section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]
+
+
+def _shown_by_meters(evaluation: Evaluation) -> str:
+    fullest = max(evaluation.stages, key=lambda stage: stage.memory.device).memory
+    most, held = bytes_to_gib(fullest.device), bytes_to_gib(fullest.cached)
+    return f"The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back."
 
 
 def _proof(problem: Problem, result: Result) -> RenderableType:
@@ -152,11 +177,9 @@ def _proof(problem: Problem, result: Result) -> RenderableType:
     return Group(table, Text(line, style="dim"))
 
 
-def _disclaimer(problem: Problem, chips: Sequence[str]) -> Iterator[RenderableType]:
-    yield Text(
-        "Predictions of an analytic model, not measurements. MFU: model FLOPs, causal attention, no recomputation."
-    )
-    yield Text(problem.stack.accuracy)
+def _disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]) -> Iterator[RenderableType]:
+    for line in provenance(interval):
+        yield Text(line)
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")
 

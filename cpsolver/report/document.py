@@ -13,6 +13,7 @@ from typing import Any
 from cpsolver.errors import InputError
 from cpsolver.evaluate import Evaluation, StageEvaluation
 from cpsolver.problem import Problem
+from cpsolver.report.interval import Interval, interval_of, ties
 from cpsolver.result import Plan, Proof, Result
 from cpsolver.rules import Violation
 from cpsolver.strategy import Strategy
@@ -41,10 +42,12 @@ def _finite(value: Any) -> Any:
 
 def result_document(problem: Problem, result: Result) -> dict[str, Any]:
     """What `solve --json` prints."""
+    intervals = [interval_of(problem, plan.strategy, plan.evaluation.step_time_s) for plan in result.plans]
+    told = zip(result.plans, intervals, ties(intervals), strict=True)
     return {
         "status": result.status,
         "problem": problem_document(problem),
-        "plans": [_plan(problem, plan) for plan in result.plans],
+        "plans": [_plan(problem, plan, interval, tie) for plan, interval, tie in told],
         "proof": _proof(result),
         "reasons": list(result.reasons),
         "versions": versions(),
@@ -55,12 +58,15 @@ def evaluation_document(
     problem: Problem, strategy: Strategy, evaluation: Evaluation | None, violations: Sequence[Violation]
 ) -> dict[str, Any]:
     """What `evaluate --json` prints: the shape of `result_document` with at most one plan, and the broken rules."""
-    plans = [] if evaluation is None else [_numbers(problem, strategy, evaluation)]
+    plans = []
+    if evaluation is not None:
+        interval = interval_of(problem, strategy, evaluation.step_time_s)
+        plans = [{"rank": 1, **_numbers(problem, strategy, evaluation, interval, tie=True)}]
     return {
         "status": "not_evaluated" if evaluation is None else "evaluated",
         "legal": not violations,
         "problem": problem_document(problem),
-        "plans": [{"rank": 1, **plan} for plan in plans],
+        "plans": plans,
         "violations": [{"rule": found.rule, "message": found.message} for found in violations],
         "versions": versions(),
     }
@@ -97,16 +103,22 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _plan(problem: Problem, plan: Plan) -> dict[str, Any]:
-    numbers = _numbers(problem, plan.strategy, plan.evaluation)
+def _plan(problem: Problem, plan: Plan, interval: Interval, tie: bool) -> dict[str, Any]:
+    numbers = _numbers(problem, plan.strategy, plan.evaluation, interval, tie)
     return {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **numbers}
 
 
-def _numbers(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> dict[str, Any]:
+def _numbers(
+    problem: Problem, strategy: Strategy, evaluation: Evaluation, interval: Interval, tie: bool
+) -> dict[str, Any]:
     used = evaluation.memory_bytes_by_chip
     capacity = {name: problem.capacity_bytes(problem.supply(name).chip) for name in used}
     return {
         "step_time_s": evaluation.step_time_s,
+        "step_time_low_s": interval.low_s,
+        "step_time_high_s": interval.high_s,
+        "interval_basis": interval.basis,
+        "tie_with_best": tie,
         "throughput_tokens_per_s": evaluation.tokens_per_s,
         "throughput_tokens_per_s_per_gpu": evaluation.tokens_per_s_per_gpu,
         "mfu": evaluation.mfu,
@@ -121,7 +133,7 @@ def _numbers(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> di
 
 
 def _stage(stage: StageEvaluation) -> dict[str, Any]:
-    memory = {name: bytes_to_gib(count) for name, count in asdict(stage.memory).items()}
+    memory = {name: bytes_to_gib(count) for name, count in asdict(stage.memory).items() if name != "cached"}
     return {
         "chip": stage.chip,
         "layers": stage.layers,
@@ -131,11 +143,13 @@ def _stage(stage: StageEvaluation) -> dict[str, Any]:
             "compute": stage.compute_s,
             "tensor_parallel": stage.tensor_parallel_s,
             "recompute": stage.recompute_s,
+            "sharding": stage.sharding_s,
             "pipeline_p2p": stage.pipeline_p2p_s,
             "total": stage.microbatch_s,
         },
         "after_pipeline_s": {"data_parallel": stage.data_parallel_s, "optimizer": stage.optimizer_s},
         "memory_gib": {**memory, "total": bytes_to_gib(stage.memory.total)},
+        "device_memory_gib": bytes_to_gib(stage.memory.device),
         "capacity_gib": bytes_to_gib(stage.capacity_bytes),
     }
 

@@ -11,7 +11,9 @@ from rich.text import Text
 
 from cpsolver.evaluate import Evaluation
 from cpsolver.problem import Problem
-from cpsolver.report.text import count, percent, recompute_text, runs, seconds
+from cpsolver.report.breakdown import parts_used
+from cpsolver.report.interval import Interval
+from cpsolver.report.text import about, count, percent, recompute_text, runs, seconds
 from cpsolver.strategy import Strategy
 from hw_specs.units import bytes_to_gib
 
@@ -25,17 +27,21 @@ class Column:
     title: str
     strategy: Strategy
     evaluation: Evaluation
+    interval: Interval
 
 
 _SHORT_PARTS = {
     "compute": "compute",
     "tensor_parallel": "tensor parallel",
     "recompute": "recompute",
+    "sharding": "sharding",
     "pipeline_p2p": "pipeline p2p",
     "bubble": "pipeline bubble",
     "data_parallel": "data parallel",
+    "optimizer": "optimizer step",
 }
-"""The parts of a step that tell plans apart; the optimizer step is too short to matter."""
+"""The parts of a step, in the width of a label."""
+_SHOWN = 0.0005  # a part of every plan's step smaller than this share would show as 0.0 %
 
 
 class PlanTable:
@@ -75,6 +81,7 @@ class PlanTable:
         mixed = self._problem.mixed
         rows: list[tuple[str, Callable[[Column], str]]] = [
             ("step time", lambda c: seconds(c.evaluation.step_time_s)),
+            ("  80 % interval", _interval),
             ("tokens/s", lambda c: count(c.evaluation.tokens_per_s)),
             ("tokens/s per GPU", lambda c: f"{c.evaluation.tokens_per_s_per_gpu:,.1f}"),
             ("MFU", lambda c: percent(c.evaluation.mfu)),
@@ -87,7 +94,7 @@ class PlanTable:
             ("flash attention", lambda c: _on(c.strategy.flash_attention)),
         ]
         if len(self._columns) > 1:
-            rows.insert(1, ("  slower than best", lambda c: _slower(c.evaluation.step_time_s / best - 1)))
+            rows.insert(2, ("  slower than best", lambda c: _slower(c.evaluation.step_time_s / best - 1)))
         order = ("chips in order", lambda c: ", ".join(dict.fromkeys(c.strategy.stage_chips)))
         return [*rows, order] if mixed else rows
 
@@ -114,16 +121,22 @@ class PlanTable:
         table.add_row("  memory usable", *(f"{room:.1f} GiB" for _ in columns))
 
     def _parts(self) -> list[tuple[str, Callable[[Column], str]]]:
-        """Where the time of each plan goes, for telling why one is faster than another."""
+        """Where the time of each plan goes, for telling why one is faster than another; not what takes none."""
 
         def cell(part: str) -> Callable[[Column], str]:
             return lambda c: percent(c.evaluation.breakdown_s[part] / c.evaluation.step_time_s)
 
-        return [(f"  {name}", cell(part)) for part, name in _SHORT_PARTS.items()]
+        used = {part for column in self._columns for part in parts_used(column.evaluation, _SHOWN)}
+        return [(f"  {name}", cell(part)) for part, name in _SHORT_PARTS.items() if part in used]
 
 
 def _layers(strategy: Strategy, chip: str) -> list[int]:
     return [n for name, n in zip(strategy.stage_chips, strategy.layers, strict=True) if name == chip]
+
+
+def _interval(column: Column) -> str:
+    step = column.evaluation.step_time_s
+    return f"{about(column.interval.low_s, step)}–{about(column.interval.high_s, step)}"
 
 
 def _slower(share: float) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cpsolver.search import Progress
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
     from rich.status import Status
 
 _QUIET_S = 2.0  # a search shorter than this shows nothing
@@ -60,3 +61,42 @@ def describe(progress: Progress) -> str:
     best = f"best {progress.best_s:.3f} s" if math.isfinite(progress.best_s) else "no plan yet"
     bound = f"bound {progress.bound_s:.3f} s" if math.isfinite(progress.bound_s) else "nothing open"
     return f"{bound}, {best}, {progress.plans} plans, {progress.waiting:,} waiting: {progress.message}"
+
+
+class Bar:
+    """A bar of how much of a known amount of work is done, on a terminal and after two seconds; a context manager."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shows = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` are done."""
+        if self._bar is None:
+            if not self._shows or time.monotonic() - self._started <= _QUIET_S:
+                return
+            self._bar = _new_bar(self._what, total)
+        self._bar.update(self._bar.task_ids[0], completed=done)
+
+
+def _new_bar(what: str, total: int) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
+    progress.add_task(what, total=total)
+    progress.start()
+    return progress

@@ -13,6 +13,7 @@ PART_NAMES = {
     "compute": "compute",
     "tensor_parallel": "tensor-parallel communication",
     "recompute": "recomputation",
+    "sharding": "sharded weights and gradients",
     "pipeline_p2p": "pipeline transfers (p2p)",
     "bubble": "pipeline bubble",
     "data_parallel": "data-parallel communication",
@@ -26,6 +27,20 @@ def seconds(value: float, of: float | None = None) -> str:
     if (value if of is None else of) < 1:
         return f"{value * 1e3:,.1f} ms"
     return f"{value:,.3f} s" if (value if of is None else of) < 1000 else f"{value:,.1f} s"
+
+
+def unit(of: float) -> str:
+    """The unit in which `about` writes a time of that many seconds."""
+    return "ms" if of < 1 else "s"
+
+
+def about(value: float, of: float | None = None) -> str:
+    """Seconds to some three digits, in the unit that suits `of` (by default the value itself) and without it: 17.5."""
+    size = value if of is None else of
+    scale = 1e3 if unit(size) == "ms" else 1.0
+    digits = 0 if size * scale >= 100 else 1 if size * scale >= 10 else 2
+    shown = f"{value * scale:,.{digits}f}"
+    return shown if value * scale < 1e4 else shown.replace(",", "")
 
 
 def elapsed(value: float) -> str:
@@ -81,7 +96,7 @@ def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
         doubtful = (figure for figure in figures if figure.confidence == "assumed")
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:
-            told.append(f"{name}: {assumed} of {len(figures)} efficiencies are assumed, not measured.")
+            told.append(f"{name}: {assumed} of {len(figures)} catalogued efficiencies are assumed, not measured.")
     longest = problem.model.max_positions
     if longest is not None and problem.sequence > longest:
         told.append(

@@ -1,0 +1,88 @@
+"""The fit behind the calibration: it finds constants that it should find, and says when runs say nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.fit_memory import Reading, _solve
+from benchmarks.fit_model import Fit, Free, bent, calibration, load_free, positions_of, predicted_s
+from benchmarks.fit_residuals import residual_groups
+from cpsolver.measured.case import make_case
+from cpsolver.measured.table import PUBLISHED, read_runs
+from cpsolver.uncertainty import EVERY, UNSEEN
+
+FREE = [
+    Free("chips", "*", "gemm", 1.0, 0.2),
+    Free("stacks", "megatron-2022", "elementwise_traffic", 2.0, 0.8),
+    Free("stacks", "nemo", "tensor_overlap", 0.4, 1.0, share=True),
+]
+TRUTH = np.array([-0.8, 0.9, 0.7])
+
+
+def runs(start: str):
+    return [run for run in read_runs(PUBLISHED).runs if run.complete and run.id.startswith(start)]
+
+
+def test_constants_are_found_where_runs_tell_them_and_left_at_their_start_where_not() -> None:
+    cases = [make_case(run) for run in runs("kort22")]
+    truth = calibration(FREE, TRUTH)
+    fit = Fit(cases, [predicted_s(case, truth) for case in cases], FREE, workers=1)
+    found = fit.run(rounds=8)
+    assert found[0] == pytest.approx(TRUTH[0], abs=0.1)
+    assert found[1] == pytest.approx(TRUTH[1], abs=0.25)
+    assert found[2] == pytest.approx(0.0, abs=1e-6)
+    assert fit.standard_errors()[2] == pytest.approx(1.0)
+    assert fit.rows_that_feel(found, 0.002) == [5, 5, 0]
+
+
+def test_a_calibration_gives_its_positions_back() -> None:
+    assert positions_of(FREE, calibration(FREE, TRUTH)) == pytest.approx(TRUTH)
+
+
+def test_a_constant_of_a_stack_starts_at_that_of_all_stacks() -> None:
+    free = [Free("stacks", group, "elementwise_traffic", start, 0.3) for group, start in (("*", 1.5), ("nemo", None))]
+    found = calibration(free, [1.0, 0.0]).stacks
+    assert found["nemo"]["elementwise_traffic"].value == found["*"]["elementwise_traffic"].value > 1.5
+
+
+def test_outliers_pull_less_than_their_square() -> None:
+    near, far = bent(np.array([0.01, 1.0]))
+    assert near == pytest.approx(0.2, rel=0.01)
+    assert far < 20 / 1.5
+
+
+def test_every_constant_says_what_it_explains() -> None:
+    free = load_free(Path(__file__).parents[1] / "benchmarks" / "fit_constants.yaml")
+    shared = {(each.kind, each.name): each.why for each in free if each.group == "*"}
+    assert all(each.why or shared[each.kind, each.name] for each in free)
+
+
+def test_saying_too_little_memory_costs_more_than_too_much() -> None:
+    readings = [Reading("any", "device", measured, 10e9, 1e9) for measured in (12e9, 13e9, 14e9)]
+    found = _solve(np.ones((3, 1)), readings, np.array([1e9]))[0]
+    assert 10e9 + found > 13.5e9
+
+
+def test_a_small_group_borrows_from_the_wider_one_and_a_tiny_one_says_nothing() -> None:
+    chosen = runs("kort22") + runs("internevo_tgs")
+    cases = [make_case(run) for run in chosen]
+    errors = [0.3 if run.id.startswith("kort22") else 0.01 for run in chosen]
+    groups = residual_groups(chosen, cases, errors, {run.id: 0.2 for run in chosen})
+    assert groups[UNSEEN].low == pytest.approx(-0.2)
+    assert not any("megatron-2022" in key for key in groups)
+    own = groups["internevo/ampere"]
+    assert groups[EVERY].low < own.low < -0.01 < own.high + 0.02
+
+
+def test_cases_keep_what_the_row_says() -> None:
+    run = runs("internevo_tgs_tp2_hyb_1024")[0] if runs("internevo_tgs_tp2_hyb_1024") else runs("internevo_tgs")[0]
+    case = make_case(run)
+    assert case.problem.supplies[0].chip.scale_out.bandwidth_gbit_s == run.internode_gbps_per_gpu
+    assert (case.strategy.tp, case.strategy.dp) == (run.tp, run.dp)
+    assert case.strategy.sharding_group == (run.sharding_group or 0)
+    other = make_case(replace(run, sharding="none"))
+    assert not other.strategy.distributed_optimizer
