@@ -35,7 +35,7 @@ LEFT_OUT = HERE / "results" / "left_out.csv"
 """log(predicted / measured) of every run, from fits that have seen nothing of the run's source or publisher."""
 SOURCES = TABLE.parent / "sources.yaml"
 ROUNDS_LEFT_OUT = 8
-"""Enough for a fit from the priors: later rounds move predictions by less than a tenth of a per cent."""
+"""Most rounds of each fit without some runs; there are some thirty of them, so fewer than for the final one."""
 FEWEST_ROWS = 8
 """No constant may serve fewer runs."""
 FELT = 0.002
