@@ -63,8 +63,8 @@ def _in_short(validation: Validation, left_out: dict[str, float]) -> str:
         f"bias {_percent(time.bias, True)};",
         f"- by source from {best} to {worst_one};",
         f"- with its source left out of the fit {_percent(fmean(fresh))}, median {_percent(median(fresh))};",
-        f"- {time.inside * 100:.0f} % of the measured times lie inside the 80 % interval, {held * 100:.0f} % with their "
-        "source left out: on a cluster unlike the published ones the interval is too narrow;",
+        f"- {time.inside * 100:.0f} % of the measured times lie inside the 80 % interval, {held * 100:.0f} % with "
+        "their source left out: on a cluster unlike the published ones the interval is too narrow;",
         f"- layouts are put in order with a mean Kendall tau of {rank.kendall_tau:.2f}; the one predicted fastest is "
         f"{_percent(rank.regret)} slower than the fastest on average;",
         f"- memory off by {_percent(kinds['allocated'].mean)} against the framework's own count, "
@@ -168,8 +168,8 @@ def _headline(validation: Validation, left_out: dict[str, float]) -> Iterator[st
         mean, middle = _percent(fmean(off)), _percent(median(off))
         yield ""
         inside = fmean(_inside(one, errors[one.run.id]) for one in validation.scored)
-        yield f"Runs whose {whose} the fit had not seen: mean error {mean}, median {middle}; {inside * 100:.0f} % of them"
-        yield "lie inside the interval, which comes from the final fit's errors."
+        yield f"Runs whose {whose} the fit had not seen: mean error {mean}, median {middle}; {inside * 100:.0f} % of"
+        yield "them lie inside the interval, which comes from the final fit's errors."
 
 
 def _inside(one: Scored, log_error: float) -> bool:
