@@ -44,7 +44,9 @@ class Strategy:
     """What a plan decides, and nothing that follows from it.
 
     `sharded` matters with `distributed_optimizer`; `sharding_group` is the number of replicas that share the states
-    out among them, 0 for all of them. Expert parallelism (`ep`) lies inside cp * dp.
+    out among them, 0 for all of them. Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for
+    tokens; between these groups keys and values go around a ring, or with `cp_gather` are gathered. Experts have a
+    grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups share the experts out.
     """
 
     tp: int
@@ -57,7 +59,10 @@ class Strategy:
     flash_attention: bool
     groups: tuple[StageGroup, ...]
     cp: int = 1
+    ulysses: int = 1
+    cp_gather: bool = False
     ep: int = 1
+    etp: int = 1
     sharded: Sharded = "optimizer"
     sharding_group: int = 0
     schedule: Schedule = "1f1b"
@@ -87,6 +92,13 @@ class Strategy:
         """`StageGroup.recompute_layers` of every stage."""
         return tuple(count for group in self.groups for count in group.stage_recompute_layers)
 
+    @property
+    def cp_comm_type(self) -> str:
+        """Megatron's name for how context parallelism exchanges: p2p, allgather, a2a or a2a+p2p."""
+        if self.ulysses == 1:
+            return "allgather" if self.cp_gather else "p2p"
+        return "a2a" if self.ulysses == self.cp else "a2a+p2p"
+
     def microbatches(self, global_batch_size: int) -> int:
         """Microbatches that each pipeline runs in one step."""
         return global_batch_size // (self.mbs * self.dp)
@@ -94,5 +106,6 @@ class Strategy:
     def key(self) -> tuple[object, ...]:
         """What makes two plans different ones: a degree, a flag, or which chip serves which stage."""
         flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
-        more = (self.cp, self.ep, self.sharded, self.sharding_group, self.schedule)
+        sizes = (self.cp, self.ulysses, self.cp_gather, self.ep, self.etp)
+        more = (*sizes, self.sharded, self.sharding_group, self.schedule)
         return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)

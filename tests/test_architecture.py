@@ -33,7 +33,7 @@ LAYERS = (
 )
 """From the bottom up: a module imports only what stands in lines before its own, or in its own package."""
 LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}
-COST = ("shard", "device", "products", "compute", "comm", "memory", "tables")
+COST = ("shard", "kinds", "device", "products", "compute", "comm", "memory", "tables")
 """The same for the modules of cost."""
 CATALOGUES = ("hw_specs", "models_zoo")
 PRODUCT = ("cpsolver", *CATALOGUES, "cli")

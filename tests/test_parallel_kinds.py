@@ -30,7 +30,7 @@ def expert_model(**moe: Any) -> Architecture:
 
 
 def shard(tp: int = 1, cp: int = 1, ep: int = 1, flags: str = "f") -> Shard:
-    return Shard.of(tp, 1, "s" in flags, "f" in flags, cp, ep)
+    return Shard.of(tp, 1, "s" in flags, "f" in flags, cp=cp, ep=ep)
 
 
 def row(text: str = "x:4", batch: int = 8, **degrees: Any) -> Candidates:

@@ -24,41 +24,73 @@ def _none() -> Ints:
     return np.zeros(1, dtype=np.int64)
 
 
+def _no() -> Bools:
+    return np.zeros(1, dtype=np.bool_)
+
+
+def _broadcast(columns: Any) -> None:
+    """Stretch all columns of a frozen dataclass to the same length."""
+    names = columns.__dataclass_fields__
+    stretched = np.broadcast_arrays(*(getattr(columns, name) for name in names))
+    for name, column in zip(names, stretched, strict=True):
+        object.__setattr__(columns, name, column)
+
+
 @dataclass(frozen=True)
 class Shard:
-    """What a layer's cost depends on: tensor-, context- and expert-parallel sizes, micro batch, flags."""
+    """What a layer's cost depends on: tensor-, context- and expert-parallel sizes, micro batch, flags.
+
+    Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for tokens (all-to-all); the cp / ulysses
+    groups of these pass keys and values around a ring, or with `cp_gather` gather them. Experts have a grid of their
+    own: `etp` ranks share each expert, `ep` of these groups share the experts out, in tp * cp * dp devices.
+    """
 
     tp: Ints
     mbs: Ints
     sequence_parallel: Bools
     flash_attention: Bools
     cp: Ints = field(default_factory=_one)
+    ulysses: Ints = field(default_factory=_one)
+    cp_gather: Bools = field(default_factory=_no)
     ep: Ints = field(default_factory=_one)
+    etp: Ints = field(default_factory=_one)
 
     def __post_init__(self) -> None:
-        for name in ("cp", "ep"):
-            object.__setattr__(self, name, np.broadcast_to(getattr(self, name), self.tp.shape))
+        _broadcast(self)
 
     @property
     def sequence_split(self) -> Ints:
         """Over how many tensor-parallel ranks the norm and residual parts of a layer are split."""
         return np.where(self.sequence_parallel, self.tp, 1)
 
+    @property
+    def ring(self) -> Ints:
+        """Ranks around the ring (or in the gathering group) of context parallelism."""
+        return np.asarray(self.cp // self.ulysses)
+
     def tokens(self, sequence: int) -> Floats:
         """Tokens of one microbatch on one device."""
         return np.asarray(self.mbs * sequence / self.cp, dtype=np.float64)
 
     @classmethod
-    def of(cls, tp: Any, mbs: Any, sequence_parallel: Any, flash_attention: Any, cp: Any = 1, ep: Any = 1) -> Shard:
+    def of(cls, tp: Any, mbs: Any, sequence_parallel: Any, flash_attention: Any, **more: Any) -> Shard:
         """From scalars or sequences."""
-        return cls(
-            np.atleast_1d(np.asarray(tp, dtype=np.int64)),
-            np.atleast_1d(np.asarray(mbs, dtype=np.int64)),
-            np.atleast_1d(np.asarray(sequence_parallel, dtype=np.bool_)),
-            np.atleast_1d(np.asarray(flash_attention, dtype=np.bool_)),
-            np.atleast_1d(np.asarray(cp, dtype=np.int64)),
-            np.atleast_1d(np.asarray(ep, dtype=np.int64)),
-        )
+        given = {"tp": tp, "mbs": mbs, "sequence_parallel": sequence_parallel, "flash_attention": flash_attention}
+        flags = ("sequence_parallel", "flash_attention", "cp_gather")
+        columns: dict[str, Any] = {
+            name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in flags else np.int64))
+            for name, value in (given | more).items()
+        }
+        return cls(**columns)
+
+    def distinct(self) -> tuple[Shard, Ints]:
+        """The distinct ones, and for each of these its index among them."""
+        code = np.zeros(len(self.tp), dtype=np.int64)
+        for name in self.__dataclass_fields__:
+            values, index = np.unique(getattr(self, name), return_inverse=True)
+            code = code * len(values) + index
+        _, first, back = np.unique(code, return_index=True, return_inverse=True)
+        return replace(self, **{name: getattr(self, name)[first] for name in self.__dataclass_fields__}), back
 
 
 def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
@@ -85,13 +117,15 @@ class Candidates:
     distributed_optimizer: Bools
     flash_attention: Bools
     cp: Ints = field(default_factory=_one)
+    ulysses: Ints = field(default_factory=_one)
+    cp_gather: Bools = field(default_factory=_no)
     ep: Ints = field(default_factory=_one)
+    etp: Ints = field(default_factory=_one)
     sharded: Ints = field(default_factory=_one)
     sharding_group: Ints = field(default_factory=_none)
 
     def __post_init__(self) -> None:
-        for name in ("cp", "ep", "sharded", "sharding_group"):
-            object.__setattr__(self, name, np.broadcast_to(getattr(self, name), self.tp.shape))
+        _broadcast(self)
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -99,7 +133,7 @@ class Candidates:
     @property
     def shard(self) -> Shard:
         """The part that a layer's cost depends on."""
-        return Shard(self.tp, self.mbs, self.sequence_parallel, self.flash_attention, self.cp, self.ep)
+        return Shard(**{name: getattr(self, name) for name in Shard.__dataclass_fields__})
 
     @property
     def stage_devices(self) -> Ints:
@@ -118,8 +152,8 @@ class Candidates:
 
     @property
     def expert_replicas(self) -> Ints:
-        """Devices that hold the same experts."""
-        return np.asarray(np.maximum(1, self.replicas // self.ep))
+        """Devices that hold the same part of the same experts: tp * cp * dp / (etp * ep)."""
+        return np.asarray(np.maximum(1, self.stage_devices // (self.etp * self.ep)))
 
     @property
     def expert_shards(self) -> Ints:
@@ -141,10 +175,8 @@ class Candidates:
     @classmethod
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:
         """A strategy's degrees and flags as a single row."""
-        counts = [strategy.tp, strategy.pp, strategy.dp, strategy.mbs, strategy.vpp]
-        counts.append(strategy.microbatches(global_batch_size))
-        flags = [strategy.sequence_parallel, strategy.distributed_optimizer, strategy.flash_attention]
-        counts += [strategy.cp, strategy.ep, 1 + SHARDED.index(strategy.sharded), strategy.sharding_group]
-        tp, pp, dp, mbs, vpp, microbatches, *more = (np.array([count], dtype=np.int64) for count in counts)
-        sequence, optimizer, flash = (np.array([flag], dtype=np.bool_) for flag in flags)
-        return cls(tp, pp, dp, mbs, vpp, microbatches, sequence, optimizer, flash, *more)
+        given = {name: getattr(strategy, name) for name in cls.__dataclass_fields__ if hasattr(strategy, name)}
+        given["microbatches"] = strategy.microbatches(global_batch_size)
+        given["sharded"] = 1 + SHARDED.index(strategy.sharded)
+        types = {True: np.bool_, False: np.int64}
+        return cls(**{name: np.array([value], dtype=types[isinstance(value, bool)]) for name, value in given.items()})

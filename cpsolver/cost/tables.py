@@ -9,7 +9,7 @@ import numpy as np
 
 from cpsolver.cost import comm, compute, memory
 from cpsolver.cost.memory import StageParameters
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem import Problem, Supply
 
 
@@ -74,7 +74,7 @@ class MemoryTable:
 def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
     chip, stack = supply.chip, problem.stack
-    shard, back = _unique_shards(rows)
+    shard, back = rows.shard.distinct()
     layer = compute.layer_seconds(problem, chip, shard)
     ends = compute.end_seconds(problem, chip, shard)
     inside = comm.layer_comm(problem, chip, shard, layer.core)
@@ -177,7 +177,7 @@ class _Sync:
         rows, problem, chip = self._rows, self._problem, self._chip
         reduce, gather = comm.gradient_seconds(problem, chip, parameters, rows, rows.replicas, rows.tp)
         if experts is not None and problem.model.moe is not None:
-            stride = rows.tp * rows.ep
+            stride = rows.etp * rows.ep
             more = comm.gradient_seconds(problem, chip, experts, rows, rows.expert_replicas, stride)
             reduce, gather = reduce + more[0], gather + more[1]
         return reduce, gather
@@ -216,14 +216,3 @@ class _Sync:
     def _once(self, reduce: Floats, gather: Floats) -> tuple[Floats, Floats]:
         """Per step: nothing where every microbatch does it."""
         return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)
-
-
-def _unique_shards(rows: Candidates) -> tuple[Shard, np.ndarray]:
-    """The distinct shards among the rows, and for each row the index of its own."""
-    shard = rows.shard
-    code = shard.sequence_parallel * 2 + shard.flash_attention
-    for sizes in (shard.mbs, shard.tp, shard.cp, shard.ep):
-        code = code * (int(sizes.max(initial=1)) + 1) + sizes
-    _, first, back = np.unique(code, return_index=True, return_inverse=True)
-    flags = (shard.sequence_parallel[first], shard.flash_attention[first])
-    return Shard(shard.tp[first], shard.mbs[first], *flags, shard.cp[first], shard.ep[first]), back

@@ -202,6 +202,7 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
         groups=(StageGroup(chip, layers, kind, amounts),),
         cp=run.cp or 1,
         ep=run.ep or 1,
+        etp=_known(run.tp) if run.moe_experts else 1,
         sharded=_depth(run),
         sharding_group=run.sharding_group or 0,
         schedule=schedule,

@@ -1,0 +1,56 @@
+"""Layers of several kinds in one model: which there are, and how many of each a pipeline stage holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cpsolver.cost.shard import Ints
+from models_zoo import Architecture
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What one layer differs in from others of the same model: experts or not, the whole sequence or a window."""
+
+    experts: bool
+    full_attention: bool
+
+
+@lru_cache(maxsize=64)
+def layer_kinds(model: Architecture) -> tuple[LayerKind, ...]:
+    """The distinct kinds, the most common first."""
+    each = [_kind(model, index) for index in range(model.layers)]
+    return tuple(sorted(dict.fromkeys(each), key=lambda kind: -each.count(kind)))
+
+
+@lru_cache(maxsize=64)
+def kind_of_layers(model: Architecture) -> tuple[int, ...]:
+    """For each layer the index of its kind in `layer_kinds`."""
+    kinds = layer_kinds(model)
+    return tuple(kinds.index(_kind(model, index)) for index in range(model.layers))
+
+
+def kind_shares(model: Architecture) -> tuple[float, ...]:
+    """Share of the layers that are of each kind."""
+    each = kind_of_layers(model)
+    return tuple(each.count(index) / model.layers for index in range(len(layer_kinds(model))))
+
+
+@lru_cache(maxsize=512)
+def counts_before(model: Architecture, vpp: int) -> Ints:
+    """Layers of each kind that stages hold whose chunks lie before the x-th layer of a chunk-wide pipeline.
+
+    Shape (kinds, layers // vpp + 1). With `vpp` chunks of C = layers // vpp layers over all stages, a stage whose
+    chunks hold layers a to b of each C holds counts[:, b] - counts[:, a] of each kind.
+    """
+    long = model.layers // vpp
+    ones = np.equal.outer(np.arange(len(layer_kinds(model))), np.array(kind_of_layers(model))).astype(np.int64)
+    by_chunk = ones[:, : long * vpp].reshape(len(ones), vpp, long).sum(axis=1)
+    return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
+
+
+def _kind(model: Architecture, index: int) -> LayerKind:
+    return LayerKind(model.has_experts(index), model.attends_fully(index))
