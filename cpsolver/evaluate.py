@@ -10,9 +10,10 @@ import numpy as np
 from cpsolver.cost import memory
 from cpsolver.cost.comm import fast_domain
 from cpsolver.cost.compute import model_flops_per_step
-from cpsolver.cost.memory import StageBytes
-from cpsolver.cost.products import dense_share
-from cpsolver.cost.shard import Candidates
+from cpsolver.cost.kinds import counts_before, kind_shares
+from cpsolver.cost.memory import StageBytes, StageParameters
+from cpsolver.cost.modules import Modules, incidence
+from cpsolver.cost.shard import Candidates, Floats
 from cpsolver.cost.tables import TimeTable, crosses_domain, memory_table, time_table
 from cpsolver.problem import Problem
 from cpsolver.schedule import closed_form_s, peak_live_total
@@ -44,6 +45,7 @@ class StageEvaluation:
     memory: StageBytes
     capacity_bytes: float
     forward_s: float
+    recompute_modules: Modules = ()
 
     @property
     def backward_s(self) -> float:
@@ -86,8 +88,9 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
     communication and optimizer step. A zero-bubble schedule fills part of the bubble with weight gradients.
-    `memory_bytes` spares the work where `stage_memory` is known.
+    `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
     """
+    problem = problem.of_size(strategy.devices)
     stages = stage_evaluations(problem, strategy, memory_bytes)
     m = strategy.microbatches(problem.batch)
     times = np.array([stage.microbatch_s for stage in stages])
@@ -141,18 +144,18 @@ def stage_evaluations(
     chips = dict.fromkeys(strategy.stage_chips)
     tables = {chip: time_table(problem, problem.supply(chip), row) for chip in chips}
     bytes_needed = memory_bytes or stage_memory(problem, strategy)
-    hops = _hops(problem, strategy, tables)
+    hops, kinds = _hops(problem, strategy, tables), stage_kinds(problem, strategy)
     stages = []
     for index, chip in enumerate(strategy.stage_chips):
         table, layers = tables[chip], strategy.layers[index]
         first, last = index == 0, index == strategy.pp - 1
-        ends = first * table.embedding[0] + last * table.head[0]
-        end_tp = (first + last) * table.end_tp[0]
-        tensor = layers * table.layer_tp[0] + end_tp
-        sync = layers * table.sync_layer[0] + table.sync_stage[0]
-        sync += first * table.sync_first[0] + last * table.sync_last[0]
-        update = layers * table.update_layer[0] + table.update_stage[0]
-        update += first * table.update_first[0] + last * table.update_last[0]
+        # In a layer's place in a chunk, the embedding or the head takes no less time than the layers of other chunks.
+        starts = first * max(table.embedding[0], strategy.slots[0] * table.layer[0])
+        ends = starts + last * max(table.head[0], strategy.slots[1] * table.layer[0])
+        end_tp = (first + last) * table.end_tp[0] + last * table.mtp_tp[0]
+        more = kinds[:, index] @ table.kind_layer[:, 0]
+        tensor = layers * table.layer_tp[0] + kinds[:, index] @ table.kind_layer_tp[:, 0] + end_tp
+        sync, update = _after_s(strategy, index, table)
         repeated = float(_recompute_s(strategy, index, table))
         stages.append(
             StageEvaluation(
@@ -160,26 +163,44 @@ def stage_evaluations(
                 layers=layers,
                 recompute=strategy.recompute[index],
                 recompute_layers=strategy.recompute_layers[index],
-                compute_s=float(layers * table.layer[0] + ends - tensor + strategy.vpp * table.chunk[0]),
+                compute_s=float(layers * table.layer[0] + more + ends - tensor + strategy.vpp * table.chunk[0]),
                 tensor_parallel_s=float(tensor),
                 recompute_s=repeated,
                 sharding_s=_sharding_s(problem, strategy, index, table, repeated),
                 pipeline_p2p_s=hops[index],
-                data_parallel_s=float(sync),
-                optimizer_s=float(update),
+                data_parallel_s=sync,
+                optimizer_s=update,
                 memory=bytes_needed[index],
                 capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
-                # A recomputed layer runs its forward again; of embedding and head, forward is a third.
-                forward_s=float(layers * table.recompute[0] + ends / 3.0 + strategy.vpp * table.chunk[0] / 2.0),
+                # A recomputed layer runs its forward again; of embedding and head, forward is a third. What a kind
+                # of layer takes more splits as the mean layer does.
+                forward_s=float(
+                    (layers + more / table.layer[0]) * table.recompute[0]
+                    + ends / 3.0
+                    + strategy.vpp * table.chunk[0] / 2.0
+                ),
+                recompute_modules=strategy.recompute_modules[index],
             )
         )
     return stages
 
 
+def _after_s(strategy: Strategy, index: int, table: TimeTable) -> tuple[float, float]:
+    """Seconds of a stage once a step: exposed data-parallel communication, and the optimizer."""
+    layers, first, last = strategy.layers[index], index == 0, index == strategy.pp - 1
+    sync = layers * table.sync_layer[0] + table.sync_stage[0]
+    sync += first * table.sync_first[0] + last * table.sync_last[0]
+    update = layers * table.update_layer[0] + table.update_stage[0]
+    update += first * table.update_first[0] + last * table.update_last[0]
+    return float(sync), float(update)
+
+
 def _recompute_s(strategy: Strategy, index: int, table: TimeTable) -> float:
-    kind, layers, amount = strategy.recompute[index], strategy.layers[index], strategy.recompute_layers[index]
+    """Seconds a microbatch of recomputation: of the modules of every layer, of all layers, or of some."""
+    kind, amount = strategy.recompute[index], strategy.recompute_layers[index]
+    layers = _places(strategy, index)
     if kind == "selective":
-        return layers * float(table.selective[0])
+        return layers * float(incidence((strategy.recompute_modules[index],))[0] @ table.modules[:, 0])
     if kind == "uniform":
         return layers * float(table.recompute[0])
     if kind == "block":
@@ -237,25 +258,25 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     """Bytes per device of every stage, first to last."""
     row, stack = Candidates.one(strategy, problem.batch), problem.stack
     table = memory_table(problem, row)
-    parameters = memory.stage_parameters(problem, row)
+    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, row))
     state = memory.state_bytes(problem, row, row.shards)
     expert = memory.state_bytes(problem, row, row.expert_shards)
-    live, routed = _live_chunks(problem, strategy), _expert_layers(problem, strategy)
-    layer = (float(table.full[0]), float(table.selective[0]), float(table.checkpoint[0]))
+    live = _live_chunks(problem, strategy)
     stages = []
-    for index, layers in enumerate(strategy.layers):
-        first, last = index == 0, index == strategy.pp - 1
+    for index in range(strategy.pp):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
-        held = layers * parameters.layer[0] + first * parameters.first[0] + last * parameters.last[0]
-        experts = routed[index] * parameters.experts[0]
+        held, experts = dense[index], routed[index]
+        chosen = (strategy.recompute_modules[index],)
+        layer = (float(table.full[0]), float(table.kept(chosen, [0])[0, 0]), float(table.checkpoint[0]))
         activations = memory.activation_bytes(
             layer,
             live[index],
-            np.array(layers / strategy.vpp),
+            np.array(_places(strategy, index) / strategy.vpp),
             strategy.recompute[index],
             np.array(strategy.recompute_layers[index]),
+            float(table.replayed(chosen, [0])[0, 0]),
         )
-        buffers = (table.last_buffer if last else table.buffer)[0]
+        buffers = (table.last_buffer if index == strategy.pp - 1 else table.buffer)[0]
         needed = StageBytes(
             weights=float(held * state.weight[0] + experts * expert.weight[0]),
             gradients=float(held * state.gradient[0] + experts * expert.gradient[0]),
@@ -282,15 +303,35 @@ def _live_chunks(problem: Problem, strategy: Strategy) -> np.ndarray:
     return np.asarray(np.minimum(later, strategy.vpp * m))
 
 
-def _expert_layers(problem: Problem, strategy: Strategy) -> list[float]:
-    """Layers of each stage in units of the model's mean layer, as far as experts are concerned."""
+def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
+    """Parameters that one device of each stage holds, first to last, vocabulary padded."""
+    parts = memory.stage_parameters(problem, Candidates.one(strategy, problem.batch))
+    dense, experts = _held(problem, strategy, parts)
+    return [float(count) for count in dense + experts]
+
+
+def _held(problem: Problem, strategy: Strategy, parts: StageParameters) -> tuple[Floats, Floats]:
+    """Parameters that one device of each stage holds: without routed experts, and of these; one entry a stage."""
+    layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
+    dense = layers * parts.layer[0] + parts.kind_layer[:, 0] @ kinds
+    experts = layers * parts.experts[0] + parts.kind_experts[:, 0] @ kinds
+    dense[0] += parts.first[0]
+    dense[-1] += parts.last[0]
+    experts[-1] += parts.last_experts[0]
+    return dense, experts
+
+
+def _places(strategy: Strategy, index: int) -> int:
+    """A stage's layers, and the embedding or the head where it stands in the place of one."""
+    ends = (index == 0) * strategy.slots[0] + (index == strategy.pp - 1) * strategy.slots[1]
+    return strategy.layers[index] + ends
+
+
+def stage_kinds(problem: Problem, strategy: Strategy) -> Floats:
+    """Layers of each kind on each stage, shape (kinds, pp); the mean's share where chunks are of unequal length."""
     model, vpp = problem.model, strategy.vpp
-    if model.moe is None or any(layers % vpp for layers in strategy.layers):
-        return [float(layers) for layers in strategy.layers]
-    count, first = [0] * strategy.pp, 0
-    for _ in range(vpp):
-        for stage, layers in enumerate(strategy.layers):
-            chunk = range(first, first + layers // vpp)
-            count[stage] += sum(model.has_experts(index) for index in chunk)
-            first = chunk.stop
-    return [each / (1 - dense_share(model)) for each in count]
+    places = np.array([_places(strategy, index) for index in range(strategy.pp)])
+    if np.any(places % vpp):
+        return np.asarray(np.multiply.outer(np.array(kind_shares(model)), np.array(strategy.layers)))
+    counts, ends = counts_before(model, vpp, *strategy.slots), (places // vpp).cumsum()
+    return np.asarray(counts[:, ends] - counts[:, ends - places // vpp], dtype=np.float64)

@@ -4,16 +4,17 @@ Words: pp stages s = 0 .. pp-1, each holding vpp chunks c = 0 .. vpp-1; m microb
 forward visits chunk 0 of stages 0 .. pp-1, then chunk 1 of stages 0 .. pp-1, and so on; its backward goes the
 other way.
 
-Every stage runs the same sequence of forwards and the same sequence of backwards: unit i = 0 .. m*vpp-1 is
-microbatch (i // (pp*vpp))*pp + i % pp of forward chunk (i // pp) % vpp, or of backward chunk vpp-1 minus
-that. Stages differ only in their warm-up W, the number of forwards before the first backward. After the
-warm-up, forward W+k is followed by backward k; what is left of the backwards comes last. vpp = 1 is 1F1B.
+Every stage runs the same m*vpp forwards in the same order, and the same backwards: microbatches come in groups
+of N (`group`, pp unless given), the last group with what is left, and each group passes chunk 0, then chunk 1,
+and so on; backwards take chunk vpp-1 first. Stages differ only in their warm-up W, the number of forwards
+before the first backward. After the warm-up, forward W+k is followed by backward k; what is left of the
+backwards comes last. vpp = 1 is 1F1B, which knows no groups.
 
 Source: NVIDIA Megatron-LM, megatron/core/pipeline_parallel/schedules.py (get_pp_rank_microbatches,
-get_schedule_table, forward_backward_pipelining_with_interleaving and _without_interleaving), with
-microbatch_group_size_per_vp_stage = pp, its default; core 0.12.1 and main of 2026 agree. The warm-up is
-W = pp-s-1 (1F1B) or 2*(pp-s-1) + (vpp-1)*pp (interleaved), at most m*vpp; early releases that ran everything
-as warm-up when m == pp are not modelled. This module imports nothing of the planner.
+get_schedule_table, forward_backward_pipelining_with_interleaving and _without_interleaving), where N is
+microbatch_group_size_per_vp_stage; core 0.12.1 and main of 2026 agree, tests/data/megatron.yaml has what 0.16.1
+does. The warm-up is W = pp-s-1 (1F1B) or 2*(pp-s-1) + (vpp-1)*N (interleaved), at most m*vpp; early releases that
+ran everything as warm-up when m == pp are not modelled. This module imports nothing of the planner.
 """
 
 from dataclasses import dataclass
@@ -59,17 +60,19 @@ class Timeline:
         return len(self.idle_s)
 
 
-def stage_order(pp: int, stage: int, vpp: int, microbatches: int) -> list[tuple[Kind, int, int]]:
+def stage_order(
+    pp: int, stage: int, vpp: int, microbatches: int, group: int | None = None
+) -> list[tuple[Kind, int, int]]:
     """What one stage runs, in order: (kind "F" or "B", microbatch, chunk), 2 * vpp * microbatches of them.
 
     Raises:
         ValueError: for sizes that the schedule does not run (see `check_sizes`) or a stage outside 0 .. pp-1.
     """
-    check_sizes(pp, vpp, microbatches)
+    check_sizes(pp, vpp, microbatches, group)
     if not 0 <= stage < pp:
         raise ValueError(f"stage must be in 0..{pp - 1}, got {stage}")
-    forward_at, backward_at = (at[stage] for at in _positions(pp, vpp, microbatches))
-    microbatch, chunk = _units(pp, vpp, microbatches)
+    forward_at, backward_at = (at[stage] for at in _positions(pp, vpp, microbatches, group))
+    microbatch, chunk, _ = _units(pp, vpp, microbatches, group)
     order: list[tuple[Kind, int, int]] = [("F", 0, 0)] * (2 * len(microbatch))
     for i, (b, c) in enumerate(zip(microbatch.tolist(), chunk.tolist(), strict=True)):
         order[forward_at[i]] = ("F", b, c)
@@ -77,7 +80,7 @@ def stage_order(pp: int, stage: int, vpp: int, microbatches: int) -> list[tuple[
     return order
 
 
-def peak_live_total(pp: int, vpp: int, microbatches: int) -> IntArray:
+def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = None) -> IntArray:
     """The most forward activations, over all chunks, that each stage holds at once, shape (pp,).
 
     It is min(m * vpp, W + 1) with the stage's warm-up W.
@@ -85,8 +88,38 @@ def peak_live_total(pp: int, vpp: int, microbatches: int) -> IntArray:
     Raises:
         ValueError: for sizes that the schedule does not run (see `check_sizes`).
     """
-    check_sizes(pp, vpp, microbatches)
-    return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches) + 1)
+    check_sizes(pp, vpp, microbatches, group)
+    return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches, group) + 1)
+
+
+def peak_live(chunk_weight: ArrayLike, microbatches: int, group: int | None = None) -> FloatArray:
+    """The most that each stage holds at once when chunk c of stage s weighs chunk_weight[s, c], shape (pp,).
+
+    Args:
+        chunk_weight: shape (pp, vpp), what one microbatch's forward leaves of each chunk: bytes, or layers.
+        microbatches, group: as in `simulate`.
+
+    Raises:
+        ValueError: a wrong shape, or sizes that the schedule does not run (see `check_sizes`).
+
+    Chunks of unequal weight have their peak where the mix is worst, in the steady state: after the warm-up each
+    forward adds one chunk, and backwards take the last chunk first. Equal ones give `peak_live_total` times that.
+    """
+    weight = np.asarray(chunk_weight, dtype=np.float64)
+    if weight.ndim != 2 or weight.size == 0:
+        raise ValueError(f"chunk_weight must have shape (pp, vpp), got {weight.shape}")
+    pp, vpp = weight.shape
+    check_sizes(pp, vpp, microbatches, group)
+    _, chunk, _ = _units(pp, vpp, microbatches, group)
+    added = np.cumsum(weight[:, chunk], axis=1)
+    gone = np.cumsum(weight[:, vpp - 1 - chunk], axis=1)
+    peaks = []
+    for stage, warmup in enumerate(_warmup(pp, vpp, microbatches, group).tolist()):
+        first = min(warmup, len(chunk) - 1)  # all forwards in the warm-up: none is left for the steady state
+        held = added[stage, first:].copy()
+        held[1:] -= gone[stage, : len(held) - 1]
+        peaks.append(held.max())
+    return np.array(peaks)
 
 
 def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
@@ -106,7 +139,8 @@ def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     - 1F1B: never below the makespan (in `same` for any spread of stage times), at most 14 % above, 2 % on
       average. It charges stages behind the slowest in full though they partly hide; worst: a slow stage 0.
     - interleaved, a stage's chunks equal: never below it in `same`, up to 8 % below else; at most 15 % above.
-    - interleaved, chunks unequal: the makespan is up to 20 % above it, as it knows only the stage totals.
+    - interleaved, chunks unequal: the makespan is up to 20 % above it, as it knows only the stage totals. With all
+      chunks as long as their stage's longest it bounds as for equal ones, above by what that adds to the slowest.
     Nothing is charged for sending. With equal stages and a link delay d, 1F1B takes 2 * d * (pp - 1) / pp
     longer per microbatch in its steady state; interleaving hides a small d there and pays only while filling.
     """
@@ -116,7 +150,7 @@ def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     return float((microbatches - 1 / vpp) * times.max() + times.sum() / vpp)
 
 
-def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int) -> float:
+def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int, group: int | None = None) -> float:
     """Seconds that no order of the events can beat; arguments and errors as in `simulate`, sending free.
 
     Stage s runs m microbatches one after the other, after the first reached it through the first chunks of
@@ -124,7 +158,7 @@ def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int
     max(max_s (m * t_s + sum_{i<s} t_i,0), sum_s t_s). Every term is linear in the stage times.
     """
     forward, backward, _ = _checked_durations(forward_s, backward_s, None)
-    check_sizes(forward.shape[0], forward.shape[1], microbatches)
+    check_sizes(forward.shape[0], forward.shape[1], microbatches, group)
     both = forward + backward
     stage_s = both.sum(axis=1)
     before_s = np.cumsum(both[:, 0]) - both[:, 0]
@@ -132,7 +166,11 @@ def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int
 
 
 def simulate(
-    forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int, p2p_s: ArrayLike | None = None
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    microbatches: int,
+    p2p_s: ArrayLike | None = None,
+    group: int | None = None,
 ) -> Timeline:
     """Run one step's schedule event by event; the makespan is exact for the given durations.
 
@@ -143,9 +181,10 @@ def simulate(
     Args:
         forward_s: shape (pp, vpp), seconds of one microbatch's forward through each chunk.
         backward_s: shape (pp, vpp), the same of its backward (recompute included).
-        microbatches: m; for vpp > 1 a multiple of pp.
+        microbatches: m; for vpp > 1 and group None a multiple of pp.
         p2p_s: shape (pp,), seconds to send between stage s and s + 1, in either direction; entry pp - 1 is
             the link between the last stage and stage 0, used with vpp > 1 only. None: sending takes no time.
+        group: N, microbatches that pass a chunk before the next chunk's turn; pp if None. Matters with vpp > 1.
 
     Raises:
         ValueError: shapes do not fit, a duration is negative or not finite, or the schedule does not run
@@ -153,11 +192,11 @@ def simulate(
     """
     forward, backward, delay = _checked_durations(forward_s, backward_s, p2p_s)
     pp, vpp = forward.shape
-    check_sizes(pp, vpp, microbatches)
-    micro, chunk = _units(pp, vpp, microbatches)
-    at = _positions(pp, vpp, microbatches)
+    check_sizes(pp, vpp, microbatches, group)
+    micro, chunk, size = _units(pp, vpp, microbatches, group)
+    at = _positions(pp, vpp, microbatches, group)
     duration_s = _by_position(at, forward[:, chunk], backward[:, vpp - 1 - chunk], np.float64)
-    start, end = _run(pp, *_all_inputs(at, delay, vpp), duration_s)
+    start, end = _run(pp, *_all_inputs(at, delay, chunk, size), duration_s)
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -171,39 +210,52 @@ def simulate(
     )
 
 
-def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
+def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) -> None:
     """Refuse sizes that Megatron's schedules do not run.
 
     Raises:
-        ValueError: a size is below 1; vpp > 1 with pp = 1; vpp > 1 with microbatches not a multiple of pp.
+        ValueError: a size is below 1; vpp > 1 with pp = 1; with vpp > 1, not pp <= group <= microbatches, or a last
+            group of fewer than pp: for groups of pp, microbatches that are not a multiple of pp.
     """
-    for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches)):
-        if value < 1:
+    for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches), ("group", group)):
+        if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    if vpp > 1 and pp == 1:
+    if vpp == 1:
+        return
+    if pp == 1:
         raise ValueError(f"vpp > 1 needs pp > 1, got vpp {vpp} with pp 1")
-    if vpp > 1 and microbatches % pp:
-        raise ValueError(f"interleaving needs microbatches to be a multiple of pp, got {microbatches} with pp {pp}")
+    if group in (None, pp):
+        if microbatches % pp:
+            raise ValueError(f"interleaving needs microbatches to be a multiple of pp, got {microbatches} with pp {pp}")
+    elif not pp <= (group or pp) <= microbatches:
+        raise ValueError(f"group must be in pp..microbatches = {pp}..{microbatches}, got {group}")
+    elif 0 < microbatches % (group or pp) < pp:
+        last = microbatches % (group or pp)
+        raise ValueError(f"the last group must have no or at least pp = {pp} microbatches, got {last}")
 
 
-def _warmup(pp: int, vpp: int, microbatches: int) -> IntArray:
+def _warmup(pp: int, vpp: int, microbatches: int, group: int | None) -> IntArray:
     """Forwards before the first backward, shape (pp,)."""
     behind = np.arange(pp - 1, -1, -1, dtype=np.int64)
-    wanted = behind if vpp == 1 else 2 * behind + (vpp - 1) * pp
+    wanted = behind if vpp == 1 else 2 * behind + (vpp - 1) * (group or pp)
     return np.minimum(wanted, microbatches * vpp)
 
 
-def _units(pp: int, vpp: int, microbatches: int) -> tuple[IntArray, IntArray]:
-    """Microbatch and forward chunk of unit i, each of shape (m * vpp,)."""
+def _units(pp: int, vpp: int, microbatches: int, group: int | None) -> tuple[IntArray, IntArray, IntArray]:
+    """Microbatch, forward chunk, and size of the microbatch group of unit i, each of shape (m * vpp,)."""
+    full = group or pp
     i = np.arange(microbatches * vpp, dtype=np.int64)
-    return (i // (pp * vpp)) * pp + i % pp, (i // pp) % vpp
+    first = i // (full * vpp) * full  # of the unit's group
+    size = np.minimum(full, microbatches - first)
+    chunk, microbatch = np.divmod(i - first * vpp, size)
+    return first + microbatch, chunk, size
 
 
-def _positions(pp: int, vpp: int, microbatches: int) -> tuple[IntArray, IntArray]:
+def _positions(pp: int, vpp: int, microbatches: int, group: int | None) -> tuple[IntArray, IntArray]:
     """Where forward i and backward i stand in each stage's order, two arrays of shape (pp, m * vpp)."""
     count = microbatches * vpp
     i = np.arange(count, dtype=np.int64)
-    warmup = _warmup(pp, vpp, microbatches)[:, None]
+    warmup = _warmup(pp, vpp, microbatches, group)[:, None]
     forward_at = np.where(i < warmup, i, 2 * i - warmup)
     backward_at = np.where(i < count - warmup, 2 * i + warmup + 1, i + count)
     return forward_at, backward_at
@@ -221,33 +273,33 @@ def _by_position(
     return table.ravel()
 
 
-def _all_inputs(at: tuple[IntArray, IntArray], delay_s: FloatArray, vpp: int) -> tuple[IntArray, FloatArray]:
+def _all_inputs(
+    at: tuple[IntArray, IntArray], delay_s: FloatArray, chunk: IntArray, size: IntArray
+) -> tuple[IntArray, FloatArray]:
     """For every event, the event it waits for (-1: none) and how long that one's output travels."""
     pp, count = at[0].shape
     first = np.arange(pp)[:, None] * 2 * count
-    source_f, wait_f = _inputs(at[0] + first, delay_s, vpp)
-    source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1), vpp)  # the other way round
+    before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
+    source_f, wait_f = _inputs(at[0] + first, delay_s, before)
+    source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1), before)  # the other way round
     return (
         _by_position(at, source_f, source_b[::-1], np.int64),
         _by_position(at, wait_f, wait_b[::-1], np.float64),
     )
 
 
-def _inputs(at: IntArray, delay_s: FloatArray, vpp: int) -> tuple[IntArray, FloatArray]:
+def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:
     """The event that each unit waits for (-1: none) and how long its output travels, both of shape at.shape.
 
     `at` holds event numbers by stage in the order of travel; delay_s[s] is the link from that stage to the
-    next, the last entry the link from the last back to the first.
+    next, the last entry the link from the last back to the first; `before` is each unit's predecessor there.
     """
-    pp, count = at.shape
     source = np.empty_like(at)
     wait = np.zeros(at.shape)
     source[1:] = at[:-1]
     wait[1:] = delay_s[:-1, None]
-    unit = np.arange(count)
-    later_chunk = (unit // pp) % vpp > 0
-    source[0] = np.where(later_chunk, at[-1, np.maximum(unit - pp, 0)], -1)  # pp units earlier
-    wait[0] = np.where(later_chunk, delay_s[-1], 0.0)
+    source[0] = np.where(before >= 0, at[-1, before], -1)
+    wait[0] = np.where(before >= 0, delay_s[-1], 0.0)
     return source, wait
 
 

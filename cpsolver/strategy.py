@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 RecomputeKind = Literal["none", "selective", "block", "uniform"]
-"""none; selective: attention's core; block: the first layers of each chunk; uniform: all layers, in units."""
+"""none; selective: some modules of all layers; block: the first layers of each chunk; uniform: all layers, in units."""
+
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts")
+"""What selective recomputation may run again, by the names of Megatron-LM's --recompute-modules."""
+
+CORE = ("core_attn",)
+"""Megatron-LM's own choice of them."""
 
 Sharded = Literal["optimizer", "gradients", "parameters"]
 """What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
@@ -15,18 +22,31 @@ Schedule = Literal["1f1b", "zb1p", "zb2p"]
 """1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241)."""
 
 
+def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """A set of modules in the order of MODULES, without what `moe` runs again in any case; unknown ones come last."""
+    told = set(names)
+    told -= {"moe_act", "shared_experts"} if "moe" in told else set()
+    return (*(name for name in MODULES if name in told), *sorted(told - set(MODULES)))
+
+
 @dataclass(frozen=True)
 class StageGroup:
     """Neighbouring pipeline stages on one chip type.
 
     `layers` has one entry a stage. `recompute_layers` too: with block, the layers recomputed in each model chunk
-    of the stage; with uniform, the layers in one recomputed unit; otherwise 0.
+    of the stage; with uniform, the layers in one recomputed unit; otherwise 0. `modules` are what selective
+    recomputation runs again in every layer (CORE where none are given); the other kinds have none.
     """
 
     chip: str
     layers: tuple[int, ...]
     recompute: RecomputeKind = "none"
     recompute_layers: tuple[int, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.recompute == "selective":
+            object.__setattr__(self, "modules", canonical_modules(self.modules or CORE))
 
     @property
     def num_stages(self) -> int:
@@ -73,6 +93,11 @@ class Strategy:
         return self.tp * self.cp * self.dp
 
     @property
+    def devices(self) -> int:
+        """Devices of all stages."""
+        return self.stage_devices * self.pp
+
+    @property
     def stage_chips(self) -> tuple[str, ...]:
         """Chip name of every stage."""
         return tuple(group.chip for group in self.groups for _ in group.layers)
@@ -93,19 +118,49 @@ class Strategy:
         return tuple(count for group in self.groups for count in group.stage_recompute_layers)
 
     @property
+    def recompute_modules(self) -> tuple[tuple[str, ...], ...]:
+        """`StageGroup.modules` of every stage."""
+        return tuple(group.modules for group in self.groups for _ in group.layers)
+
+    @property
     def cp_comm_type(self) -> str:
         """Megatron's name for how context parallelism exchanges: p2p, allgather, a2a or a2a+p2p."""
         if self.ulysses == 1:
             return "allgather" if self.cp_gather else "p2p"
         return "a2a" if self.ulysses == self.cp else "a2a+p2p"
 
+    @property
+    def zero_stage(self) -> int:
+        """DeepSpeed's name for what is shared out: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
+        depth: dict[Sharded, int] = {"optimizer": 1, "gradients": 2, "parameters": 3}
+        return depth[self.sharded] if self.distributed_optimizer else 0
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """1 where interleaving puts the embedding on the first stage, or the head on the last, in a layer's place.
+
+        The stage's layers are then one short of filling its chunks (Megatron: account-for-embedding-in-pipeline-split,
+        account-for-loss-in-pipeline-split, or a layout that says so).
+        """
+        if self.vpp == 1 or not self.layers:
+            return 0, 0
+        return int(self.layers[0] % self.vpp == self.vpp - 1), int(self.layers[-1] % self.vpp == self.vpp - 1)
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Layers of every stage's chunks, the embedding and the head counted where they stand in a layer's place."""
+        return tuple(-(-count // self.vpp) for count in self.layers)
+
     def microbatches(self, global_batch_size: int) -> int:
         """Microbatches that each pipeline runs in one step."""
         return global_batch_size // (self.mbs * self.dp)
 
     def key(self) -> tuple[object, ...]:
-        """What makes two plans different ones: a degree, a flag, or which chip serves which stage."""
+        """What makes two plans different ones: a degree, a flag, or which chip serves which stage.
+
+        Layers, recomputation and the sharding group are each plan's own best.
+        """
         flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
         sizes = (self.cp, self.ulysses, self.cp_gather, self.ep, self.etp)
-        more = (*sizes, self.sharded, self.sharding_group, self.schedule)
+        more = (*sizes, self.sharded, self.schedule)
         return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)

@@ -24,7 +24,7 @@ def keys_of(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     chip = problem.supply(strategy.stage_chips[0]).chip
     pair = f"{problem.stack.name}/{chip.architecture or chip.name}"
     kind = "dense" if problem.model.moe is None else "experts"
-    scale = "one node" if problem.num_gpus <= problem.node else "nodes"
+    scale = "one node" if strategy.devices <= problem.node else "nodes"
     return (f"{pair}/{kind}/{scale}", f"{pair}/{kind}", pair, EVERY)
 
 

@@ -29,6 +29,7 @@ EFFICIENCY_NAMES = (
     "network",
     "network_latency_us",
     "kernel_latency_us",
+    "host_link",
 )
 """What a chip's `efficiency` holds after loading.
 
@@ -38,7 +39,7 @@ all_to_all: bus bandwidth of a group that fills a node, for an endless payload, 
 bandwidth (in-network reduction can lift all_reduce above 1). collective_half_payload_mib: payload that
 reaches half of that bandwidth. collective_latency_us: a tiny all-reduce over a node. network: over the line
 rate of the adapter. network_latency_us: one hop between nodes. kernel_latency_us: launch and drain of one
-kernel.
+kernel. host_link: copies from and to the host over the link's one-way bandwidth.
 """
 
 _ABOVE_ONE = (
@@ -114,12 +115,18 @@ class ScaleOut(_Frozen):
 
 
 class HostLink(_Frozen):
-    """The PCIe link to the host; `bandwidth_gb_s` one way."""
+    """The PCIe link to the host; `bandwidth_gb_s` one way. `chip_to_chip_gb_s`: a superchip's own link."""
 
     pcie_generation: PositiveInt
     lanes: PositiveInt = 16
     bandwidth_gb_s: PositiveFloat
     chip_to_chip: str | None = None
+    chip_to_chip_gb_s: PositiveFloat | None = None
+
+    @property
+    def best_gb_s(self) -> float:
+        """The faster of the two, one way."""
+        return max(self.bandwidth_gb_s, self.chip_to_chip_gb_s or 0.0)
 
 
 class Efficiency(_Frozen):
@@ -218,6 +225,16 @@ class Chip(_Frozen):
         return units.gbit_s_to_bytes_s(self._known(self.scale_out.bandwidth_gbit_s, "network bandwidth"))
 
     @property
+    def host_bandwidth_bytes_s(self) -> float:
+        """One way between device and host, achieved, in bytes/s.
+
+        Raises:
+            UnknownFigureError: when the chip has no known link to the host.
+        """
+        link = self._known(self.host_link and self.host_link.best_gb_s, "host link bandwidth")
+        return units.gb_s_to_bytes_s(link) * self.efficiency_value("host_link")
+
+    @property
     def collective_half_payload_bytes(self) -> float:
         """Payload in bytes at which a collective inside a node reaches half its bandwidth."""
         return units.mib_to_bytes(self.efficiency_value("collective_half_payload_mib"))
@@ -243,8 +260,11 @@ class Chip(_Frozen):
         return float(value)
 
 
-def unusable_reasons(chip: Chip, dtype: Dtype = "bf16") -> tuple[str, ...]:
-    """Why no plan can be made for this chip in this precision; empty when one can."""
+def unusable_reasons(chip: Chip, dtype: Dtype = "bf16", host_link: bool = False) -> tuple[str, ...]:
+    """Why no plan can be made for this chip in this precision; empty when one can.
+
+    `host_link`: the plan sends something to the host and back.
+    """
     figures = {
         f"no {dtype} matrix peak is known": getattr(chip.peak_tflops, dtype),
         "no memory capacity is known": chip.memory.usable_gib or chip.memory.capacity_gb,
@@ -252,4 +272,6 @@ def unusable_reasons(chip: Chip, dtype: Dtype = "bf16") -> tuple[str, ...]:
         "no scale-up bandwidth is known": chip.scale_up.bandwidth_gb_s,
         "no network (scale-out) bandwidth is known": chip.scale_out.bandwidth_gbit_s,
     }
+    if host_link:
+        figures["no bandwidth of the link to the host (host_link) is known"] = chip.host_link
     return tuple(reason for reason, value in figures.items() if value is None)

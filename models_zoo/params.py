@@ -1,4 +1,4 @@
-"""Exact parameter counts from an architecture, as integers. Multi-token prediction is left out.
+"""Exact parameter counts from an architecture, as integers. Totals are without multi-token prediction.
 
 Legend: h hidden, a heads, g kv_heads, d head_dim, f a feed-forward width.
 """
@@ -99,6 +99,19 @@ def total_parameters(arch: Architecture) -> int:
 def active_parameters(arch: Architecture) -> int:
     """Parameters that one token uses: embeddings and head included, only the experts it visits."""
     return _outside_layers(arch) + sum(layer_parameters(arch, index).active for index in range(arch.layers))
+
+
+def mtp_parameters(arch: Architecture) -> int:
+    """Parameters of the modules for multi-token prediction, which no total has; 0 where the model has none.
+
+    Each: norms of the token's embedding and of the hidden state, a projection of both (2h to h, no bias), a layer
+    like the model's last, a final norm (MultiTokenPredictionLayer of Megatron core). Embedding and head are the
+    model's own, shared.
+    """
+    if arch.mtp_layers == 0:
+        return 0
+    layer = layer_parameters(arch, arch.layers - 1).total
+    return arch.mtp_layers * (3 * _norm(arch) + 2 * arch.hidden * arch.hidden + layer)
 
 
 def _outside_layers(arch: Architecture) -> int:

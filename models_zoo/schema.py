@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 Confidence = Literal["verified", "secondary", "assumed"]
+_INTEGER = SchemaValidator(core_schema.int_schema())
 
 
 class _Frozen(BaseModel):
@@ -48,17 +51,6 @@ class Attention(_Frozen):
     no_rope: bool = False
     indexer: Indexer | None = None
 
-    @model_validator(mode="after")
-    def _latent_widths_given(self) -> Attention:
-        needed = {
-            "mla": ("kv_lora", "qk_nope", "qk_rope", "v_head"),
-            "csa": ("q_lora", "o_lora", "o_groups"),
-        }.get(self.kind, ())
-        missing = [field for field in needed if getattr(self, field) is None]
-        if missing:
-            raise ValueError(f"attention kind {self.kind} needs {', '.join(missing)}")
-        return self
-
 
 class Moe(_Frozen):
     """Mixture of experts. Layer i has experts when i >= first_dense and (i - offset) % freq == 0.
@@ -79,12 +71,6 @@ class Moe(_Frozen):
     offset: NonNegativeInt = 0
     router_bias: bool = False
     hash_routed_layers: NonNegativeInt = 0
-
-    @model_validator(mode="after")
-    def _enough_experts(self) -> Moe:
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
-        return self
 
 
 class LinearAttention(_Frozen):
@@ -169,37 +155,26 @@ class Architecture(_Frozen):
     inferred_fields: str | None = None
     notes: str | None = None
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _derive(cls, data: Any) -> Any:
-        """Fill what follows from other fields; leave wrong types for the field checks to report."""
+    def _consistent(cls, data: Any, check: Callable[[Any], Architecture]) -> Architecture:
+        """Each field by itself, and those that are sound against each other: all that is wrong at once."""
         if not isinstance(data, dict):
-            return data
-        filled = dict(data)
-        heads, hidden = filled.get("heads"), filled.get("hidden")
-        if filled.get("kv_heads") is None:
-            filled.pop("kv_heads", None)
-            if isinstance(heads, int) and heads > 0:
-                filled["kv_heads"] = heads
-        if filled.get("head_dim") is None:
-            filled.pop("head_dim", None)
-            if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden % heads == 0:
-                filled["head_dim"] = hidden // heads
-        if "norm_bias" not in filled:
-            filled["norm_bias"] = filled.get("norm") == "layernorm"
-        attention = filled.get("attention")
-        if attention is None:
-            attention = {}
-        if isinstance(attention, dict) and "kind" not in attention:
-            filled["attention"] = {"kind": _kind_of(heads, filled.get("kv_heads")), **attention}
-        return filled
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Architecture:
-        problems = _shape_problems(self) + _layer_kind_problems(self)
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+            return check(data)
+        found, made = [], None
+        try:
+            made = check(_derived(data))
+        except ValidationError as error:
+            found = [(".".join(map(str, detail["loc"][:2])), detail) for detail in error.errors(include_url=False)]
+        refused = {where for where, detail in found if detail["type"] != "missing"}
+        told = list(_contradictions(_Written.of(data, refused)))
+        lines: list[Any] = [detail for where, detail in found if where in refused or where not in dict(told)]
+        for where, text in told:
+            context = {"error": ValueError(text)}
+            lines.append({"type": "value_error", "loc": tuple(where.split(".")), "input": data, "ctx": context})
+        if lines or made is None:
+            raise ValidationError.from_exception_data(cls.__name__, lines)
+        return made
 
     def has_experts(self, layer_index: int) -> bool:
         """Whether this layer (counted from 0) is a mixture of experts."""
@@ -213,8 +188,7 @@ class Architecture(_Frozen):
     def mixer(self, layer_index: int) -> Literal["attention", "linear", "mamba", "none"]:
         """What mixes tokens in this layer (counted from 0); "none" for an experts-only layer of a pattern."""
         if self.layer_pattern is not None:
-            kinds: dict[str, Literal["attention", "mamba", "none"]]
-            kinds = {"*": "attention", "M": "mamba", "E": "none"}
+            kinds: dict[str, Literal["attention", "mamba", "none"]] = {"*": "attention", "M": "mamba", "E": "none"}
             return kinds[self.layer_pattern[layer_index]]
         if self.linear_attention is None:
             return "attention"
@@ -231,38 +205,144 @@ class Architecture(_Frozen):
         return every is not None and (layer_index + 1) % every == 0
 
 
-def _kind_of(heads: object, kv_heads: object) -> str:
-    if kv_heads == heads:
-        return "mha"
-    return "mqa" if kv_heads == 1 else "gqa"
+def _derived(data: dict[str, Any]) -> dict[str, Any]:
+    """Fill what follows from other fields; leave wrong types for the field checks to report."""
+    filled = {name: value for name, value in data.items() if value is not None or name not in ("kv_heads", "head_dim")}
+    heads, hidden = _whole(filled.get("heads")) or 0, _whole(filled.get("hidden")) or 0
+    if heads > 0:
+        filled.setdefault("kv_heads", heads)
+    if heads > 0 and hidden > 0 and hidden % heads == 0:
+        filled.setdefault("head_dim", hidden // heads)
+    filled.setdefault("norm_bias", filled.get("norm") == "layernorm")
+    attention = {} if filled.get("attention") is None else filled["attention"]
+    if isinstance(attention, dict) and "kind" not in attention:
+        kv_heads = _whole(filled.get("kv_heads"))
+        kind = "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa"
+        filled["attention"] = {"kind": kind, **attention}
+    return filled
 
 
-def _shape_problems(arch: Architecture) -> list[str]:
-    problems = []
-    if arch.head_dim == 0:
-        problems.append(f"hidden {arch.hidden} is not a multiple of heads {arch.heads}: give head_dim")
-    if arch.kv_heads and arch.heads % arch.kv_heads:
-        problems.append(f"heads {arch.heads} is not a multiple of kv_heads {arch.kv_heads}")
-    if arch.position == "learned" and arch.max_positions is None:
-        problems.append("learned positions need max_positions (the rows of the position table)")
-    has_dense_mlp = arch.layer_pattern is None and not all(map(arch.has_experts, range(arch.layers)))
-    if arch.ffn == 0 and has_dense_mlp:
-        problems.append("ffn is 0 but some layers have a dense MLP")
-    return problems
+def _whole(value: Any) -> int | None:
+    """The whole number that the field checks read from a value; `None` where they read none."""
+    try:
+        return int(_INTEGER.validate_python(value))
+    except ValidationError:
+        return None
 
 
-def _layer_kind_problems(arch: Architecture) -> list[str]:
-    problems = []
-    pattern = arch.layer_pattern
-    if pattern is not None and len(pattern) != arch.layers:
-        problems.append(f"layer_pattern has {len(pattern)} letters for {arch.layers} layers")
-    if pattern is not None and "M" in pattern and arch.mamba is None:
-        problems.append("layer_pattern has M layers but mamba is not given")
-    if pattern is not None and "E" in pattern and arch.moe is None:
-        problems.append("layer_pattern has E layers but moe is not given")
-    linear = arch.linear_attention
-    if linear is not None and arch.full_attention_interval is None and linear.layers is None:
-        problems.append("linear_attention needs full_attention_interval or its own layers")
-    if linear is not None and linear.layers is not None and linear.layers > arch.layers:
-        problems.append(f"linear_attention.layers {linear.layers} is more than layers {arch.layers}")
-    return problems
+class _Written(dict[str, Any]):
+    """The fields as written, by dotted name; `None` for one that its own check refused."""
+
+    @classmethod
+    def of(cls, data: dict[str, Any], refused: set[str]) -> _Written:
+        given = cls(data)
+        for section, value in data.items():
+            fields = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            if isinstance(fields, dict):
+                given.update({f"{section}.{name}": inner for name, inner in fields.items()})
+        return cls({name: value for name, value in given.items() if value is not None} | dict.fromkeys(refused))
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        return _whole(self[name]) if name in self else default
+
+    def said(self, name: str, default: object = None) -> str:
+        """`moe.experts is 8`, `moe is given`, `moe.freq is not given (1)`."""
+        if name not in self:
+            return f"{name} is not given" + ("" if default is None else f" ({default})")
+        value = self[name]
+        shown = str(value).lower() if isinstance(value, bool) else repr(value)
+        return f"{name} is {shown if isinstance(value, (str, int, float)) else 'given'}"
+
+
+_NEEDED = {
+    ("moe.experts", "moe.top_k"): "how many experts a token visits",
+    ("moe.top_k", "moe.experts"): "how many experts there are",
+    ("moe.experts", "moe.expert_ffn"): "the feed-forward width of one expert",
+    ("attention.full_every", "attention.sliding_window"): "how far the other layers see",
+    ("attention.global_head_dim", "attention.full_every"): "which layers have that width",
+    ("attention.global_kv_heads", "attention.full_every"): "which layers have that many",
+    ("full_attention_interval", "linear_attention"): "what the other layers are",
+    ("mamba", "layer_pattern"): "which layers are state space (M)",
+}
+_AMONG_LAYERS = ("moe.freq", "mtp_layers", "linear_attention.layers", "attention.full_every", "full_attention_interval")
+_WIDTHS = {
+    "mla": ("kv_lora", "qk_nope", "qk_rope", "v_head"),
+    "csa": ("q_lora", "o_lora", "o_groups"),
+    "gated_deltanet": ("key_heads", "key_dim", "value_heads", "value_dim"),
+    "kimi_delta_attention": ("heads", "dim"),
+}
+_MAY_HAVE = {"mla": ("q_lora",), "csa": ("qk_rope",)}
+_KV_HEADS = {"mha": "as many", "mla": "as many", "gqa": "fewer", "mqa": "1", "csa": "1"}
+
+
+def _contradictions(given: _Written) -> Iterator[tuple[str, str]]:
+    """Fields that cannot hold together: the name of the one to mend, and what is wrong, with both values."""
+    for (name, needed), why in _NEEDED.items():
+        if given.get(name) and needed not in given:
+            yield needed, f"{given.said(name)} but {given.said(needed)}: {why}"
+    for name, most in (("moe.top_k", "moe.experts"), *((name, "layers") for name in _AMONG_LAYERS)):
+        value, limit = given.number(name), given.number(most)
+        if limit and value and value > limit:
+            yield name, f"{name} {value} is more than {most} {limit}"
+    for name in ("kv_heads", "attention.global_kv_heads", "attention.o_groups"):
+        part, heads = given.number(name), given.number("heads")
+        if heads and part and heads % part:
+            yield name, f"heads {heads} is not a multiple of {name} {part}"
+    yield from _of_widths(given, "attention", ("mla", "csa"))
+    yield from _of_widths(given, "linear_attention", ("gated_deltanet", "kimi_delta_attention"))
+    for rules in (_of_heads, _of_experts, _of_layers):
+        yield from rules(given)
+
+
+def _of_widths(given: _Written, section: str, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Widths that the kind of a mixer needs and lacks, and widths of another kind."""
+    kind = given.get(f"{section}.kind", "" if section == "attention" else None)
+    for width in dict.fromkeys(width for name in kinds for width in _WIDTHS[name]):
+        field, owners = f"{section}.{width}", [k for k in kinds if width in _WIDTHS[k] + _MAY_HAVE.get(k, ())]
+        said = f"{given.said(f'{section}.kind')} but {given.said(field)}"
+        if field in given and kind is not None and kind not in owners:
+            yield field, f"{said}: a width of kind {' and '.join(owners)}"
+        elif field not in given and width in _WIDTHS.get(kind or "", ()):
+            yield field, said
+
+
+def _of_heads(given: _Written) -> Iterator[tuple[str, str]]:
+    heads, hidden, kind = given.number("heads"), given.number("hidden"), given.get("attention.kind")
+    if heads and hidden and hidden % heads and "head_dim" not in given:
+        yield "head_dim", f"hidden {hidden} is not a multiple of heads {heads}: give head_dim"
+    kv_heads, wanted = given.number("kv_heads", heads), _KV_HEADS.get(kind or "")
+    kept = {"as many": kv_heads == heads, "fewer": kv_heads != heads, "1": kv_heads == 1}
+    if heads and heads > 1 and kv_heads and wanted and not kept[wanted]:
+        said = f"attention.kind is {kind!r} but {given.said('kv_heads', heads)} and heads is {heads}"
+        yield "kv_heads", f"{said}: it has {wanted} key-value heads"
+    position = given.get("position", "rope")
+    if position == "learned" and "max_positions" not in given:
+        yield "max_positions", "position is 'learned' but max_positions is not given: the rows of the position table"
+
+
+def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
+    layers, first, every = given.number("layers"), given.number("moe.first_dense", 0), given.number("moe.freq", 1)
+    if layers and first and first > layers:
+        yield "moe.first_dense", f"moe.first_dense {first} is more than layers {layers}"
+    offset = given.number("moe.offset", 0)
+    if offset and every and offset >= every:
+        yield "moe.offset", f"moe.offset is {offset} but {given.said('moe.freq', 1)}: must be less"
+    for field in ("moe.shared_ffn", "moe.shared_gate"):
+        if given.get(field) and given.number("moe.shared_experts", 0) == 0:
+            yield "moe.shared_experts", f"{given.said(field)} but {given.said('moe.shared_experts', 0)}"
+    dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
+    if given.number("ffn") == 0 and "layer_pattern" not in given and dense:
+        yield "ffn", f"ffn is 0 but {given.said(dense)}: some layers have a dense MLP"
+
+
+def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
+    layers, pattern = given.number("layers"), str(given.get("layer_pattern") or "")
+    if layers and pattern and len(pattern) != layers:
+        yield "layer_pattern", f"layer_pattern has {len(pattern)} letters but layers is {layers}"
+    for letter, section in {"M": "mamba", "E": "moe", "linear": "linear_attention"}.items() if pattern else ():
+        if (letter in pattern) != (section in given):
+            amount = pattern.count(letter) or "no"
+            yield section, f"layer_pattern has {amount} {letter} layers but {given.said(section)}"
+    if given.get("linear_attention") and not {"full_attention_interval", "linear_attention.layers"} & given.keys():
+        text = "linear_attention is given but neither full_attention_interval nor linear_attention.layers is"
+        yield "linear_attention.layers", f"{text}: which layers it has"

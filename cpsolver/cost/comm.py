@@ -1,4 +1,4 @@
-"""Seconds of communication: latency plus bytes over achieved bandwidth, by where the group's ranks sit."""
+"""Seconds of communication: inside a layer by its kind, between stages, and of gradients and weights once a step."""
 
 from __future__ import annotations
 
@@ -7,146 +7,78 @@ from typing import Literal
 
 import numpy as np
 
+from cpsolver.cost.collectives import collective_seconds as collective_seconds
+from cpsolver.cost.collectives import exchange_seconds
+from cpsolver.cost.collectives import fabric_bandwidth as fabric_bandwidth
+from cpsolver.cost.collectives import fast_domain as fast_domain
+from cpsolver.cost.context import context_seconds
+from cpsolver.cost.context import ring_seconds as ring_seconds
 from cpsolver.cost.device import ELEMENT
-from cpsolver.cost.products import core_widths, dense_share
+from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.routing import expert_exchange_seconds
+from cpsolver.cost.routing import routing_seconds as routing_seconds
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.states import held
 from cpsolver.problem import Problem
 from hw_specs import Chip
-
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 @dataclass(frozen=True)
 class LayerComm:
-    """Communication inside one layer for one microbatch that nothing hides, in seconds."""
+    """Communication inside one layer for one microbatch that nothing hides, in seconds.
+
+    `block` is what of `forward` is the feed-forward block's.
+    """
 
     forward: Floats
     backward: Floats
+    block: Floats
 
 
-def fast_domain(problem: Problem, chip: Chip) -> int:
-    """Devices that share the fast fabric: a node's, or more where the fabric spans nodes."""
-    size = chip.scale_up.domain_size
-    return size if chip.scale_up.spans_nodes else min(size, problem.node)
-
-
-def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints:
-    """How many ranks of a group of `size`, `stride` devices apart, share one fast domain (at least 1)."""
-    domain = fast_domain(problem, chip)
-    inside = np.minimum(size, np.maximum(1, domain // stride))
-    return np.asarray(np.where(size % np.maximum(inside, 1) == 0, inside, np.gcd(inside, size)))
-
-
-def collective_seconds(
-    problem: Problem,
-    chip: Chip,
-    kind: Collective,
-    payload: Floats,
-    size: Ints,
-    stride: Ints,
-    adapters: Literal["all", "one"] = "all",
-) -> Floats:
-    """A ring collective of `payload` bytes (the whole buffer) over `size` ranks, `stride` devices apart.
-
-    With r of the ranks in each fast domain, the ring crosses each domain's border once, over r network adapters: bus
-    bandwidth min(r * adapter, fabric), or of one adapter where a library rings over one only. Small payloads lose
-    bandwidth: half of it at the chip's half payload.
-    """
-    inside = ranks_inside(problem, chip, size, stride)
-    up = fabric_bandwidth(chip, size, inside) * _fabric_efficiency(problem, chip, kind, size, inside)
-    out = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network") * (inside if adapters == "all" else 1)
-    if kind == "all_to_all":  # each rank sends to all others itself, over its own adapter but to its neighbours
-        out = out / inside * (size - 1) / np.maximum(1, size - inside)
-    crossing = inside < size
-    bandwidth = np.where(crossing, np.minimum(out, up), up)
-    half = chip.collective_half_payload_bytes
-    moved = payload + np.minimum(payload, half)
-    rounds = 2.0 if kind == "all_reduce" else 1.0
-    hops = np.ceil(np.log2(np.maximum(1, size // np.maximum(1, inside))))
-    latency = chip.collective_latency_s * rounds / 2 + rounds * hops * chip.network_latency_s
-    seconds = latency + rounds * (size - 1) / np.maximum(1, size) * moved / bandwidth
-    return np.asarray(np.where(size > 1, seconds, 0.0))
-
-
-def _fabric_efficiency(problem: Problem, chip: Chip, kind: Collective, size: Ints, inside: Ints) -> Floats:
-    """Share of the fabric a collective reaches. Reduction in the switch serves only groups that fill a domain."""
-    whole = chip.efficiency_value(kind)
-    ring = min(whole, chip.efficiency_value("reduce_scatter"))
-    fills = (inside == size) & (inside >= fast_domain(problem, chip))
-    return np.asarray(np.where(fills, whole, ring))
-
-
-def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
-    """One-way scale-up bandwidth of a group's ranks in one domain; in a mesh only the links between them count."""
-    whole = chip.scale_up_bandwidth_bytes_s
-    if chip.scale_up.topology != "mesh":
-        return np.full(size.shape, whole)
-    links = np.maximum(1, np.where(inside < size, inside, size) - 1)
-    return np.asarray(np.minimum(whole, links * chip.peer_bandwidth_bytes_s))
-
-
-def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> LayerComm:
+def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind) -> LayerComm:
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
     Tensor parallelism exchanges the hidden states after attention and after the feed-forward block, in either
-    direction. `core` is attention's core in seconds, under which the ring of context parallelism runs.
+    direction; with experts the latter is theirs. `core` is attention's core in seconds, under which the ring of
+    context parallelism runs.
     """
     stack = problem.stack
-    dense = dense_share(problem.model)
-    visits = 1 if problem.model.moe is None else problem.model.moe.top_k  # experts' inputs are exchanged once for each
-    tensor = (1 + dense + (1 - dense) * visits) * end_comm(problem, chip, shard)
-    ring = ring_seconds(problem, chip, shard)
-    routed = routing_seconds(problem, chip, shard)
-    hidden = stack.context_overlap * np.minimum(ring, core)
+    attention = end_comm(problem, chip, shard)
+    context = context_seconds(problem, chip, shard, core)
+    second, routed = attention, np.zeros(len(shard.tp))
+    if kind.experts:
+        second, routed = shard.of_distinct(_OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
+    again = _gate_apart(problem, shard, attention, kind)
+    tensor = attention + second
     return LayerComm(
-        forward=tensor * (1 - stack.tensor_overlap) + ring - hidden + routed,
-        backward=tensor * (1 - stack.tensor_overlap_backward) + 2 * (ring - hidden) + routed,
+        forward=(tensor + again[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
+        backward=(tensor + again[1]) * (1 - stack.tensor_overlap_backward) + context[1] + routed,
+        block=(second + again[0]) * (1 - stack.tensor_overlap) + routed,
     )
 
 
-def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Keys and values once around the ring of context-parallel ranks, in seconds; backward takes twice that."""
-    model = problem.model
-    kv_heads = model.heads if model.attention.kind == "mla" else model.kv_heads
-    wide = np.maximum(1.0, kv_heads / shard.tp) * sum(core_widths(model))
-    payload = np.asarray(ELEMENT * wide * shard.mbs * problem.sequence, dtype=np.float64)
-    return collective_seconds(problem, chip, "all_gather", payload, shard.cp, shard.tp)
+def _gate_apart(problem: Problem, shard: Shard, exchange: Floats, kind: LayerKind) -> tuple[Floats, Floats]:
+    """What gate and up projection add as two products, forward and backward, where one exchange takes that long.
+
+    Each sums its own input gradient, and with sequence parallelism gathers its own input, forward and backward
+    (column-parallel products of AscendSpeed 64b1937, ascendspeed/model/transformer.py, ParallelMLP).
+    """
+    none = np.zeros(len(shard.tp))
+    if problem.spec.training.fused_gate_up or kind.experts or not problem.model.gated_mlp:
+        return none, none
+    return np.where(shard.sequence_parallel, exchange / 2, 0.0), exchange
 
 
-def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls."""
-    model = problem.model
-    if model.moe is None:
-        return np.zeros(len(shard.tp))
-    copies = _copies_sent(problem, chip, shard)
-    each = shard.tokens(problem.sequence) * copies * model.hidden * ELEMENT / shard.sequence_split
-    exchange = collective_seconds(problem, chip, "all_to_all", each, shard.ep, shard.tp)
-    return np.asarray(2 * (1 - dense_share(model)) * (1 - problem.stack.routing_overlap) * exchange)
+_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
 
 
-def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Copies of a token that leave its device: one to each expert, or where the stack can, one to each node."""
-    moe = problem.model.moe
-    assert moe is not None
-    inside = ranks_inside(problem, chip, shard.ep, shard.tp)
-    nodes = np.maximum(1, shard.ep // inside)
-    reached = nodes * (1 - (1 - 1 / nodes) ** moe.top_k)
-    once = bool(problem.stack.copies_once_per_node) & (nodes > 1)
-    return np.asarray(np.where(once, reached, moe.top_k))
+def _of_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
+    return expert_exchange_seconds(problem, chip, shard), routing_seconds(problem, chip, shard)
 
 
 def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """One exchange of the hidden states, in seconds; embedding and head have one each, forward plus backward.
-
-    An all-reduce, or with sequence parallelism an all-gather and a reduce-scatter, which move as much.
-    """
-    payload, one = _hidden_bytes(problem, shard), np.ones_like(shard.tp)
-
-    def seconds(kind: Collective) -> Floats:
-        return collective_seconds(problem, chip, kind, payload, shard.tp, one)
-
-    pair = seconds("all_gather") + seconds("reduce_scatter")
-    return np.asarray(np.where(shard.sequence_parallel, pair, seconds("all_reduce")))
+    """One exchange of the hidden states, in seconds; embedding and head have one each, forward plus backward."""
+    return exchange_seconds(problem, chip, shard, _hidden_bytes(problem, shard), shard.tp)
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
@@ -179,8 +111,8 @@ def gradient_seconds(
     `stride` is how many devices replicas stand apart. Sharded optimizer: reduce-scatter (or, where the stack does so,
     all-reduce), and all-gather of the updated weights in the sharding group. Otherwise one all-reduce, no gather.
     """
-    stack = problem.stack
-    gradients, weights = parameters * stack.gradient_reduce_bytes, parameters * stack.parameter_gather_bytes
+    stack, each = problem.stack, held(problem)
+    gradients, weights = parameters * each.reduce, parameters * each.gather
     group = rows.group_of(replicas)
     reduce = collective_seconds(problem, chip, "all_reduce", gradients, replicas, stride)
     adapters: Literal["all", "one"] = "one" if stack.single_adapter else "all"
@@ -199,5 +131,5 @@ def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candida
     """Summing the gradients of a table that the first and the last stage both hold, in seconds."""
     apart = rows.stage_devices * np.maximum(1, rows.pp - 1)
     both = np.where((rows.pp > 1) & problem.model.tied_embeddings, 2, 1)
-    payload = parameters * problem.stack.gradient_reduce_bytes
+    payload = parameters * held(problem).reduce
     return collective_seconds(problem, chip, "all_reduce", payload, both, apart)

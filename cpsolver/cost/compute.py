@@ -8,53 +8,78 @@ import numpy as np
 
 from cpsolver.cost import products
 from cpsolver.cost.device import ELEMENT, Device
+from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Floats, Shard, padded_vocabulary
+from cpsolver.cost.states import optimizer_seconds as optimizer_seconds
 from cpsolver.problem import Problem
 from hw_specs import Chip
 
 
 @dataclass(frozen=True)
 class LayerSeconds:
-    """One layer, one microbatch, one device, without communication; the mean over the model's layers.
+    """One layer of one kind, one microbatch, one device, without communication.
 
-    `core` is attention's core within `forward`. `host` is what the host takes to launch one pass over the layer: a
-    pass takes no less.
+    Within `forward`, `core` is attention's core and `block` the feed-forward block. `host` is what the host takes to
+    launch one pass over the layer: a pass takes no less.
     """
 
     forward: Floats
     backward: Floats
     core: Floats
+    block: Floats
     host: float
 
 
 @dataclass(frozen=True)
 class EndSeconds:
-    """Forward plus backward of what stands before the first layer and after the last one."""
+    """Forward plus backward of what stands before the first layer and after the last one.
+
+    `module` is one module of multi-token prediction but for its transformer layer.
+    """
 
     embedding: Floats
     head: Floats
+    module: Floats
 
 
-def layer_seconds(problem: Problem, chip: Chip, shard: Shard) -> LayerSeconds:
-    """One transformer layer on one device."""
-    device, stack, model = Device(problem, chip), problem.stack, problem.model
-    tokens = shard.tokens(problem.sequence)
-    core_forward, core_backward = _attention(problem, device, shard, tokens)
-    dense = products.dense_share(model)
-    parts = [(1.0, products.attention_products(model, shard), _outside_feed_forward(problem, shard, tokens))]
-    if dense:
-        widths = products.feed_forward_products(model, shard, model.ffn)
-        parts.append((dense, widths, _activation(problem, shard, tokens)))
-    if dense < 1:
-        parts.append((1 - dense, products.expert_products(model, shard), _routing(problem, shard, tokens)))
-    forward, backward = core_forward, core_backward
-    for share, made_of, (elements, kernels) in parts:
-        gemm_forward, gemm_backward = _products(problem, device, made_of, tokens)
-        other = _stream(problem, device, elements, kernels)
-        forward = forward + share * (gemm_forward + other)
-        backward = backward + share * (gemm_backward + stack.elementwise_backward_factor * other)
-    return LayerSeconds(forward, backward, core_forward, stack.host_layer_us * 1e-6)
+def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
+    """One transformer layer of that kind on one device."""
+    mixer = shard.of_distinct(("ep", "etp"), lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
+    block = shard.of_distinct(_OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
+    host = problem.stack.host_layer_us * 1e-6
+    return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
+
+
+_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
+
+
+def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, Floats, Floats]:
+    """Attention, norms and residuals: forward, backward, and attention's core within forward."""
+    device, tokens = Device(problem, chip), shard.tokens(problem.sequence)
+    core_forward, core_backward = _attention(problem, device, shard, tokens, full_attention)
+    made_of, outside = products.attention_products(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
+    forward, backward = part_seconds(problem, device, made_of, tokens, outside)
+    more_forward, more_backward = _exchange_traffic(problem, device, shard, tokens)
+    return forward + core_forward + more_forward, backward + core_backward + more_backward, core_forward
+
+
+def _block_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats]:
+    """The feed-forward block or the experts: forward and backward."""
+    device, tokens = Device(problem, chip), shard.tokens(problem.sequence)
+    fused = problem.spec.training.fused_gate_up
+    made_of = products.block_products(problem.model, shard, kind, products.routed_load(problem), fused)
+    inside = (_routing if kind.experts else _activation)(problem, shard, tokens)
+    return part_seconds(problem, device, made_of, tokens, inside)
+
+
+def part_seconds(
+    problem: Problem, device: Device, made_of: list[Product], tokens: Floats, traffic: Traffic
+) -> tuple[Floats, Floats]:
+    """Forward and backward of some products and of the memory traffic beside them."""
+    forward, backward = _products(problem, device, made_of, tokens)
+    other = stream(problem, device, *traffic)
+    return forward + other, backward + problem.stack.elementwise_backward_factor * other
 
 
 def _products(problem: Problem, device: Device, made_of: list[Product], tokens: Floats) -> tuple[Floats, Floats]:
@@ -80,14 +105,20 @@ def _products(problem: Problem, device: Device, made_of: list[Product], tokens: 
     return forward, backward
 
 
-def _attention(problem: Problem, device: Device, shard: Shard, tokens: Floats) -> tuple[Floats, Floats]:
-    """Attention's core. Context parallelism leaves each device its share of the whole sequence's pairs."""
+def _attention(
+    problem: Problem, device: Device, shard: Shard, tokens: Floats, full_attention: bool
+) -> tuple[Floats, Floats]:
+    """Attention's core. Context parallelism leaves each device its share of the whole sequence's pairs.
+
+    Triangle attention computes a share of them without a flash kernel, in as many launches as it has row blocks, and
+    copies the keys and values of each.
+    """
     model, stack = problem.model, problem.stack
     heads = model.heads / shard.tp.astype(np.float64)
     keys, values = products.core_widths(model)
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
-    visible = flops * products.visible_share(model, problem.sequence, stack.causal_fraction)
+    visible = flops * products.visible_share(model, problem.sequence, stack.causal_fraction, full_attention)
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full products forward and four backward, which read and write the score matrix themselves; beside
@@ -98,13 +129,37 @@ def _attention(problem: Problem, device: Device, shard: Shard, tokens: Floats) -
     width = np.full_like(heads, keys)
     batch = heads * shard.mbs
     one = device.gemm(depth, depth, width, batch) + device.gemm(depth, width, depth, batch)
-    pairs = (one - 2 * kernel) / shard.cp + 2 * kernel
-    traffic = scores * stack.score_traffic
-    plain_forward = pairs + device.stream(traffic * (2 + 2 * dropout), 1 + dropout)
-    plain_backward = 2 * pairs + device.stream(traffic * (3 + 2 * dropout), 1 + dropout)
+    share, blocks = products.unmasked_blocks(problem)
+    pairs = (one - 2 * kernel) * share / shard.cp + 2 * kernel * blocks
+    traffic, launches = scores * stack.score_traffic * share, (1 + dropout) * blocks
+    copies = 2 * ELEMENT * products.triangle_copies(problem, tokens) * heads * (keys + values)
+    plain_forward = pairs + device.stream(traffic * (2 + 2 * dropout) + copies, launches)
+    plain_backward = 2 * pairs + device.stream(traffic * (3 + 2 * dropout) + copies, launches)
     return (
         np.where(shard.flash_attention, flash_forward, plain_forward),
         np.where(shard.flash_attention, flash_backward, plain_backward),
+    )
+
+
+def _exchange_traffic(problem: Problem, device: Device, shard: Shard, tokens: Floats) -> tuple[Floats, Floats]:
+    """Memory traffic that context parallelism adds to attention, forward and backward, in seconds.
+
+    Around the ring each step's output is scaled and added to the whole (five passes over it), backward the gradients
+    of queries, and of keys and values, are summed up (three each); an exchange of heads copies all four tensors into
+    the order of the ranks. Source: Transformer Engine, context_parallel.py (flash_attn_fwd_out_correction; dq and dkv
+    sums of AttnFuncWithCPAndKVP2P; the reorderings of flash_attn_a2a_communicate).
+    """
+    model = problem.model
+    keys, values = products.core_widths(model)
+    heads, groups = model.heads / shard.tp, np.maximum(1.0, model.kv_heads / shard.tp)
+    steps = np.where((shard.ring > 1) & ~shard.cp_gather, shard.ring, 0).astype(np.float64)
+    copied = np.where(shard.ulysses > 1, 2.0 * tokens * (heads + groups) * (keys + values), 0.0)
+    forward = 5 * steps * tokens * heads * values
+    backward = 3 * steps * tokens * (heads * keys + groups * (keys + values))
+    kernels = 3.0
+    return (
+        np.where(shard.cp > 1, device.stream(ELEMENT * (forward + copied), kernels), 0.0),
+        np.where(shard.cp > 1, device.stream(ELEMENT * (backward + copied), kernels), 0.0),
     )
 
 
@@ -113,14 +168,15 @@ Traffic = tuple[Floats, float]
 
 
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
-    """Norms, residuals and rotary embedding."""
+    """Norms, residuals, rotary embedding, and the gate on attention's output where there is one."""
     model, training = problem.model, problem.spec.training
     own = tokens / shard.sequence_split
     norms = model.norms_per_layer * 2 * model.hidden * own
     residuals = 2 * (3 + training.dropout) * model.hidden * own
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
     rotary = 2 * heads * model.head_dim * tokens if model.position == "rope" else np.zeros_like(tokens)
-    return norms + residuals + rotary, model.norms_per_layer + 3
+    gated = 3 * model.attention.output_gate * model.heads * products.core_widths(model)[1] / shard.tp * tokens
+    return norms + residuals + rotary + gated, model.norms_per_layer + 3 + model.attention.output_gate
 
 
 def _activation(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
@@ -134,19 +190,26 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     assert moe is not None
     inside = 3 if model.gated_mlp else 2
     shared = moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
-    activation = inside * (moe.top_k * moe.expert_ffn + shared) / shard.tp * tokens
+    routed = products.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
+    activation = inside * (routed + shared) / shard.tp * tokens
     copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
     return activation + copies, 10
 
 
-def _stream(problem: Problem, device: Device, elements: Floats, kernels: float) -> Floats:
+def stream(problem: Problem, device: Device, elements: Floats, kernels: float) -> Floats:
+    """Seconds to read and write that many elements in so many kernels; unfused ones go over them more often."""
     stack = problem.stack
     factor = 1.0 if problem.spec.training.fused_kernels else stack.unfused_traffic_factor
     return device.stream(elements * ELEMENT * stack.elementwise_traffic * factor, kernels * factor)
 
 
 def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
-    """Embedding on the first stage; final norm, logits and loss on the last; forward plus backward."""
+    """Embedding on the first stage; final norm, logits and loss on the last; forward plus backward.
+
+    A module of multi-token prediction looks its tokens up, has norms of these, of the hidden states and of its result,
+    joins the first two in one product, and ends in logits and a loss of its own (Megatron-LM
+    core/transformer/multi_token_prediction.py).
+    """
     device, model, stack = Device(problem, chip), problem.model, problem.stack
     tokens = shard.tokens(problem.sequence)
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp.astype(np.float64)
@@ -157,30 +220,31 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
     )
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
     norm = device.stream(6 * ELEMENT * tokens * model.hidden / shard.sequence_split, 2)
-    return EndSeconds(embedding=device.stream(table, 4), head=logits + loss + norm)
-
-
-def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:
-    """One optimizer step over that many parameters held by a device."""
-    device = Device(problem, chip)
-    return np.asarray(parameters * problem.stack.optimizer_step_bytes / device.memory_rate)
+    embedding, join = device.stream(table, 4), Product(hidden / shard.tp, 2 * hidden)
+    joined = sum(_products(problem, device, [join], tokens), start=np.zeros(len(tokens)))
+    head = logits + loss
+    return EndSeconds(embedding=embedding, head=head + norm, module=embedding + 3 * norm + joined + head)
 
 
 def model_flops_per_step(problem: Problem) -> float:
     """FLOP of one step by the usual count for MFU: no recomputation, causal attention counted half.
 
     Source of the convention: 6 FLOP a weight that a token uses, forward and backward, plus attention's two products.
+    Multi-token prediction counts, as in Megatron-LM training/training.py, num_floating_point_operations.
     """
     model = problem.model
-    whole = Shard.of(1, 1, False, True)
-    dense = products.dense_share(model)
-    parts = [(1.0, products.attention_products(model, whole))]
-    parts.append((dense, products.feed_forward_products(model, whole, model.ffn)))
-    if dense < 1:
-        parts.append((1 - dense, products.expert_products(model, whole)))
-    weights = sum(share * float(np.sum(each.n * each.k * each.rows * each.count)) for share, of in parts for each in of)
-    keys, values = products.core_widths(model)
-    seen = products.visible_share(model, problem.sequence, problem.stack.causal_fraction)
-    attention = model.heads * (keys + values) * problem.sequence * seen
-    per_token = model.layers * (weights + attention) + model.hidden * model.vocab
+    kinds = layer_kinds(model)
+    layers = sum(share * _used(problem, kind) for kind, share in zip(kinds, kind_shares(model), strict=True))
+    module = 2 * model.hidden**2 + _used(problem, kinds[kind_of_layers(model)[-1]])
+    heads = (1 + model.mtp_layers) * model.hidden * model.vocab
+    per_token = model.layers * layers + model.mtp_layers * module + heads
     return 6.0 * per_token * problem.sequence * problem.batch
+
+
+def _used(problem: Problem, kind: LayerKind) -> float:
+    """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
+    model, whole = problem.model, Shard.of(1, 1, False, True)
+    made_of = products.attention_products(model, whole) + products.block_products(model, whole, kind)
+    weights = sum(float(np.sum(each.n * each.k * each.rows * each.count)) for each in made_of)
+    seen = products.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
+    return weights + model.heads * sum(products.core_widths(model)) * problem.sequence * seen

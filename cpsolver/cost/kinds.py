@@ -39,15 +39,23 @@ def kind_shares(model: Architecture) -> tuple[float, ...]:
     return tuple(each.count(index) / model.layers for index in range(len(layer_kinds(model))))
 
 
-@lru_cache(maxsize=512)
-def counts_before(model: Architecture, vpp: int) -> Ints:
-    """Layers of each kind that stages hold whose chunks lie before the x-th layer of a chunk-wide pipeline.
+def examples(model: Architecture) -> tuple[int, ...]:
+    """For each kind the index of the first layer of it."""
+    each = kind_of_layers(model)
+    return tuple(each.index(kind) for kind in range(len(layer_kinds(model))))
 
-    Shape (kinds, layers // vpp + 1). With `vpp` chunks of C = layers // vpp layers over all stages, a stage whose
-    chunks hold layers a to b of each C holds counts[:, b] - counts[:, a] of each kind.
+
+@lru_cache(maxsize=512)
+def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_slot: int = 0) -> Ints:
+    """Layers of each kind that stages hold whose chunks lie before the x-th place of a chunk-wide pipeline.
+
+    Places are the layers and what stands in the place of one: embedding_slot, loss_slot. All stages together have C =
+    places // vpp in each of `vpp` rounds; a stage with those from a to b of each C holds counts[:, b] - counts[:, a].
+    Shape (kinds, C + 1).
     """
-    long = model.layers // vpp
     ones = np.equal.outer(np.arange(len(layer_kinds(model))), np.array(kind_of_layers(model))).astype(np.int64)
+    ones = np.pad(ones, ((0, 0), (embedding_slot, loss_slot)))
+    long = ones.shape[1] // vpp
     by_chunk = ones[:, : long * vpp].reshape(len(ones), vpp, long).sum(axis=1)
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 

@@ -7,36 +7,49 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpsolver.cost.device import ELEMENT
-from cpsolver.cost.products import core_widths, dense_share
+from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
+from cpsolver.cost.modules import freed_bytes
+from cpsolver.cost.products import core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.states import StateBytes as StateBytes
+from cpsolver.cost.states import state_bytes as state_bytes
 from cpsolver.problem import Problem
 from cpsolver.strategy import RecomputeKind
-from models_zoo.params import final_norm_parameters, layer_parameters
+from models_zoo import Architecture
+from models_zoo.params import embedding_parameters, final_norm_parameters, layer_parameters
 
 
 @dataclass(frozen=True)
 class LayerBytes:
-    """What one layer keeps per microbatch on one device, in bytes; arrays with one entry a candidate.
+    """What one layer of one kind keeps per microbatch on one device, in bytes; arrays with one entry a candidate.
 
-    full: everything kept for the backward pass. selective: without attention's core. checkpoint: only the layer's
-    input. buffer: gradients, of weights too, and gathered inputs that live while one layer runs backward.
+    full: everything kept for the backward pass. freed: what each of MODULES does not keep of it when it is recomputed,
+    (MODULES, n). checkpoint: only the layer's input. buffer: gradients, of weights too, gathered inputs, and what
+    context-parallel ranks exchange, that live while one layer runs backward.
     """
 
     full: Floats
-    selective: Floats
+    freed: Floats
     checkpoint: Floats
     buffer: Floats
 
 
 @dataclass(frozen=True)
 class StageParameters:
-    """Parameters that one device holds: of a layer without experts, of its experts, and of what stands on the first
-    and the last stage."""
+    """Parameters that one device holds.
+
+    `layer` and `experts`: of the mean layer, without routed experts and of these. `kind_layer` and `kind_experts`, of
+    shape (kinds, rows): what a layer of that kind has more. `first`, `last` and `last_experts`: of what stands on the
+    first and the last stage beside their layers, multi-token prediction included.
+    """
 
     layer: Floats
     experts: Floats
+    kind_layer: Floats
+    kind_experts: Floats
     first: Floats
     last: Floats
+    last_experts: Floats
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class StageBytes:
         return self.total + self.cached
 
 
-def layer_bytes(problem: Problem, shard: Shard) -> LayerBytes:
+def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     """Activation bytes of a layer, tensor by tensor (the count of arXiv:2205.05198, for any widths and kernels).
 
     Kept: inputs of the norms and of the products after them, dropout masks (1 byte), q, k, v, attention's output,
@@ -86,21 +99,24 @@ def layer_bytes(problem: Problem, shard: Shard) -> LayerBytes:
     heads = model.heads / shard.tp.astype(np.float64)
     norms = ELEMENT * (model.norms_per_layer + 2) * model.hidden * own
     masks = 2 * dropout * model.hidden * own
-    scores = (5 if dropout else 2) * heads * tokens * problem.sequence
+    share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
+    scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
+    scores = scores + ELEMENT * triangle_copies(problem, tokens) * heads * wide
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
-    wide, fed = _feed_forward_elements(problem, shard)
+    inside, fed = _feed_forward_elements(problem, shard, kind)
     rest = norms + masks + ELEMENT * tokens * (_attention_elements(problem, shard) + fed)
     gathered = np.where(shard.sequence_parallel, ELEMENT * model.hidden * tokens, 0.0)
-    gradients = problem.stack.backward_buffer_share * ELEMENT * (2 * wide * tokens + 2 * model.hidden * own)
-    weights = ELEMENT * (3 if model.gated_mlp else 2) * model.hidden * model.ffn * dense_share(model) / shard.tp
+    gradients = problem.stack.backward_buffer_share * ELEMENT * (2 * inside * tokens + 2 * model.hidden * own)
+    weights = 0.0 if kind.experts else ELEMENT * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
-    pairs = np.where(shard.flash_attention, 0.0, 3 * ELEMENT * heads * tokens * problem.sequence)
+    pairs = np.where(shard.flash_attention, 0.0, 3 * ELEMENT * heads * tokens * problem.sequence * share)
+    # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
+    freed = freed_bytes(problem, shard, kind, core, ELEMENT * tokens * fed)
     return LayerBytes(
         full=rest + core,
-        # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
-        selective=rest + np.where(shard.flash_attention, core, 0.0),
+        freed=freed,
         checkpoint=ELEMENT * model.hidden * own,
-        buffer=gradients + gathered + weights + pairs,
+        buffer=gradients + gathered + weights + pairs + _exchanged_bytes(problem, shard),
     )
 
 
@@ -108,92 +124,120 @@ def _attention_elements(problem: Problem, shard: Shard) -> Floats:
     """Elements a token that attention keeps: queries, keys, values, output, and the low-rank inputs of these."""
     model, attention = problem.model, problem.model.attention
     heads = model.heads / shard.tp.astype(np.float64)
-    if attention.kind != "mla":
-        kv_heads = np.maximum(1.0, model.kv_heads / shard.tp)
-        return np.asarray((2 * heads + 2 * kv_heads) * model.head_dim)
     keys, values = core_widths(model)
+    gate = 2 * attention.output_gate * heads * values  # its input, and the gated output beside the plain one
+    if attention.kind != "mla":
+        kv_heads = _core_kv_heads(problem, shard) * shard.ulysses  # repeated where exchanging heads needs more of them
+        return np.asarray((2 * heads + 2 * kv_heads) * model.head_dim + gate)
     ranks = 2 * (attention.q_lora or 0) + 2 * (attention.kv_lora or 0) + (attention.qk_rope or 0)
-    return np.asarray(2 * heads * (keys + values) + ranks)
+    return np.asarray(2 * heads * (keys + values) + ranks + gate)
 
 
-def _feed_forward_elements(problem: Problem, shard: Shard) -> tuple[Floats, Floats]:
+def _core_kv_heads(problem: Problem, shard: Shard) -> Floats:
+    """Heads of keys and values on a device during attention's core; of latent attention as many as of queries."""
+    model = problem.model
+    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
+
+
+def _exchanged_bytes(problem: Problem, shard: Shard) -> Floats:
+    """What context parallelism holds beside what attention keeps, while one layer is at work.
+
+    Gathering: the keys and values of the whole sequence. A ring: the block at work and the one that arrives. Heads
+    exchanged for tokens: one more copy of queries, keys, values and output.
+    """
+    wide = sum(core_widths(problem.model))
+    heads = problem.model.heads / shard.tp.astype(np.float64)
+    kv_heads = _core_kv_heads(problem, shard)
+    whole = ELEMENT * kv_heads * wide * shard.mbs * problem.sequence
+    around = np.where(shard.cp_gather, whole, 2 * whole / shard.ring)
+    copies = ELEMENT * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
+    return np.where(shard.ring > 1, around, 0.0) + np.where(shard.ulysses > 1, copies, 0.0)
+
+
+def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats]:
     """Elements a token of the widest product's output, and all that a feed-forward block keeps beside its input."""
-    model, moe, tp = problem.model, problem.model.moe, shard.tp.astype(np.float64)
+    model, tp = problem.model, shard.tp.astype(np.float64)
     gates = 2 if model.gated_mlp else 1
-    wide = gates * model.ffn / tp
-    kept = wide + model.ffn / tp
-    if moe is None:
-        return wide, kept
-    dense = dense_share(model)
-    width = moe.top_k * moe.expert_ffn + moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
-    inputs = 2 * moe.top_k * model.hidden / shard.sequence_split  # tokens in the experts' order, and their results
-    routed = (gates + 1) * width / tp + inputs
-    return np.maximum(dense * wide, gates * width / tp), dense * kept + (1 - dense) * routed
+    if not kind.experts:
+        return gates * model.ffn / tp, (gates + 1) * model.ffn / tp
+    moe, load = model.moe, routed_load(problem)
+    assert moe is not None
+    width = load * moe.top_k * moe.expert_ffn + moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
+    # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
+    inputs = moe.top_k * model.hidden * (load * shard.etp / tp + 1.0 / shard.sequence_split)
+    return gates * width / tp, (gates + 1) * width / tp + inputs
 
 
 def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
     """Parameters per device. With tied embeddings and several stages the last one holds a copy of the table."""
     model = problem.model
-    tp = rows.tp.astype(np.float64)
-    split_once, whole, experts = _layer_parameters(problem)
-    split = np.full_like(tp, split_once)
-    if model.attention.kind == "mla":
-        down = _down_projections(problem)  # to the low ranks: every tensor-parallel rank holds them whole
-        split, whole = split - down, whole + down
-    else:
-        copies = np.maximum(1.0, tp / model.kv_heads) - 1.0  # kv heads fewer than tp are held several times
-        split = split + copies * 2 * model.hidden * model.kv_heads * model.head_dim
-    table = padded_vocabulary(model.vocab, rows.tp) / tp * model.hidden
-    positions = ((model.max_positions or 0) + model.position_offset) if model.position == "learned" else 0
-    first = table + positions * model.hidden + 2.0 * model.embedding_norm * model.hidden
+    layers, experts = (
+        np.stack(parts) for parts in zip(*(_layer_parameters(model, rows, i) for i in examples(model)), strict=True)
+    )
+    share = np.array(kind_shares(model))[:, None]
+    layer, routed = (share * layers).sum(axis=0), (share * experts).sum(axis=0)
+    table = padded_vocabulary(model.vocab, rows.tp) / rows.tp * model.hidden
+    first = table + (embedding_parameters(model) - model.vocab * model.hidden)
     own_head = (rows.pp > 1) | (not model.tied_embeddings)
     last = np.where(own_head, table, 0.0) + final_norm_parameters(model)
-    return StageParameters(layer=split / tp + whole, experts=experts / tp / rows.ep, first=first, last=last)
-
-
-def _down_projections(problem: Problem) -> float:
-    model, attention = problem.model, problem.model.attention
-    ranks = (attention.q_lora or 0) + (attention.kv_lora or 0) + (attention.qk_rope or 0)
-    return float(model.hidden * ranks)
-
-
-def _layer_parameters(problem: Problem) -> tuple[float, float, float]:
-    """Of a layer, the mean over all: parameters that tensor parallelism splits, that it does not, and experts."""
-    model = problem.model
-    if model.moe is None:
-        counts = [layer_parameters(model)]
-    else:
-        counts = [layer_parameters(model, index) for index in range(model.layers)]
-    split = sum(each.attention_qkv + each.attention_out + each.mlp + each.shared_experts for each in counts)
-    whole = sum(each.norms + each.attention_norms + each.router for each in counts)
-    experts = sum(each.experts for each in counts)
-    return split / len(counts), whole / len(counts), experts / len(counts)
-
-
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes of weight, gradient and optimizer state for each parameter that a device holds, before sharding."""
-
-    weight: Floats
-    gradient: Floats
-    optimizer: Floats
-
-    @property
-    def each(self) -> Floats:
-        """All three."""
-        return self.weight + self.gradient + self.optimizer
-
-
-def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
-    """State of each parameter, what is sharded shared out over `shards` devices."""
-    stack = problem.stack
-    depth = np.where(rows.distributed_optimizer, rows.sharded, 0)
-    held = stack.parameter_bytes + (stack.fp8_weight_bytes if problem.spec.training.precision == "fp8" else 0.0)
-    return StateBytes(
-        weight=held / np.where(depth >= 3, shards, 1),
-        gradient=stack.gradient_bytes / np.where(depth >= 2, shards, 1),
-        optimizer=stack.optimizer_bytes / np.where(depth >= 1, shards, 1),
+    module, module_experts = _module_parameters(model, rows, layers, experts)
+    if model.mtp_layers and not model.tied_embeddings:  # its tokens' embeddings are looked up on the last stage too
+        last = last + np.where(rows.pp > 1, first, 0.0)
+    return StageParameters(
+        layer=layer,
+        experts=routed,
+        kind_layer=layers - layer,
+        kind_experts=experts - routed,
+        first=first,
+        last=last + model.mtp_layers * module,
+        last_experts=model.mtp_layers * module_experts,
     )
+
+
+def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:
+    """Of a multi-token prediction module, without routed experts and of these: a layer like the model's last, three
+    norms, and the product that joins hidden states and embeddings (Megatron-LM multi_token_prediction.py)."""
+    last = kind_of_layers(model)[-1]
+    joined = 2.0 * model.hidden**2 / rows.tp
+    return layers[last] + joined + 3 * final_norm_parameters(model), experts[last]
+
+
+def _layer_parameters(model: Architecture, rows: Candidates, index: int) -> tuple[Floats, Floats]:
+    """Parameters of the layer of that index that a device holds: without routed experts, and of these.
+
+    Key-value heads fewer than tp are split all the same, and their results gathered (Megatron-LM core/transformer/
+    attention.py, get_query_key_value_tensors).
+    """
+    tp, counted = rows.tp.astype(np.float64), layer_parameters(model, index)
+    split = counted.attention_qkv + counted.attention_out + counted.mlp + counted.shared_experts
+    beside = counted.norms + counted.attention_norms + counted.router
+    whole = _held_whole(model, model.has_experts(index))
+    sinks = model.heads if model.attention.sinks else 0  # one for each head, split with them
+    layer = (split - whole + sinks) / tp + (whole + beside - sinks)
+    return layer, counted.experts / (rows.etp * rows.ep)
+
+
+def _held_whole(model: Architecture, experts: bool) -> int:
+    """Of a layer's weights, those that every tensor-parallel rank holds whole: projections to low ranks, biases after
+    a sum over the ranks, and the gate of shared experts."""
+    attention, moe = model.attention, model.moe
+    whole = model.hidden * model.bias_attention_out
+    if attention.kind == "mla":
+        whole += model.hidden * ((attention.q_lora or 0) + (attention.kv_lora or 0) + (attention.qk_rope or 0))
+    if not experts or moe is None:
+        return whole + model.hidden * model.bias_mlp
+    return whole + model.hidden * (moe.shared_experts * model.bias_mlp + moe.shared_gate)
+
+
+def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
+    """What the modules of multi-token prediction keep of the one microbatch that the last stage works on.
+
+    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its product, and logits.
+    """
+    tokens = rows.shard.tokens(problem.sequence)
+    joined = 5 * ELEMENT * problem.model.hidden * tokens / rows.shard.sequence_split
+    return np.asarray(problem.model.mtp_layers * (layer + joined + logits_bytes(problem, rows)))
 
 
 def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
@@ -203,7 +247,12 @@ def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
 
 
 def activation_bytes(
-    layer: tuple[float, float, float], live: Ints, layers: Ints | Floats, kind: RecomputeKind, amount: Ints
+    layer: tuple[float, float, float],
+    live: Ints,
+    layers: Ints | Floats,
+    kind: RecomputeKind,
+    amount: Ints,
+    replay: float = 0.0,
 ) -> Floats:
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.
 
@@ -212,6 +261,7 @@ def activation_bytes(
         live: chunks' forward passes held at the stage's peak (`schedule.peak_live_total`).
         layers: layers of each chunk.
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
+        replay: bytes of the modules that run again with kind "selective", which keeps selective bytes of a layer.
 
     Returns:
         What is in flight, plus the unit that is being recomputed.
@@ -224,4 +274,6 @@ def activation_bytes(
         recomputed = np.minimum(amount, layers)
         held = live * ((layers - recomputed) * full + recomputed * checkpoint)
         return np.asarray(held + np.where(amount > 0, full, 0.0))
-    return np.asarray(live * layers * (selective if kind == "selective" else full))
+    if kind == "selective":
+        return np.asarray(live * layers * selective + replay)
+    return np.asarray(live * layers * full)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Floats, Shard
+from cpsolver.problem import Problem
+from cpsolver.techniques import techniques
 from models_zoo import Architecture
 
 
@@ -22,14 +25,15 @@ class Product:
 
 
 def attention_products(model: Architecture, shard: Shard) -> list[Product]:
-    """Projections before and after attention's core."""
+    """Projections before and after attention's core; a gate on its output is as wide as that."""
     tp = shard.tp.astype(np.float64)
     hidden, heads = np.full_like(tp, model.hidden), model.heads / tp
     attention = model.attention
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
+        queries = heads * (2 if attention.output_gate else 1)
         return [
-            Product((heads + 2 * kv_heads) * model.head_dim, hidden),
+            Product((queries + 2 * kv_heads) * model.head_dim, hidden),
             Product(hidden, heads * model.head_dim),
         ]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
@@ -39,6 +43,8 @@ def attention_products(model: Architecture, shard: Shard) -> list[Product]:
         Product(heads * (nope + value), kv_rank),
         Product(hidden, heads * value),
     ]
+    if attention.output_gate:
+        found.append(Product(heads * value, hidden))
     queries = heads * (nope + rope)
     if attention.q_lora is None:
         return [Product(queries, hidden), *found]
@@ -54,22 +60,37 @@ def core_widths(model: Architecture) -> tuple[int, int]:
     return model.head_dim, model.head_dim
 
 
-def feed_forward_products(model: Architecture, shard: Shard, width: int) -> list[Product]:
-    """A dense feed-forward block of that width (before the gate doubles its input side)."""
+def feed_forward_products(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Product]:
+    """A dense feed-forward block of that width: gate and up projection in one product twice as wide, or in two."""
     tp = shard.tp.astype(np.float64)
     hidden, ffn = np.full_like(tp, model.hidden), width / tp
-    return [Product(ffn * (2 if model.gated_mlp else 1), hidden), Product(hidden, ffn)]
+    gates = 2 if model.gated_mlp else 1
+    inside = [Product(gates * ffn, hidden)] if fused else gates * [Product(ffn, hidden)]
+    return [*inside, Product(hidden, ffn)]
 
 
-def expert_products(model: Architecture, shard: Shard) -> list[Product]:
-    """Router, shared experts and the routed experts that a device holds, each with its even share of tokens."""
+def block_products(
+    model: Architecture, shard: Shard, kind: LayerKind, load: float = 1.0, fused: bool = True
+) -> list[Product]:
+    """The feed-forward block of a layer of that kind: dense, or experts under a load (see `routed_load`)."""
+    if kind.experts:
+        return expert_products(model, shard, load)
+    return feed_forward_products(model, shard, model.ffn, fused)
+
+
+def expert_products(model: Architecture, shard: Shard, load: float = 1.0) -> list[Product]:
+    """Router, shared experts and the routed experts that a device holds, under `load` times its even share of tokens.
+
+    Of T tokens a device has T / tp to itself. The etp * ep devices that share the experts out send all of theirs to
+    top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
+    """
     moe = model.moe
     assert moe is not None
     tp = shard.tp.astype(np.float64)
     hidden = np.full_like(tp, model.hidden)
     local = np.maximum(1.0, moe.experts / shard.ep)
-    rows = moe.top_k / local  # every one of ep devices sends its share to this one
-    ffn = moe.expert_ffn / tp
+    rows = load * moe.top_k * (shard.etp / tp) / local
+    ffn = moe.expert_ffn / shard.etp.astype(np.float64)
     found = [
         Product(np.full_like(tp, moe.experts), hidden),
         Product(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
@@ -80,18 +101,42 @@ def expert_products(model: Architecture, shard: Shard) -> list[Product]:
     return found
 
 
-def dense_share(model: Architecture) -> float:
-    """Share of the layers that have a dense feed-forward block; 1 without experts."""
-    if model.moe is None:
-        return 1.0
-    return sum(not model.has_experts(index) for index in range(model.layers)) / model.layers
+def unmasked_blocks(problem: Problem) -> tuple[float, int]:
+    """Share of all pairs of tokens that attention without a flash kernel computes, and the products for it.
+
+    Triangle attention goes over blocks of b rows: the i-th uses the keys of the first i blocks only, n = s / b blocks
+    in all: (n + 1) / 2n of the pairs, and all of them for the s mod b rows that are left (AscendSpeed 64b1937,
+    ascendspeed/core/transformer/module/triangle_attention.py).
+    """
+    if not problem.spec.training.triangle_attention:
+        return 1.0, 1
+    sequence, block = problem.sequence, int(techniques().triangle_block)
+    count, left = divmod(sequence, block)
+    pairs = block**2 * count * (count + 1) / 2 + left * sequence
+    return pairs / sequence**2, count + (left > 0)
 
 
-def visible_share(model: Architecture, sequence: int, causal: float) -> float:
-    """Share of all pairs of tokens that attention computes, the mean over the layers: causal, and within a window."""
+def triangle_copies(problem: Problem, tokens: Floats) -> Floats:
+    """Rows of keys and of values that triangle attention's blocks hold copies of, in all: (n + 1) / 2 of each."""
+    if not problem.spec.training.triangle_attention:
+        return np.zeros_like(tokens)
+    share, _ = unmasked_blocks(problem)
+    return np.asarray(tokens * share * problem.sequence / techniques().triangle_block)
+
+
+def routed_load(problem: Problem) -> float:
+    """Tokens at the most loaded device's experts relative to an even share: the other devices wait for it.
+
+    A capacity factor drops what is beyond it.
+    """
+    training = problem.spec.training
+    most, limit = training.expert_imbalance, training.expert_capacity_factor
+    return most if limit is None else min(most, limit)
+
+
+def visible_share(model: Architecture, sequence: int, causal: float, full_attention: bool) -> float:
+    """Share of all pairs of tokens that attention computes in a layer: causal, and within a window."""
     window = model.attention.sliding_window
-    if window is None or window >= sequence:
+    if full_attention or window is None or window >= sequence:
         return causal
-    near = window / sequence * (1 - window / (2 * sequence)) * 2 * causal
-    full = sum(model.attends_fully(index) for index in range(model.layers)) / model.layers
-    return full * causal + (1 - full) * near
+    return window / sequence * (1 - window / (2 * sequence)) * 2 * causal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,13 @@ Bools = NDArray[np.bool_]
 
 SHARDED = ("optimizer", "gradients", "parameters")
 """What data-parallel ranks share out, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3."""
+
+FLAGS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
+"""The columns of Shard and Candidates that are true or false."""
+
+
+_LARGEST = 2**62
+"""Codes of combinations stay below this."""
 
 
 def _one() -> Ints:
@@ -76,21 +84,38 @@ class Shard:
     def of(cls, tp: Any, mbs: Any, sequence_parallel: Any, flash_attention: Any, **more: Any) -> Shard:
         """From scalars or sequences."""
         given = {"tp": tp, "mbs": mbs, "sequence_parallel": sequence_parallel, "flash_attention": flash_attention}
-        flags = ("sequence_parallel", "flash_attention", "cp_gather")
         columns: dict[str, Any] = {
-            name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in flags else np.int64))
+            name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in FLAGS else np.int64))
             for name, value in (given | more).items()
         }
         return cls(**columns)
 
     def distinct(self) -> tuple[Shard, Ints]:
         """The distinct ones, and for each of these its index among them."""
-        code = np.zeros(len(self.tp), dtype=np.int64)
+        code, size = np.zeros(len(self.tp), dtype=np.int64), 1
         for name in self.__dataclass_fields__:
-            values, index = np.unique(getattr(self, name), return_inverse=True)
-            code = code * len(values) + index
+            column = getattr(self, name)
+            base = int(column.max(initial=0)) + 1
+            if size * base >= _LARGEST:
+                values, code = np.unique(code, return_inverse=True)
+                size = len(values)
+            code, size = code * base + column, size * base
         _, first, back = np.unique(code, return_index=True, return_inverse=True)
-        return replace(self, **{name: getattr(self, name)[first] for name in self.__dataclass_fields__}), back
+        return self.take(first), back
+
+    def of_distinct(
+        self, ignored: tuple[str, ...], compute: Callable[[Shard], tuple[Floats, ...]]
+    ) -> tuple[Floats, ...]:
+        """The arrays that `compute` makes of these, done once for all that differ in `ignored` columns only."""
+        if len(self.tp) == 1:
+            return compute(self)
+        same = {name: np.zeros_like(getattr(self, name)) + (name not in FLAGS) for name in ignored}
+        part, back = replace(self, **same).distinct()
+        return tuple(column[back] for column in compute(part))
+
+    def take(self, rows: Any) -> Shard:
+        """Those with these indices, or under that mask."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
 
 def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
@@ -104,7 +129,8 @@ class Candidates:
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
     `sharded` counts how much of SHARDED the ranks of a `sharding_group` (0: all of dp) share out when
-    `distributed_optimizer` is on.
+    `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are 1 where the embedding, or the head with the
+    loss, takes the place of a layer in a chunk (`Strategy.slots`).
     """
 
     tp: Ints
@@ -123,6 +149,8 @@ class Candidates:
     etp: Ints = field(default_factory=_one)
     sharded: Ints = field(default_factory=_one)
     sharding_group: Ints = field(default_factory=_none)
+    embedding_slot: Ints = field(default_factory=_none)
+    loss_slot: Ints = field(default_factory=_none)
 
     def __post_init__(self) -> None:
         _broadcast(self)
@@ -139,6 +167,10 @@ class Candidates:
     def stage_devices(self) -> Ints:
         """Devices of one pipeline stage: tp * cp * dp."""
         return self.tp * self.cp * self.dp
+
+    def places(self, layers: int) -> Ints:
+        """Layers of the model and what stands in the place of one."""
+        return np.asarray(layers + self.embedding_slot + self.loss_slot)
 
     @property
     def replicas(self) -> Ints:
@@ -176,6 +208,7 @@ class Candidates:
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:
         """A strategy's degrees and flags as a single row."""
         given = {name: getattr(strategy, name) for name in cls.__dataclass_fields__ if hasattr(strategy, name)}
+        given["embedding_slot"], given["loss_slot"] = strategy.slots
         given["microbatches"] = strategy.microbatches(global_batch_size)
         given["sharded"] = 1 + SHARDED.index(strategy.sharded)
         types = {True: np.bool_, False: np.int64}

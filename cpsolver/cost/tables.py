@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, memory
+from cpsolver.cost import comm, compute, kept, memory
+from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.problem import Problem, Supply
+from hw_specs import Chip
 
 
 @dataclass(frozen=True)
 class TimeTable:
-    """Seconds on one chip type, one entry a candidate row.
+    """Seconds on one chip type, one entry a candidate row. All of a layer is of the mean over the model's layers.
+
+    `kind_layer` and `kind_layer_tp`, of shape (kinds, rows), are what a layer of each kind of `layer_kinds` takes more
+    than `layer` and `layer_tp`. `mtp_tp` is the communication of multi-token prediction within `head`, `end_tp` of
+    what else is in `embedding` or `head`.
 
     Per microbatch: `layer` (forward and backward, with `layer_tp` of it communication inside the layer), `recompute`
-    and `selective` (extra for a recomputed layer), `embedding` and `head` (first and last stage), `chunk` (the host's
-    work for each model chunk), `hop_near` and `hop_far` (one transfer to a neighbouring stage inside a fast domain or
-    over the network). With sharded parameters `gather` brings a layer's weights, with sharded gradients `scatter`
-    shares them out, `gather_ends` and `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel
-    communication that nothing hides, `update_*` the optimizer: for each layer, for each stage, and what the first and
-    last stage add.
+    (extra for a recomputed layer) and `modules` (extra where one of MODULES is recomputed, (MODULES, rows)),
+    `embedding` and `head` (first and last stage), `chunk` (the host's work for each model chunk), `hop_near` and
+    `hop_far` (one transfer to a neighbouring stage inside a fast domain or over the network). With sharded parameters
+    `gather` brings a layer's weights, with sharded gradients `scatter` shares them out, `gather_ends` and
+    `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel communication that nothing hides,
+    `update_*` the optimizer: for each layer, for each stage, and what the first and last stage add.
     """
 
     layer: Floats
     layer_tp: Floats
+    kind_layer: Floats
+    kind_layer_tp: Floats
     recompute: Floats
-    selective: Floats
+    modules: Floats
     embedding: Floats
     head: Floats
     end_tp: Floats
+    mtp_tp: Floats
     hop_near: Floats
     hop_far: Floats
     chunk: Floats
@@ -54,49 +65,113 @@ class TimeTable:
 class MemoryTable:
     """Bytes per device, one entry a candidate row; the same on every chip type.
 
-    `layer_states` are weights, gradients and optimizer state of a layer, `first_states` and `last_states` of what
-    stands on those stages; `full`, `selective`, `checkpoint` as in `LayerBytes`; `buffer` lives on every stage and
-    `last_buffer` instead of it on the last one; `fixed` is the framework's.
+    `layer_states` are weights, gradients and optimizer state of the mean layer, `kind_states` (kinds, rows) what a
+    layer of each kind has more; `first_states` and `last_states` of what stands on those stages. `full` and
+    `checkpoint` as in `LayerBytes`; `buffer` lives on every stage and `last_buffer` instead of it on the last one: of
+    all these the most that a layer of any kind needs, since memory is rounded up. Of each kind, `short` (kinds, rows)
+    is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`. `fixed` is the
+    framework's.
     """
 
     layer_states: Floats
+    kind_states: Floats
     first_states: Floats
     last_states: Floats
     full: Floats
-    selective: Floats
+    short: Floats
+    freed: Floats
     checkpoint: Floats
     buffer: Floats
     last_buffer: Floats
     fixed: float
     overhead: float
 
+    def kept(self, sets: tuple[Modules, ...], row: Any) -> Floats:
+        """Bytes of a layer and microbatch that stay under each set of modules recomputed, (sets, n), of some rows."""
+        freed = freed_together(self.freed[:, :, row], self.short[:, row], sets)
+        return np.asarray(np.maximum(self.full[row] - freed, self.checkpoint[row]))
+
+    def replayed(self, sets: tuple[Modules, ...], row: Any) -> Floats:
+        """Bytes that are there once while a module runs again, (sets, n), of some rows."""
+        return replayed(self.freed[:, :, row], sets)
+
+    @cached_property
+    def least_kept(self) -> Floats:
+        """No set of modules leaves a layer less to keep."""
+        return np.asarray(np.maximum(self.full - most_freed(self.freed, self.short), self.checkpoint))
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """Seconds of one layer, of every kind: arrays (kinds, shards).
+
+    `forward` and `backward` with all communication (`tensor`, both directions) and no shorter than the host takes;
+    `own` the same two without communication; `modules` of each of MODULES, (kinds, MODULES, shards); `offload` what
+    trips of activations to the host and back take longer than both passes.
+    """
+
+    forward: Floats
+    backward: Floats
+    tensor: Floats
+    own: tuple[Floats, Floats]
+    modules: Floats
+    offload: Floats
+
+    @classmethod
+    def of(cls, problem: Problem, chip: Chip, shard: Shard) -> _Layers:
+        kinds = layer_kinds(problem.model)
+        own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
+        inside = [comm.layer_comm(problem, chip, shard, each.core, kind) for each, kind in zip(own, kinds, strict=True)]
+        both = list(zip(own, inside, strict=True))
+        forward = [np.maximum(layer.forward + more.forward, layer.host) for layer, more in both]
+        backward = [np.maximum(layer.backward + more.backward, layer.host) for layer, more in both]
+        passes = zip(kinds, zip(forward, backward, strict=True), strict=True)
+        return cls(
+            forward=np.stack(forward),
+            backward=np.stack(backward),
+            tensor=np.stack([more.forward + more.backward for more in inside]),
+            own=(np.stack([layer.forward for layer in own]), np.stack([layer.backward for layer in own])),
+            modules=np.stack([module_seconds(problem, chip, shard, k, *of) for k, of in zip(kinds, both, strict=True)]),
+            offload=np.stack([kept.offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
+        )
+
 
 def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
-    chip, stack = supply.chip, problem.stack
+    chip, model = supply.chip, problem.model
     shard, back = rows.shard.distinct()
-    layer = compute.layer_seconds(problem, chip, shard)
+    layers = _Layers.of(problem, chip, shard)
     ends = compute.end_seconds(problem, chip, shard)
-    inside = comm.layer_comm(problem, chip, shard, layer.core)
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
     parts = memory.stage_parameters(problem, rows)
-    forward = np.maximum(layer.forward + inside.forward, layer.host)
-    backward = np.maximum(layer.backward + inside.backward, layer.host)
-    shared = _data_parallel(problem, supply, rows, parts, (layer.forward[back], layer.backward[back]))
+    both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
+    layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
+    # A module's exchanges: one each after embedding and before the head, three around the product that joins two
+    # inputs (twice the hidden states there and back, its result once).
+    module_tensor = 5 * end_tensor
+    forward, backward = (_mean(problem, each)[back] for each in layers.own)
     return TimeTable(
-        layer=(forward + backward)[back],
-        layer_tp=(inside.forward + inside.backward)[back],
-        recompute=forward[back],
-        selective=layer.core[back],
+        layer=layer[back],
+        layer_tp=tensor[back],
+        kind_layer=(both - layer)[:, back],
+        kind_layer_tp=(layers.tensor - tensor)[:, back],
+        recompute=_mean(problem, layers.forward)[back],
+        modules=_mean(problem, layers.modules)[:, back],
         embedding=(ends.embedding + end_tensor)[back],
-        head=(ends.head + end_tensor)[back],
+        head=(ends.head + end_tensor + model.mtp_layers * (both[last] + ends.module + module_tensor))[back],
         end_tp=end_tensor[back],
+        mtp_tp=(model.mtp_layers * (layers.tensor[last] + module_tensor))[back],
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        chunk=np.full(len(rows), stack.microbatch_overhead_us * 1e-6),
-        **shared,
+        chunk=np.full(len(rows), problem.stack.microbatch_overhead_us * 1e-6),
+        **_data_parallel(problem, supply, rows, parts, (forward, backward)),
     )
+
+
+def _mean(problem: Problem, of_kinds: Floats) -> Floats:
+    """The mean over the model's layers of values (kinds, ...) of each kind."""
+    return np.asarray(np.tensordot(np.array(kind_shares(problem.model)), of_kinds, axes=1))
 
 
 def _data_parallel(
@@ -106,7 +181,7 @@ def _data_parallel(
     chip, stack, sync = supply.chip, problem.stack, _Sync(problem, supply, rows)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
-    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, np.zeros(len(rows)))
+    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, parts.last_experts)
     broadcasts = np.where(rows.shards > 1, rows.shards, 0)
     tied = comm.tied_seconds(problem, chip, parts.first, rows)
 
@@ -122,37 +197,44 @@ def _data_parallel(
         "sync_layer": sync_layer,
         "sync_stage": sync_stage,
         "sync_first": sync.after(parts.first) + tied,
-        "sync_last": sync.partly_hidden(parts.last) + tied,
+        "sync_last": sync.partly_hidden(parts.last, parts.last_experts if problem.model.mtp_layers else None) + tied,
         "update_layer": update(parts.layer, parts.experts),
         "update_stage": 1e-3 * (stack.step_overhead_ms + stack.shard_broadcast_ms * broadcasts),
         "update_first": update(parts.first),
-        "update_last": update(parts.last),
+        "update_last": update(parts.last, parts.last_experts),
     }
 
 
 def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     """The memory coefficients of every row."""
     stack = problem.stack
-    layer = memory.layer_bytes(problem, rows.shard)
     parts = memory.stage_parameters(problem, rows)
+    shard, kinds = rows.shard, layer_kinds(problem.model)
+    layers = [kept.kept(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
+    full, checkpoint, layer_buffer = (
+        np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
+    )
     each = memory.state_bytes(problem, rows, rows.shards).each
     each_expert = memory.state_bytes(problem, rows, rows.expert_shards).each
-    whole = stack.parameter_bytes * (parts.layer + parts.experts)
-    ends = stack.parameter_bytes * np.maximum(parts.first, parts.last)
+    whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
+    ends = np.maximum(parts.first, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)
-    gathered = np.where(sharded, stack.gathered_layers * whole + ends, 0.0)
+    gathered = np.where(sharded, stack.parameter_bytes * (stack.gathered_layers * whole + ends), 0.0)
     received = np.where(rows.pp > 1, 2.0 * rows.microbatches * comm.hop_bytes(problem, rows.shard), 0.0)
-    buffer = layer.buffer + gathered + stack.pipeline_buffers * received
+    buffer = layer_buffer + gathered + stack.pipeline_buffers * received
     more = 1.0 + stack.activation_overhead
+    last_buffer = np.maximum(buffer, memory.logits_bytes(problem, rows)) + memory.module_bytes(problem, rows, full)
     return MemoryTable(
         layer_states=parts.layer * each + parts.experts * each_expert,
+        kind_states=parts.kind_layer * each + parts.kind_experts * each_expert,
         first_states=parts.first * each,
-        last_states=parts.last * each,
-        full=more * layer.full,
-        selective=more * layer.selective,
-        checkpoint=more * layer.checkpoint,
+        last_states=parts.last * each + parts.last_experts * each_expert,
+        full=more * full,
+        short=more * np.stack([full - layer.full for layer in layers]),
+        freed=more * np.stack([layer.freed for layer in layers]),
+        checkpoint=more * checkpoint,
         buffer=more * buffer,
-        last_buffer=more * np.maximum(buffer, memory.logits_bytes(problem, rows)),
+        last_buffer=more * last_buffer,
         fixed=stack.framework_bytes,
         overhead=stack.allocator_overhead,
     )
@@ -207,9 +289,9 @@ class _Sync:
         reduce, gather = self._once(*self._seconds(parameters))
         return reduce + gather
 
-    def partly_hidden(self, parameters: Floats) -> Floats:
+    def partly_hidden(self, parameters: Floats, experts: Floats | None) -> Floats:
         """Seconds of a group whose gradients are ready first and whose weights are needed last."""
-        reduce, gather = self._once(*self._seconds(parameters))
+        reduce, gather = self._once(*self._seconds(parameters, experts))
         stack = self._problem.stack
         return np.asarray(reduce * (1.0 - stack.gradient_overlap) + gather * (1.0 - stack.parameter_overlap))
 

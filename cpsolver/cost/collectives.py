@@ -1,0 +1,88 @@
+"""Seconds of a collective: latency plus bytes over achieved bandwidth, by where the group's ranks sit."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from cpsolver.cost.shard import Floats, Ints, Shard
+from cpsolver.problem import Problem
+from hw_specs import Chip
+
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+
+
+def fast_domain(problem: Problem, chip: Chip) -> int:
+    """Devices that share the fast fabric: a node's, or more where the fabric spans nodes."""
+    size = chip.scale_up.domain_size
+    return size if chip.scale_up.spans_nodes else min(size, problem.node)
+
+
+def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints:
+    """How many ranks of a group of `size`, `stride` devices apart, share one fast domain (at least 1)."""
+    domain = fast_domain(problem, chip)
+    inside = np.minimum(size, np.maximum(1, domain // stride))
+    return np.asarray(np.where(size % np.maximum(inside, 1) == 0, inside, np.gcd(inside, size)))
+
+
+def collective_seconds(
+    problem: Problem,
+    chip: Chip,
+    kind: Collective,
+    payload: Floats,
+    size: Ints,
+    stride: Ints,
+    adapters: Literal["all", "one"] = "all",
+) -> Floats:
+    """A ring collective of `payload` bytes (the whole buffer) over `size` ranks, `stride` devices apart.
+
+    With r of the ranks in each fast domain, the ring crosses each domain's border once, over r network adapters: bus
+    bandwidth min(r * adapter, fabric), or of one adapter where a library rings over one only. Small payloads lose
+    bandwidth: half of it at the chip's half payload.
+    """
+    inside = ranks_inside(problem, chip, size, stride)
+    up = fabric_bandwidth(chip, size, inside) * _fabric_efficiency(problem, chip, kind, size, inside)
+    out = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network") * (inside if adapters == "all" else 1)
+    if kind == "all_to_all":  # each rank sends to all others itself, over its own adapter but to its neighbours
+        out = out / inside * (size - 1) / np.maximum(1, size - inside)
+    crossing = inside < size
+    bandwidth = np.where(crossing, np.minimum(out, up), up)
+    half = chip.collective_half_payload_bytes
+    moved = payload + np.minimum(payload, half)
+    rounds = 2.0 if kind == "all_reduce" else 1.0
+    hops = np.ceil(np.log2(np.maximum(1, size // np.maximum(1, inside))))
+    latency = chip.collective_latency_s * rounds / 2 + rounds * hops * chip.network_latency_s
+    seconds = latency + rounds * (size - 1) / np.maximum(1, size) * moved / bandwidth
+    return np.asarray(np.where(size > 1, seconds, 0.0))
+
+
+def _fabric_efficiency(problem: Problem, chip: Chip, kind: Collective, size: Ints, inside: Ints) -> Floats:
+    """Share of the fabric a collective reaches. Reduction in the switch serves only groups that fill a domain."""
+    whole = chip.efficiency_value(kind)
+    ring = min(whole, chip.efficiency_value("reduce_scatter"))
+    fills = (inside == size) & (inside >= fast_domain(problem, chip))
+    return np.asarray(np.where(fills, whole, ring))
+
+
+def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
+    """One-way scale-up bandwidth of a group's ranks in one domain; in a mesh only the links between them count."""
+    whole = chip.scale_up_bandwidth_bytes_s
+    if chip.scale_up.topology != "mesh":
+        return np.full(size.shape, whole)
+    links = np.maximum(1, np.where(inside < size, inside, size) - 1)
+    return np.asarray(np.minimum(whole, links * chip.peer_bandwidth_bytes_s))
+
+
+def exchange_seconds(problem: Problem, chip: Chip, shard: Shard, payload: Floats, size: Ints) -> Floats:
+    """Hidden states of `payload` bytes brought together by `size` neighbours and their results summed, in seconds.
+
+    An all-reduce, or with sequence parallelism an all-gather and a reduce-scatter, which move as much.
+    """
+    one = np.ones_like(size)
+
+    def seconds(kind: Collective) -> Floats:
+        return collective_seconds(problem, chip, kind, payload, size, one)
+
+    pair = seconds("all_gather") + seconds("reduce_scatter")
+    return np.asarray(np.where(shard.sequence_parallel, pair, seconds("all_reduce")))

@@ -1,0 +1,89 @@
+"""Seconds that context-parallel ranks take to bring queries, keys and values together, by how they exchange them.
+
+The causal mask leaves every rank the same work: Megatron cuts a sequence into 2 * cp chunks and gives rank r the r-th
+from either end (Megatron-LM core/utils.py, get_batch_on_this_cp_rank); after an exchange of heads a rank has the whole
+sequence. What a device sends does not depend on the mask or a window: all keys and values travel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpsolver.cost.collectives import Collective, collective_seconds
+from cpsolver.cost.device import ELEMENT
+from cpsolver.cost.products import core_widths
+from cpsolver.cost.shard import Floats, Shard
+from cpsolver.problem import Problem
+from hw_specs import Chip
+
+
+def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> tuple[Floats, Floats]:
+    """Forward and backward of one layer and microbatch that nothing hides.
+
+    Only the ring runs beside attention's core (`core` seconds of the device, forward): while a rank computes with one
+    share of keys and values, the next arrives. Backward sends it keys and values, and their gradients with them.
+    """
+    ring = ring_seconds(problem, chip, shard)
+    open_ring = ring - problem.stack.context_overlap * np.minimum(ring, core)
+    gather, scatter = gather_seconds(problem, chip, shard)
+    heads = head_exchange_seconds(problem, chip, shard)
+    return (
+        heads + np.where(shard.cp_gather, gather, open_ring),
+        heads + np.where(shard.cp_gather, gather + scatter, 2 * open_ring),
+    )
+
+
+def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Keys and values once around the ring, in seconds; backward takes twice that.
+
+    Each rank passes on what it has for the heads left to it, from the tokens of all ranks it exchanged heads with.
+    """
+    return _gathered(problem, chip, shard, "all_gather", sum(core_widths(problem.model)))
+
+
+def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
+    """Keys and values gathered in one go each, and their gradients scattered, in seconds; exposed.
+
+    Forward gathers; backward gathers again and scatters (Transformer Engine, AttnFuncWithCPAndKVAllGather: "KV
+    all-gather between CP ranks is exposed").
+    """
+    widths = core_widths(problem.model)
+    gather = sum((_gathered(problem, chip, shard, "all_gather", width) for width in widths), start=_none(shard))
+    scatter = sum((_gathered(problem, chip, shard, "reduce_scatter", width) for width in widths), start=_none(shard))
+    return gather, scatter
+
+
+def head_exchange_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Heads for tokens and back among `ulysses` neighbours, in seconds, one direction of the model; exposed.
+
+    Four all-to-alls: queries, keys, values, and the output; backward those of their gradients (Transformer Engine,
+    AttnFuncWithCPAndQKVOA2A; DeepSpeed-Ulysses, arXiv:2309.14509).
+    """
+    keys, values = core_widths(problem.model)
+    queries = problem.model.heads / shard.tp
+    kept = _kv_heads(problem, shard) * shard.ulysses
+    seconds = _none(shard)
+    for elements in (queries * keys, kept * keys, kept * values, queries * values):
+        payload = shard.tokens(problem.sequence) * elements * ELEMENT
+        seconds = seconds + collective_seconds(problem, chip, "all_to_all", payload, shard.ulysses, shard.tp)
+    return seconds
+
+
+def _gathered(problem: Problem, chip: Chip, shard: Shard, kind: Collective, width: int) -> Floats:
+    """Seconds of a collective on tensors of the whole sequence, `width` elements for each head of keys and values."""
+    payload = ELEMENT * _kv_heads(problem, shard) * width * shard.mbs * problem.sequence
+    return collective_seconds(problem, chip, kind, np.asarray(payload), shard.ring, shard.tp * shard.ulysses)
+
+
+def _kv_heads(problem: Problem, shard: Shard) -> Floats:
+    """Heads of keys and values on a device during attention's core: at least one, repeated where there are too few.
+
+    Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
+    """
+    model = problem.model
+    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
+
+
+def _none(shard: Shard) -> Floats:
+    return np.zeros(len(shard.tp))

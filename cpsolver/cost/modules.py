@@ -1,0 +1,213 @@
+"""What selective recomputation of a set of modules runs again in a layer, and what it does not keep.
+
+Two ways to do it (Megatron-LM d98e8a6, core/tensor_parallel/random.py): core_attn, mlp, moe and shared_experts keep
+what goes in and what comes out, and run all between again, with its communication. layernorm, moe_act and mla_up_proj
+keep what goes in, and make their output again just before it is needed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from cpsolver.cost import comm, compute, products
+from cpsolver.cost.comm import LayerComm
+from cpsolver.cost.compute import LayerSeconds
+from cpsolver.cost.device import ELEMENT, Device
+from cpsolver.cost.kinds import LayerKind, layer_kinds
+from cpsolver.cost.shard import Bools, Floats, Shard
+from cpsolver.decisions import ALL_CHIPS
+from cpsolver.problem import Problem
+from cpsolver.strategy import CORE, MODULES, canonical_modules
+from hw_specs import Chip
+from models_zoo import Architecture
+from models_zoo.schema import Moe
+
+Modules = tuple[str, ...]
+"""A set of modules, as `canonical_modules` writes it."""
+
+
+def applicable(problem: Problem) -> Modules:
+    """The modules that the model's layers have and the launcher knows."""
+    found = _applicable(problem.model, problem.spec.training.fused_kernels)
+    known = MODULES if problem.launcher is None else problem.launcher.recompute_modules
+    return tuple(name for name in found if name in known)
+
+
+@lru_cache(maxsize=64)
+def _applicable(model: Architecture, fused: bool) -> Modules:
+    kinds, moe = layer_kinds(model), model.moe
+    dense, experts = any(not kind.experts for kind in kinds), any(kind.experts for kind in kinds)
+    may = {
+        "core_attn": True,
+        "layernorm": any(_separate_norms(model, fused, kind) for kind in kinds),
+        "mla_up_proj": model.attention.kind == "mla",
+        "moe_act": experts,
+        "mlp": dense,
+        "moe": experts,
+        "shared_experts": experts and moe is not None and moe.shared_experts > 0,
+    }
+    return tuple(name for name in MODULES if may[name])
+
+
+def module_sets(problem: Problem) -> tuple[Modules, ...]:
+    """The sets that a search tries, attention's core alone first; sets that are pinned come last."""
+    sets = _sets(problem.model, applicable(problem))
+    pinned = problem.spec.search.pin.recompute_modules or {}
+    more = (canonical_modules(names) for key in (ALL_CHIPS, *problem.chip_names) for names in pinned.get(key, ()))
+    known = set(MODULES)
+    return tuple(dict.fromkeys((*sets, *(names for names in more if known.issuperset(names)))))
+
+
+@lru_cache(maxsize=64)
+def _sets(model: Architecture, names: Modules) -> tuple[Modules, ...]:
+    """Where some layers are dense, they count for as much as those that keep most (see tables.MemoryTable): unless
+    they are the wider ones, mlp goes with moe only."""
+    parts = [((), (name,)) for name in names if name in ("core_attn", "layernorm", "mla_up_proj")]
+    inside = [((), (name,)) for name in names if name in ("moe_act", "shared_experts")]
+    blocks = [canonical_modules(name for some in way for name in some) for way in product(*inside)]
+    whole: list[Modules] = [("moe",)] if "moe" in names else []
+    if "mlp" in names:
+        beside: list[Modules] = [*blocks, *whole] if not whole or _dense_is_wider(model) else whole
+        whole = [*whole, *(("mlp", *way) for way in beside)]
+    ways = product(*parts, [*blocks, *whole])
+    sets = {canonical_modules(name for some in way for name in some) for way in ways} - {(), CORE}
+    return (CORE, *sorted(sets, key=lambda names: [MODULES.index(name) for name in names]))
+
+
+def _dense_is_wider(model: Architecture) -> bool:
+    moe = model.moe
+    return moe is None or model.ffn > moe.top_k * moe.expert_ffn + _shared_width(moe)
+
+
+def _shared_width(moe: Moe) -> int:
+    return moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
+
+
+def _separate_norms(model: Architecture, fused: bool, kind: LayerKind) -> int:
+    """Norms before attention and feed-forward block that are modules of their own, not part of a linear layer.
+
+    Transformer Engine has the norm in the linear layer after it; before experts, and before the several projections of
+    latent attention, there is no such one (Megatron-LM core/models/gpt/gpt_layer_specs.py).
+    """
+    if not fused:
+        return 2
+    return int(model.attention.kind == "mla") + int(kind.experts)
+
+
+@lru_cache(maxsize=256)
+def incidence(sets: tuple[Modules, ...]) -> Bools:
+    """Which modules each set has: (sets, MODULES)."""
+    has = [[name in names for name in MODULES] for names in sets]
+    return np.array(has, dtype=np.bool_).reshape(len(sets), len(MODULES))
+
+
+def most_freed(freed: Floats, short: Floats) -> Floats:
+    """The most bytes that a layer keeps less with any modules run again: (n,). See `freed_together`."""
+    at = {name: freed[:, index] for index, name in enumerate(MODULES)}
+    block = at["mlp"] + np.maximum(at["moe"], at["moe_act"] + at["shared_experts"])
+    return np.asarray((short + at["core_attn"] + at["layernorm"] + at["mla_up_proj"] + block).min(axis=0))
+
+
+def freed_together(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> Floats:
+    """Bytes that a layer keeps less under each set, (sets, n), in the kind of layer where it is least.
+
+    `freed` (kinds, MODULES, n) by module; `short` (kinds, n): what a kind keeps less than the one that keeps most.
+    """
+    has = incidence(sets).astype(np.float64)
+    return np.asarray(np.min([less + has @ each for each, less in zip(freed, short, strict=True)], axis=0))
+
+
+def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:
+    """Bytes that are there once while a module runs again, of the largest in each set: (sets, n).
+
+    The gradients of attention's core, which live then, are counted among the buffers.
+    """
+    has, most = incidence(sets), freed.max(axis=0)
+    found = np.zeros((len(sets), most.shape[1]))
+    for index, name in enumerate(MODULES):
+        if name not in CORE and most[index].any():
+            found[has[:, index]] = np.maximum(found[has[:, index]], most[index])
+    return found
+
+
+def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, fed: Floats) -> Floats:
+    """Bytes of a layer that each module does not keep: (MODULES, n).
+
+    `core` are attention's core's beside its inputs and output; `fed` all that the feed-forward block keeps.
+    """
+    model, moe = problem.model, problem.model.moe
+    tokens, tp = shard.tokens(problem.sequence), shard.tp.astype(np.float64)
+    fused = problem.spec.training.fused_kernels
+    norm, separate = ELEMENT * model.hidden * tokens / shard.sequence_split, _separate_norms(model, fused, kind)
+    freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
+    freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
+    if model.attention.kind == "mla":
+        keys, values = products.core_widths(model)
+        ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
+        freed["mla_up_proj"] = ELEMENT * tokens * (model.heads / tp * (2 * keys + values) + ranks)
+    if kind.experts and moe is not None:
+        gates = 2 if model.gated_mlp else 1
+        freed["moe"] = fed
+        freed["moe_act"] = ELEMENT * tokens * products.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
+        freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * _shared_width(moe) / tp
+    else:
+        freed["mlp"] = fed + (norm if fused else 0.0)
+    return np.stack([freed[name] for name in MODULES])
+
+
+def module_seconds(
+    problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, layer: LayerSeconds, inside: LayerComm
+) -> Floats:
+    """Seconds of a layer's forward pass that each module takes, with its communication: (MODULES, n)."""
+    model, tokens = problem.model, shard.tokens(problem.sequence)
+    fused = problem.spec.training.fused_kernels
+    device, none = Device(problem, chip), np.zeros(len(tokens))
+    norm = compute.stream(problem, device, 2 * model.hidden * tokens / shard.sequence_split, 1)
+    taken = dict.fromkeys(MODULES, none)
+    taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
+    block = layer.block + inside.block
+    if model.attention.kind == "mla":
+        (taken["mla_up_proj"],) = shard.of_distinct(_OF_BLOCK, lambda part: (_up_projections(problem, chip, part),))
+    if kind.experts:
+        taken["moe"] = block
+        both = shard.of_distinct(_OF_ATTENTION, lambda part: _inside_experts(problem, chip, part))
+        taken["moe_act"], taken["shared_experts"] = both
+    else:
+        taken["mlp"] = block + (norm if fused else 0.0)
+    return np.stack([taken[name] for name in MODULES])
+
+
+_OF_BLOCK = ("ep", "etp", "ulysses", "cp_gather", "flash_attention")
+_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
+
+
+def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Latent attention's products from low ranks, or from the hidden states where queries have none, and rotation."""
+    model, attention, device = problem.model, problem.model.attention, Device(problem, chip)
+    tokens, heads = shard.tokens(problem.sequence), problem.model.heads / shard.tp.astype(np.float64)
+    keys, values = products.core_widths(model)
+    made_of = [
+        products.Product(heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
+        products.Product(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
+    ]
+    turned = 2 * (model.heads + model.kv_heads) / shard.tp * model.head_dim * tokens * (model.position == "rope")
+    return compute.part_seconds(problem, device, made_of, tokens, (turned, 1))[0]
+
+
+def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
+    """Activation functions of routed experts; shared experts with their communication, as far as it is counted."""
+    model, moe, device = problem.model, problem.model.moe, Device(problem, chip)
+    assert moe is not None
+    tokens, inside = shard.tokens(problem.sequence), 3 if model.gated_mlp else 2
+    routed = inside * products.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
+    active = compute.stream(problem, device, routed, 1)
+    if not moe.shared_experts:
+        return active, np.zeros(len(tokens))
+    width = _shared_width(moe)
+    made_of = products.feed_forward_products(model, shard, width)
+    shared = compute.part_seconds(problem, device, made_of, tokens, (inside * width / shard.tp * tokens, 1))[0]
+    exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)
+    return active, shared + np.where(shard.etp == shard.tp, 0.0, exchange)

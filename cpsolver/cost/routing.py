@@ -1,0 +1,68 @@
+"""Seconds that a layer's experts take to receive their tokens and send the results back.
+
+Megatron's order (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): an all-to-all over the ranks
+that share the experts out, an all-gather over those that share an expert; results go back by a reduce-scatter and an
+all-to-all.
+Experts have a grid of their own: an expert's `etp` ranks are neighbours, its `ep` groups stand `etp` devices apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpsolver.cost.collectives import collective_seconds, exchange_seconds, ranks_inside
+from cpsolver.cost.device import ELEMENT
+from cpsolver.cost.products import routed_load
+from cpsolver.cost.shard import Floats, Shard
+from cpsolver.problem import Problem
+from hw_specs import Chip
+from models_zoo.schema import Moe
+
+
+def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls.
+
+    Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
+    most receives more than it sends, and all wait for it. Less what the stack hides.
+    """
+    own = shard.tokens(problem.sequence) / shard.sequence_split
+    each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden * ELEMENT
+    exchange = collective_seconds(problem, chip, "all_to_all", each, shard.ep, shard.etp)
+    return np.asarray(2 * (1 - problem.stack.routing_overlap) * exchange)
+
+
+def expert_exchange_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Hidden states exchanged by the ranks that share an expert, in seconds, one direction of the model.
+
+    A device receives the tokens of one tensor-parallel rank, once for each expert that a token visits; its group
+    brings `etp` times that together. Shared experts are cut by `tp` whatever `etp`, and exchange the hidden states
+    once; where the two sizes are equal this is left out, as it was when the constants were fitted.
+    """
+    whole = shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
+    received = whole * (shard.etp / shard.tp) * _load(problem, shard)
+    routed = _moe(problem).top_k * exchange_seconds(problem, chip, shard, received, shard.etp)
+    if not _moe(problem).shared_experts:
+        return routed
+    shared = exchange_seconds(problem, chip, shard, whole, shard.tp)
+    return routed + np.where(shard.etp == shard.tp, 0.0, shared)
+
+
+def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Copies of a token that leave its device: one to each expert, or where the stack can, one to each node."""
+    top_k = _moe(problem).top_k
+    inside = ranks_inside(problem, chip, shard.ep, shard.etp)
+    nodes = np.maximum(1, shard.ep // inside)
+    reached = nodes * (1 - (1 - 1 / nodes) ** top_k)
+    once = bool(problem.stack.copies_once_per_node) & (nodes > 1)
+    return np.asarray(np.where(once, reached, top_k))
+
+
+def _load(problem: Problem, shard: Shard) -> Floats:
+    """Tokens that the most loaded device receives against the mean; a device that holds all experts receives all."""
+    return np.where(shard.ep > 1, routed_load(problem), 1.0)
+
+
+def _moe(problem: Problem) -> Moe:
+    moe = problem.model.moe
+    assert moe is not None
+    return moe

@@ -1,0 +1,131 @@
+"""Bytes of weights, gradients and optimizer states for each parameter, and the seconds of the optimizer's step.
+
+A software stack's profile is of Adam with an fp32 master weight; what the training's switches change of it is in
+techniques.yaml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpsolver.cost.device import Device
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.problem import Problem
+from cpsolver.techniques import Optimizer, techniques
+from hw_specs import Chip
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of one parameter before sharding: on the device, on its way once a step, and through memory in a step.
+
+    `moved` is what the optimizer sends to the host and brings back in each direction, in a step.
+    """
+
+    weight: float
+    gradient: float
+    optimizer: float
+    reduce: float
+    gather: float
+    step: float
+    moved: float
+
+    @property
+    def each(self) -> float:
+        """All that the device keeps."""
+        return self.weight + self.gradient + self.optimizer
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes of weight, gradient and optimizer state for each parameter that a device holds, before sharding."""
+
+    weight: Floats
+    gradient: Floats
+    optimizer: Floats
+
+    @property
+    def each(self) -> Floats:
+        """All three."""
+        return self.weight + self.gradient + self.optimizer
+
+
+def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
+    """State of each parameter, what is sharded shared out over `shards` devices."""
+    depth, each = np.where(rows.distributed_optimizer, rows.sharded, 0), held(problem)
+    return StateBytes(
+        weight=each.weight / np.where(depth >= 3, shards, 1),
+        gradient=each.gradient / np.where(depth >= 2, shards, 1),
+        optimizer=each.optimizer / np.where(depth >= 1, shards, 1),
+    )
+
+
+def held(problem: Problem) -> Held:
+    """What the stack keeps, sends and moves of a parameter, as the training's switches change it."""
+    stack, training = problem.stack, problem.spec.training
+    own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
+    most = stack.gradient_bytes if own.gradient_bytes is None else own.gradient_bytes
+    gradient, reduce = min(stack.gradient_bytes, most), min(stack.gradient_reduce_bytes, most)
+    kept = stack.optimizer_bytes - adam.state_bytes + own.moment_bytes + _master_bytes(problem, own, adam)
+    if training.release_fp32_gradients:
+        kept -= max(0.0, stack.optimizer_bytes - adam.state_bytes)
+    step = stack.optimizer_step_bytes + _traffic(problem, own, adam) - 2 * (stack.gradient_bytes - gradient)
+    moved = kept if training.swap_optimizer else 0.0
+    on_device = (1.0 - training.optimizer_offload) * kept
+    weight, gather = _weight_bytes(problem)
+    return Held(weight, gradient, _swapped(problem, on_device), reduce, gather, step, moved)
+
+
+def _master_bytes(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
+    """The master weight; its 16-bit remainder only beside a bf16 weight (fused_adam.py, store_param_remainders)."""
+    training = problem.spec.training
+    if training.precision != "bf16":
+        return adam.master_bytes
+    return float(techniques().remainder_bytes) if training.reuse_fp32_parameters else own.master_bytes
+
+
+def _traffic(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
+    """Bytes of memory traffic in a step beyond Adam's: states are read and written; a weight that is half of its
+    master is read too."""
+    master = _master_bytes(problem, own, adam)
+    states = 2 * (own.moment_bytes - adam.moment_bytes) + 2 * (master - adam.master_bytes)
+    joined = adam.master_bytes - master
+    apart = techniques().remainder_traffic_bytes if problem.spec.training.reuse_fp32_parameters else 0.0
+    return float(states + joined + apart)
+
+
+def _weight_bytes(problem: Problem) -> tuple[float, float]:
+    """Weights as the layers use them, and what the ranks of a sharded optimizer gather of each.
+
+    fp8 keeps 8-bit copies and their transposes; held in 8 bits only, the 16-bit ones are gone.
+    """
+    stack, training = problem.stack, problem.spec.training
+    if training.precision != "fp8":
+        return stack.parameter_bytes, stack.parameter_gather_bytes
+    if training.fp8_parameter_gather:
+        return stack.fp8_weight_bytes, min(stack.parameter_gather_bytes, techniques().fp8_gather_bytes)
+    return stack.parameter_bytes + stack.fp8_weight_bytes, stack.parameter_gather_bytes
+
+
+def _swapped(problem: Problem, kept: float) -> float:
+    """Of states that wait on the host, the slice that is on the device at a time."""
+    return kept / float(techniques().swap_slices) if problem.spec.training.swap_optimizer else kept
+
+
+def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:
+    """One optimizer step over that many parameters held by a device.
+
+    The device's own share takes its memory traffic. Swapped states come in and go out in turn, for the next slice
+    waits for the last one. The host's share: gradients out, weights in, and the host's own update, which dominates.
+    """
+    training, each = problem.spec.training, held(problem)
+    share = training.optimizer_offload
+    seconds = (1.0 - share) * each.step / Device(problem, chip).memory_rate
+    if training.host_link:
+        link, known = chip.host_bandwidth_bytes_s, techniques()
+        seconds += 2 * each.moved / link
+        host = 1e-9 * known.host_update_ns * problem.node / known.host_update_ranks
+        seconds += share * ((known.offload_gradient_bytes + known.offload_weight_bytes) / link + host)
+    return np.asarray(parameters * seconds)

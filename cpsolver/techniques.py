@@ -1,0 +1,82 @@
+"""What the switches of a spec's training section save and cost: numbers with their sources, in techniques.yaml."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Confidence = Literal["verified", "secondary", "assumed"]
+
+_FILE = Path(__file__).parent / "techniques.yaml"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Optimizer(_Frozen):
+    """An optimizer's states in bytes of a parameter, before sharding.
+
+    `gradient_bytes`: the most that a gradient takes, in its buffer and on its way; None: as the stack has it.
+    `sharded`: it needs the distributed optimizer.
+    """
+
+    master_bytes: float
+    moment_bytes: float
+    gradient_bytes: float | None
+    sharded: bool
+    source: str
+    confidence: Confidence
+
+    @property
+    def state_bytes(self) -> float:
+        """Master weight and moments."""
+        return self.master_bytes + self.moment_bytes
+
+
+class Figure(_Frozen):
+    """One number with its provenance, in the unit that its name says."""
+
+    value: float
+    source: str
+    confidence: Confidence
+
+
+class Figures(_Frozen):
+    """Every number but for the optimizers'; techniques.yaml says what each means."""
+
+    remainder_bytes: Figure
+    remainder_traffic_bytes: Figure
+    offload_gradient_bytes: Figure
+    offload_weight_bytes: Figure
+    host_update_ns: Figure
+    host_update_ranks: Figure
+    swap_slices: Figure
+    fp8_gather_bytes: Figure
+    fp8_kept_bytes: Figure
+    offload_layers_held: Figure
+    triangle_block: Figure
+
+
+class Techniques(_Frozen):
+    """The whole file."""
+
+    optimizers: dict[str, Optimizer]
+    constants: Figures
+
+    def __getattr__(self, item: str) -> Any:
+        """The value of a constant: ``techniques().swap_slices``."""
+        if item in Figures.model_fields:
+            return getattr(self.constants, item).value
+        raise AttributeError(item)
+
+
+@lru_cache
+def techniques() -> Techniques:
+    """The numbers that come with the package."""
+    from ruamel.yaml import YAML
+
+    return Techniques.model_validate(YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
