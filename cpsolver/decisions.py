@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+)
 
 from cpsolver.errors import Path, Trouble, dotted, nearest_names, shown
+from cpsolver.strategy import MODULES, canonical_modules
 
 MOST = 1_048_576
 """The largest count that a spec may hold: 2**20."""
@@ -15,8 +25,19 @@ ALL_CHIPS = "*"
 """The key that stands for every chip in a mapping by chip."""
 
 Recompute = Literal["none", "selective", "block", "uniform"]
-"""Which activations are recomputed: none; selective: attention's; block, uniform: layers, by that method."""
+"""Which activations are recomputed: none; selective: some modules; block, uniform: layers, by that method."""
 RECOMPUTE_CHOICES: tuple[Recompute, ...] = ("none", "selective", "block", "uniform")
+
+Sharded = Literal["optimizer", "gradients", "parameters"]
+"""What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
+SHARDED_CHOICES: tuple[Sharded, ...] = ("optimizer", "gradients", "parameters")
+
+Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
+"""What selective recomputation may run again (see strategy.MODULES).
+
+A pin or a ban is about whole sets. With nothing said the search takes, under the memory limit, the set that costs
+least: what AscendSpeed's --auto-recompute-device-size looks for after the model has run.
+"""
 
 T = TypeVar("T")
 
@@ -35,6 +56,27 @@ def _as_map(value: Any) -> Any:
     return {ALL_CHIPS: _as_tuple(value)}
 
 
+def _as_sets(value: Any) -> Any:
+    """Sets of modules from one name, a list of names (one set), or a list of lists."""
+    if isinstance(value, str):
+        return ((value,),)
+    if not isinstance(value, list | tuple):
+        return value
+    if all(isinstance(item, str) for item in value):
+        return (tuple(value),)
+    return tuple(
+        tuple(item) if isinstance(item, list) else (item,) if isinstance(item, str) else item for item in value
+    )
+
+
+def _as_sets_map(value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _as_sets(item) for key, item in value.items()}
+    return {ALL_CHIPS: _as_sets(value)}
+
+
 def _map_items(value: Any) -> Any:
     return {key: _as_tuple(item) for key, item in value.items()} if isinstance(value, Mapping) else value
 
@@ -49,20 +91,30 @@ def _by_chip(item: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": {"anyOf": [item, many]}}
 
 
+_SET_SCHEMA = {"anyOf": [{"enum": list(MODULES)}, {"type": "array", "items": {"enum": list(MODULES)}, "minItems": 1}]}
 _COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MOST}
 _FROM_0_SCHEMA = {"type": "integer", "minimum": 0, "maximum": MOST}
 _RECOMPUTE_SCHEMA = {"enum": list(RECOMPUTE_CHOICES)}
+_SHARDED_SCHEMA = {"enum": list(SHARDED_CHOICES)}
 
 Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
 CountFrom0 = Annotated[StrictInt, Field(ge=0, le=MOST)]
 Name = Annotated[str, Field(min_length=1)]
 SomeOf = Annotated[tuple[T, ...], Field(min_length=1)]
 Counts = Annotated[SomeOf[Count] | None, BeforeValidator(_as_tuple), _one_or_many(_COUNT_SCHEMA)]
+CountsFrom0 = Annotated[SomeOf[CountFrom0] | None, BeforeValidator(_as_tuple), _one_or_many(_FROM_0_SCHEMA)]
+ModuleSet = Annotated[tuple[Module, ...], Field(min_length=1), AfterValidator(canonical_modules)]
+ShardedChoices = Annotated[SomeOf[Sharded] | None, BeforeValidator(_as_tuple), _one_or_many(_SHARDED_SCHEMA)]
 Flags = Annotated[SomeOf[StrictBool] | None, BeforeValidator(_as_tuple), _one_or_many({"type": "boolean"})]
 RecomputeByChip = Annotated[
     dict[str, SomeOf[Recompute]] | None,
     BeforeValidator(_as_map),
     _one_or_many(_RECOMPUTE_SCHEMA, _by_chip(_RECOMPUTE_SCHEMA)),
+]
+ModulesByChip = Annotated[
+    dict[str, SomeOf[ModuleSet]] | None,
+    BeforeValidator(_as_sets_map),
+    _one_or_many(_SET_SCHEMA, _by_chip(_SET_SCHEMA)),
 ]
 CountsByChip = Annotated[
     dict[str, SomeOf[CountFrom0]] | None,
@@ -93,11 +145,29 @@ class Decisions(BaseModel):
     sequence_parallel: Flags = Field(default=None, description="Megatron sequence parallelism, with tp > 1")
     distributed_optimizer: Flags = Field(default=None, description="optimizer state sharded over dp (ZeRO-1)")
     flash_attention: Flags = Field(default=None, description="flash attention")
+    cp: Counts = Field(default=None, description="context-parallel size: one number or a list")
+    ulysses: Counts = Field(
+        default=None, description="context-parallel ranks that exchange heads (all-to-all); 1: ring or all-gather only"
+    )
+    cp_gather: Flags = Field(default=None, description="keys and values are all-gathered over cp, not ringed")
+    ep: Counts = Field(default=None, description="expert-parallel size: one number or a list")
+    etp: Counts = Field(default=None, description="tensor-parallel size of experts, a divisor of tp")
+    sharded: ShardedChoices = Field(
+        default=None, description="what the distributed optimizer shares out: optimizer, gradients or parameters"
+    )
+    sharding_group: CountsFrom0 = Field(
+        default=None, description="data-parallel ranks that share the states out among them; 0: all of them"
+    )
     recompute: RecomputeByChip = Field(
         default=None, description="none, selective, block or uniform; a list; or a mapping chip -> these"
     )
     recompute_num_layers: CountsByChip = Field(
         default=None, description="recomputed layers (block), layers in a unit (uniform); or chip -> these"
+    )
+    recompute_modules: ModulesByChip = Field(
+        default=None,
+        description="the whole set of modules that selective recomputation runs again (Megatron-LM's names); a list of "
+        "sets; or a mapping chip -> these",
     )
     stages: StagesByChip = Field(default=None, description="mapping chip -> pipeline stages that it serves")
     chip_order: SomeOf[Name] | None = Field(
@@ -107,7 +177,7 @@ class Decisions(BaseModel):
     layers: SomeOf[Count] | None = Field(default=None, description="layers of each pipeline stage, in order")
 
 
-PER_CHIP = ("recompute", "recompute_num_layers", "stages")
+PER_CHIP = ("recompute", "recompute_num_layers", "recompute_modules", "stages")
 """The decisions that are mappings by chip."""
 CHIP_LISTS = ("chip_order", "stage_chips")
 """The decisions that are lists of chip names."""
@@ -161,8 +231,9 @@ def _none_left(name: str, pinned: tuple[Any, ...], forbidden: tuple[Any, ...]) -
 
 
 def _nothing_left(forbid: Decisions) -> Iterator[Trouble]:
-    flags = ("sequence_parallel", "distributed_optimizer", "flash_attention")
+    flags = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
     choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [((name,), getattr(forbid, name), 2) for name in flags]
+    choices.append((("sharded",), forbid.sharded, len(SHARDED_CHOICES)))
     choices += [
         (("recompute", chip), values, len(RECOMPUTE_CHOICES)) for chip, values in (forbid.recompute or {}).items()
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,8 +12,10 @@ from pydantic import BaseModel, ValidationError
 from cpsolver.calibration import load_calibration
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
+from cpsolver.launcher import Launcher, load_launcher
 from cpsolver.spec import ChipRequest, Spec, names_a_file
 from cpsolver.stack import Stack, load_stack, stack_names
+from cpsolver.training import Training
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import Architecture, UnknownModelError, load_architecture, unsupported_reasons
@@ -33,17 +36,41 @@ class Supply:
 
 @dataclass(frozen=True)
 class Problem:
-    """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type."""
+    """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type.
+
+    `launcher` is None where any will do.
+    """
 
     spec: Spec
     model: Architecture
     supplies: tuple[Supply, ...]
     stack: Stack
+    launcher: Launcher | None = None
 
     @property
     def num_gpus(self) -> int:
-        """Devices that a plan uses, all of them."""
+        """Devices that a plan uses: all of them, or with `may_idle` the most."""
         return self.spec.cluster.num_gpus
+
+    @property
+    def may_idle(self) -> bool:
+        """A plan may leave whole nodes idle."""
+        return self.spec.cluster.idle or self.spec.search.objective == "fewest_chips"
+
+    def of_size(self, devices: int) -> Problem:
+        """The problem with so many devices, all of which a plan uses; the same object for the same number."""
+        if devices == self.num_gpus:
+            return self
+        if devices not in self._of_size:
+            cluster = self.spec.cluster.model_copy(update={"num_gpus": devices, "idle": False})
+            supplies = tuple(replace(supply, limit=min(supply.limit, devices)) for supply in self.supplies)
+            spec = self.spec.model_copy(update={"cluster": cluster})
+            self._of_size[devices] = replace(self, spec=spec, supplies=supplies)
+        return self._of_size[devices]
+
+    @cached_property
+    def _of_size(self) -> dict[int, Problem]:
+        return {}
 
     @property
     def node(self) -> int:
@@ -66,9 +93,25 @@ class Problem:
         return len(self.supplies) > 1
 
     @property
+    def recompute_by_stage(self) -> bool:
+        """Stages of one chip type may recompute differently: the spec asks for it and the launcher can tell them."""
+        per_stage = self.launcher is None or self.launcher.recompute_per_chip
+        return self.spec.search.recompute_scope == "stage" and per_stage
+
+    @property
     def chip_names(self) -> tuple[str, ...]:
         """Names of the chip types, in the spec's order."""
         return tuple(supply.name for supply in self.supplies)
+
+    @property
+    def fewest_chip_types(self) -> int:
+        """The fewest chip types whose devices together are as many as a plan uses."""
+        have = 0
+        for count, limit in enumerate(sorted((supply.limit for supply in self.supplies), reverse=True), 1):
+            have += limit
+            if have >= self.num_gpus:
+                return count
+        return len(self.supplies)
 
     def supply(self, name: str) -> Supply:
         """The supply of that chip name; raises KeyError."""
@@ -91,9 +134,10 @@ def resolve(spec: Spec) -> Problem:
     troubles: list[Trouble] = []
     model = _attempt(troubles, lambda: _model(spec.model))
     stack = _attempt(troubles, lambda: _stack(spec.stack))
+    launcher = None if spec.launcher is None else _attempt(troubles, lambda: load_launcher(str(spec.launcher)))
     supplies: list[Supply] = []
     for name, request in spec.cluster.chips.items():
-        chip = _attempt(troubles, lambda: _chip(name, request, spec.training.precision))  # noqa: B023
+        chip = _attempt(troubles, lambda: _chip(name, request, spec.training))  # noqa: B023
         if chip is not None:
             limit = spec.cluster.num_gpus if request.max is None else min(request.max, spec.cluster.num_gpus)
             supplies.append(Supply(chip, limit))
@@ -102,7 +146,7 @@ def resolve(spec: Spec) -> Problem:
     troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
-    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack))
+    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack), launcher)
 
 
 def _attempt(troubles: list[Trouble], make: Any) -> Any:
@@ -155,7 +199,7 @@ def _stack(name: str) -> Stack:
     return found
 
 
-def _chip(name: str, request: ChipRequest, precision: Any) -> Chip:
+def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
     path: KeyPath = ("cluster", "chips", name)
     where = dotted(path)
     if request.spec is None and request.file is None:
@@ -170,7 +214,7 @@ def _chip(name: str, request: ChipRequest, precision: Any) -> Chip:
             chip = complete_chip({**(fields or {}), "name": name, "architecture": None})  # fitted to no family's runs
         except ValidationError as error:
             raise _invalid(path, error, fields, Chip) from None
-    reasons = unusable_reasons(chip, precision)
+    reasons = unusable_reasons(chip, training.precision, training.host_link)
     if reasons:
         raise InputError((Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path),))
     return chip
@@ -206,6 +250,9 @@ def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[B
     def fields_at(path: KeyPath) -> Mapping[str, Any]:
         return {} if path else schema.model_fields
 
-    found = [validation_trouble(detail, fields, fields_at) for detail in error.errors()]
-    placed = [replace(trouble, path=(*where, *trouble.path), **_plain(trouble)) for trouble in found]
+    found = [(detail["loc"], validation_trouble(detail, fields, fields_at)) for detail in error.errors()]
+    placed = [
+        replace(trouble, path=(*where, *(loc if _plain(trouble) else trouble.path)), **_plain(trouble))
+        for loc, trouble in found
+    ]
     return InputError(tuple(replace(trouble, where=dotted(trouble.path)) for trouble in placed))

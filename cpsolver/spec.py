@@ -14,39 +14,29 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
-    StrictBool,
     StrictInt,
     ValidationError,
     WithJsonSchema,
-    model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 from cpsolver import decisions
-from cpsolver.decisions import MOST, Count, Decisions, Name
+from cpsolver.cluster import NO_LIMIT as NO_LIMIT
+from cpsolver.cluster import ChipRequest as ChipRequest
+from cpsolver.cluster import Cluster as Cluster
+from cpsolver.cluster import wrong
+from cpsolver.decisions import Decisions, Name
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
+from cpsolver.goals import Deadline, ObjectiveName, deadline_troubles, price_troubles
+from cpsolver.training import Number, Part, against_pins, contradictions
+from cpsolver.training import Training as Training
 from cpsolver.yaml_file import Document, load_yaml
 
-NO_LIMIT = -1
-"""In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
-
-
-def _wrong(text: str, allowed: str | None = None) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{text}", {"text": text, "allowed": allowed})
-
-
-def _limit(value: Any) -> Any:
-    if value == NO_LIMIT and type(value) is int:
-        return None
-    if type(value) is int and not 1 <= value <= MOST:
-        raise _wrong(f"must be at least 1 and at most {MOST:,}", "-1 for no limit, or leave the chip out")
-    return value
 
 
 def _model(value: Any) -> Any:
@@ -54,106 +44,26 @@ def _model(value: Any) -> Any:
         return value
     if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
         return dict(value)
-    raise _wrong("must be a catalogue name, a file or a mapping of the model's fields")
+    raise wrong("must be a catalogue name, a file or a mapping of the model's fields")
 
 
-def _requests(value: Any) -> Any:
-    """Every short form of `chips` as a mapping name -> mapping."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, (list, tuple)):
-        odd = [item for item in value if not isinstance(item, str)]
-        if odd:
-            raise _wrong("must list chip names as text (quote a name that looks like a number)")
-        if len(set(value)) < len(value):
-            raise _wrong("names a chip twice")
-        return {name: {} for name in value}
-    if not isinstance(value, Mapping):
-        raise _wrong("must be a mapping name -> number, a list of names or one name")
-    return {key: item if isinstance(item, Mapping) else {"max": item} for key, item in value.items()}
-
-
-_LIMIT_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST}, {"const": NO_LIMIT}, {"type": "null"}]
-}
-_CHIP_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "max": {**_LIMIT_SCHEMA, "description": "at most this many devices; -1 or null: no limit of its own"},
-        "spec": {"type": ["object", "null"], "description": "the chip's fields, written here"},
-        "file": {"type": ["string", "null"], "description": "a file with the chip's fields"},
-    },
-}
-_CHIPS_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "uniqueItems": True},
-        {
-            "type": "object",
-            "minProperties": 1,
-            "additionalProperties": {"anyOf": [*_LIMIT_SCHEMA["anyOf"], _CHIP_SCHEMA]},
-        },
-    ]
-}
 _MODEL_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]}
-Number = Annotated[float, Field(strict=True)]
 _NOTHING = BeforeValidator(lambda value: {} if value is None else value)
 """A section whose fields are all commented out is null: it has every default."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class ChipRequest(_Part):
-    """How many devices of a chip type there are, and where its fields stand if not in the catalogue."""
-
-    max: Annotated[StrictInt | None, BeforeValidator(_limit)] = Field(
-        default=None, description="at most this many devices; None: no limit of its own"
-    )
-    spec: dict[str, Any] | None = Field(default=None, description="the chip's fields, written in the spec")
-    file: Name | None = Field(default=None, description="a file with the chip's fields")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> ChipRequest:
-        if self.spec is not None and self.file is not None:
-            raise _wrong("has both spec and file: give one of them")
-        return self
-
-
-class Cluster(_Part):
-    """The devices: how many, how many in a node, of which types."""
-
-    num_gpus: Count = Field(description="devices that the training uses; a multiple of gpus_per_node")
-    gpus_per_node: Count = Field(default=8, description="devices in a node")
-    chips: Annotated[
-        dict[Name, ChipRequest],
-        BeforeValidator(_requests),
-        WithJsonSchema(_CHIPS_SCHEMA),
-        Field(min_length=1),
-    ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
-    memory_margin: Annotated[Number, Field(ge=0, le=0.5)] = Field(
-        default=0.04, description="share of each device's memory that the plan must leave free"
-    )
-
-
-class Training(_Part):
-    """What is trained in a step, and how the layers are computed."""
-
-    global_batch_size: Count = Field(description="sequences in one optimizer step")
-    sequence_length: Count = Field(description="tokens in a sequence")
-    precision: Literal["bf16", "fp16", "fp8"] = Field(default="bf16", description="type of the matrix products")
-    dropout: StrictBool = Field(default=False, description="dropout is in use, and its masks are kept")
-    fused_kernels: StrictBool = Field(
-        default=True, description="fused norms, rotary embedding, bias and activation kernels"
-    )
-
-
-class Search(_Part):
+class Search(Part):
     """What to search for, how long, and where."""
 
     top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
+    objective: ObjectiveName = Field(
+        default="throughput",
+        description="throughput: the fastest plans; cost: the fewest dollars per token (needs cluster.prices); "
+        "fewest_chips: the fewest devices, in whole nodes, that meet the deadline",
+    )
+    deadline: Deadline | None = Field(
+        default=None, description="tokens and days: no slower plan is an answer; for objective cost or fewest_chips"
+    )
     time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="seconds after which the best plans so far are returned; null: none"
     )
@@ -170,7 +80,7 @@ class Search(_Part):
     )
 
 
-class Spec(_Part):
+class Spec(Part):
     """The whole request. Frozen, no unknown fields; `model_dump(mode="json")` parses to an equal spec."""
 
     model: Annotated[str | dict[str, Any], PlainValidator(_model), WithJsonSchema(_MODEL_SCHEMA)] = Field(
@@ -179,6 +89,9 @@ class Spec(_Part):
     cluster: Cluster = Field(description="the devices")
     training: Training = Field(description="batch, sequence and precision")
     stack: Name = Field(default="megatron-core", description="name of the software-stack profile")
+    launcher: Name | None = Field(
+        default=None, description="name of the launcher that must be able to run the plan; null: any"
+    )
     search: Annotated[Search, _NOTHING] = Field(default=Search(), description="what to search for")
 
 
@@ -243,6 +156,7 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
     ("cluster",): Cluster,
     ("training",): Training,
     ("search",): Search,
+    ("search", "deadline"): Deadline,
     ("search", "pin"): Decisions,
     ("search", "forbid"): Decisions,
 }
@@ -295,12 +209,35 @@ def _pins(spec: Spec) -> Iterator[Trouble]:
     yield from decisions.pin_lengths(spec.search.pin)
 
 
+def _switches(spec: Spec) -> Iterator[Trouble]:
+    yield from contradictions(spec.training)
+
+
+def _flags_left(search: Search, name: str) -> list[bool]:
+    """The values that pin and forbid leave a flag."""
+    pinned, banned = getattr(search.pin, name), getattr(search.forbid, name) or ()
+    return [value for value in (True, False) if value not in banned and (pinned is None or value in pinned)]
+
+
+def _switches_against_pins(spec: Spec) -> Iterator[Trouble]:
+    left = [_flags_left(spec.search, name) for name in ("distributed_optimizer", "flash_attention")]
+    yield from against_pins(spec.training, *left)
+
+
+def _goals(spec: Spec) -> Iterator[Trouble]:
+    yield from price_troubles(spec.cluster, spec.search.objective)
+    yield from deadline_troubles(spec.search.deadline, spec.search.objective)
+
+
 _NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
 _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], ...] = (
     (_node_size, (_NUM_GPUS, _NODE)),
     (_enough_chips, (_NUM_GPUS, _CHIPS)),
     (_known_chips, (_CHIPS,)),
     (_pins, ()),
+    (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"))),
+    (_switches, (("training",),)),
+    (_switches_against_pins, (("training",), ("search",))),
 )
 _STAND_INS = {"model": "-", "training": {"global_batch_size": 1, "sequence_length": 1}}
 
@@ -324,6 +261,9 @@ def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
         wrong = {path[:2] for path in bad}
         rest["cluster"] = {key: item for key, item in cluster.items() if ("cluster", key) not in wrong}
     rest["cluster"] = {"num_gpus": 1, "chips": "-", **rest["cluster"]}
+    if isinstance(search, Mapping):
+        sound = {key for key in ("objective", "deadline") if not any(path[:2] == ("search", key) for path in bad)}
+        rest["search"] = {key: search[key] for key in sound & set(search)}
     for part in ("pin", "forbid"):
         values = search.get(part) if isinstance(search, Mapping) else None
         if isinstance(values, Mapping):

@@ -18,18 +18,40 @@ cluster:
   chips: {chips}  # name: most devices of it (`apss-cp chips`); -1 or null: no limit
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
   memory_margin: 0.04  # share of device memory kept free, 0 to 0.5; default 0.04
+  idle: false  # true: a plan may leave whole nodes idle; default false
+  prices: null  # dollars per device-hour, {{{chip}: 2.5}} say; default null: not known
 
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576
   sequence_length: {sequence_length}  # tokens in a sequence, 1 to 1,048,576
-  precision: bf16  # bf16 or fp16; default bf16
+  precision: bf16  # bf16, fp16 or fp8; default bf16
   dropout: false  # true: hidden and attention dropout in use (masks are kept); default false
   fused_kernels: true  # fused norms, rotary embedding, bias and activation; default true
+  expert_imbalance: 1.0  # tokens at the most loaded device's experts over the mean, 1 to 64; default 1
+  expert_capacity_factor: null  # no device's experts take more than this times their share, 1 or more; default null
+  # Techniques that save memory or time (docs/techniques.md):
+  # One of adam, precision_aware, precision_aware_bf16, precision_aware_bf16_grads, precision_aware_fp8,
+  # quantized_states, cadam, ema_adamw, lion; default adam
+  optimizer: adam
+  release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
+  reuse_fp32_parameters: false  # bf16: weights are half of their master (MindSpeed --reuse-fp32-param); default false
+  optimizer_offload: 0.0  # share of the optimizer's states and work on the host, 0 to 1; default 0
+  swap_optimizer: false  # states wait on the host between steps (MindSpeed --swap-optimizer); default false
+  # Modules whose inputs wait on the host for the backward pass: [attention], or some of attn_norm, qkv_linear,
+  # core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; default null: none
+  activation_offload: null
+  triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
+  fused_gate_up: true  # gate and up projection are one product; false: two; default true
+  fp8_parameter_gather: false  # fp8: weights held and gathered in 8 bits only; default false
+  fp8_activations: false  # fp8: inputs of the layers' products kept in 8 bits; default false
 
 stack: megatron-core  # software-stack profile (`apss-cp stacks`); default megatron-core
+launcher: null  # framework that must be able to run the plan, megatron-lm say; default null: any
 
 search:
   top: {top}  # how many plans, 1 to 100; default 3
+  objective: throughput  # throughput, cost (needs prices) or fewest_chips (needs deadline); default throughput
+  deadline: null  # {{tokens: 1.0e+12, days: 30}}: no slower plan is an answer; default null
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best
   layer_split: auto  # auto: free; even_per_chip: equal in a chip type; even: equal everywhere; default auto
   recompute_scope: chip  # chip: recomputed layers equal in a chip type; stage: each its own; default chip
@@ -44,8 +66,16 @@ search:
     # sequence_parallel: true  # Megatron sequence parallelism: true or false
     # distributed_optimizer: true  # optimizer state sharded over dp: true or false
     # flash_attention: true  # true or false
+    # cp: [1, 2]  # context-parallel size, 1 or more
+    # ulysses: 1  # of the cp ranks, those that exchange heads (all-to-all), 1 or more
+    # cp_gather: false  # keys and values gathered over cp, not ringed: true or false
+    # ep: 1  # expert-parallel size, 1 or more
+    # etp: 1  # tensor-parallel size of experts, 1 or more
+    # sharded: optimizer  # what the distributed optimizer shares out: optimizer, gradients or parameters
+    # sharding_group: 0  # ranks that share the states out among them; 0: all
     # recompute: [none, selective]  # none, selective, block, uniform; or {{chip: [...]}}
     # recompute_num_layers: [0, 1, 2]  # 0 or more; or {{chip: [...]}}
+    # recompute_modules: [core_attn, mlp]  # all that selective recomputation runs again: one set, or a list of sets
     # stages: {{{chip}: [2]}}  # chip: number of pipeline stages that it serves, 0 or more
     # chip_order: {order}  # chip names as they stand along the pipeline
     # stage_chips: [{chip}, {chip}]  # one chip name for each stage

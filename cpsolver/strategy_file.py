@@ -13,7 +13,7 @@ from cpsolver.decisions import Count, CountFrom0, Name, Recompute
 from cpsolver.errors import InputError, Trouble, dotted, nearest_names, validation_trouble
 from cpsolver.errors import Path as KeyPath
 from cpsolver.problem import Problem
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.strategy import CORE, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.yaml_file import Document, load_yaml
 
 SEED_KEYS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "pipeline-stage-chips")
@@ -22,6 +22,10 @@ SEED_KEYS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "pipe
 
 def _one_or_more(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else (value,)
+
+
+_KINDS = ("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group", "schedule")
+"""Fields of a strategy that a file may leave out, and that are then as if there were no such thing."""
 
 
 class _Part(BaseModel):
@@ -35,6 +39,7 @@ class _Stages(_Part):
     layers: Annotated[tuple[Count, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
     recompute: Recompute = "none"
     recompute_layers: Annotated[tuple[CountFrom0, ...], BeforeValidator(_one_or_more)] = ()
+    recompute_modules: Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)] = ()
 
 
 class _Plan(_Part):
@@ -48,6 +53,14 @@ class _Plan(_Part):
     sequence_parallel: StrictBool | None = None
     distributed_optimizer: StrictBool | None = None
     flash_attention: StrictBool = True
+    cp: Count = 1
+    ulysses: Count = 1
+    cp_gather: StrictBool = False
+    ep: Count = 1
+    etp: Count = 1
+    sharded: Sharded = "optimizer"
+    sharding_group: CountFrom0 = 0
+    schedule: Schedule = "1f1b"
     stages: Annotated[tuple[_Stages, ...], Field(min_length=1)]
 
 
@@ -98,6 +111,7 @@ def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
         "sequence_parallel": strategy.sequence_parallel,
         "distributed_optimizer": strategy.distributed_optimizer,
         "flash_attention": strategy.flash_attention,
+        **{name: getattr(strategy, name) for name in _KINDS},
         "stages": [_group_to_dict(group) for group in strategy.groups],
     }
 
@@ -107,6 +121,8 @@ def _group_to_dict(group: StageGroup) -> dict[str, Any]:
     amounts = group.stage_recompute_layers
     if any(amounts):
         fields["recompute_layers"] = amounts[0] if len(set(amounts)) == 1 else list(amounts)
+    if group.modules not in ((), CORE):
+        fields["recompute_modules"] = list(group.modules)
     return fields
 
 
@@ -133,6 +149,7 @@ def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     if found:
         raise InputError(found)
     groups = tuple(_group(part) for part in plan.stages)
+    replicas = plan.dp * plan.cp
     return Strategy(
         tp=plan.tp,
         pp=plan.pp or sum(group.num_stages for group in groups),
@@ -140,16 +157,17 @@ def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
         mbs=plan.mbs,
         vpp=plan.vpp,
         sequence_parallel=plan.tp > 1 if plan.sequence_parallel is None else plan.sequence_parallel,
-        distributed_optimizer=plan.dp > 1 if plan.distributed_optimizer is None else plan.distributed_optimizer,
+        distributed_optimizer=replicas > 1 if plan.distributed_optimizer is None else plan.distributed_optimizer,
         flash_attention=plan.flash_attention,
         groups=_canonical(groups),
+        **{name: getattr(plan, name) for name in _KINDS},
     )
 
 
 def _group(part: _Stages) -> StageGroup:
     amounts = part.recompute_layers or (0,)
     spread = amounts * len(part.layers) if len(amounts) == 1 else amounts
-    return StageGroup(part.chip, part.layers, part.recompute, spread)
+    return StageGroup(part.chip, part.layers, part.recompute, spread, part.recompute_modules)
 
 
 def _canonical(groups: tuple[StageGroup, ...]) -> tuple[StageGroup, ...]:
@@ -157,7 +175,9 @@ def _canonical(groups: tuple[StageGroup, ...]) -> tuple[StageGroup, ...]:
     merged: list[StageGroup] = []
     for group in groups:
         last = merged[-1] if merged else None
-        if last is not None and (last.chip, last.recompute) == (group.chip, group.recompute):
+        if last is not None and replace(last, layers=(), recompute_layers=()) == replace(
+            group, layers=(), recompute_layers=()
+        ):
             amounts = last.stage_recompute_layers + group.stage_recompute_layers
             merged[-1] = replace(last, layers=last.layers + group.layers, recompute_layers=amounts)
         else:
@@ -195,7 +215,22 @@ _FLAGS = ("use-flash-attn", "sequence-parallel", "use-distributed-optimizer")
 _KERNELS = ("fused-rmsnorm", "apply-rotary-positional-embedding-kernel")
 _LISTS = ("recompute-granularity", "recompute-method", "recompute-num-layers")
 _SIZES = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size")
-_SEED_FIELDS = (*_SIZES, *_FLAGS, *_KERNELS, "pipeline-stage-chips", "pipeline-stage-layers", *_LISTS)
+_MORE_SIZES = ("context-parallel-size", "expert-model-parallel-size", "expert-tensor-parallel-size")
+_INSTANCES = "num-distributed-optimizer-instances"
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "cp-comm-type": ("p2p", "allgather", "a2a", "a2a+p2p"),
+    "data-parallel-sharding-strategy": ("optim", "optim_grads", "optim_grads_params"),
+}
+SHARDING_STRATEGIES: Mapping[Sharded, str] = dict(
+    zip(("optimizer", "gradients", "parameters"), _CHOICES["data-parallel-sharding-strategy"], strict=True)
+)
+"""Megatron's names for what is shared out."""
+_MODULES = "recompute-modules"
+_HIERARCHY = "hierarchical-context-parallel-sizes"
+_SEED_FIELDS = (
+    *(*_SIZES, *_MORE_SIZES, _INSTANCES, *_CHOICES, _HIERARCHY),
+    *(*_FLAGS, *_KERNELS, "pipeline-stage-chips", "pipeline-stage-layers", *_LISTS, _MODULES),
+)
 
 
 def _from_seed(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
@@ -214,10 +249,30 @@ def _from_seed(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
         kind: Recompute = "selective" if granularity == "selective" else "none"
         if granularity == "full":
             kind = "uniform" if method == "uniform" else "block"
-        groups.append(StageGroup(chip, (count,), kind, (int(amount or 0),)))
+        modules = _modules_from_seed(data, types.index(chip))
+        groups.append(StageGroup(chip, (count,), kind, (int(amount or 0),), modules if kind == "selective" else ()))
     flash, sequence, sharded = (name in data for name in _FLAGS)
-    dp = problem.num_gpus // (tp * pp)
-    return Strategy(tp, pp, dp, mbs, 1, sequence, sharded, flash, _canonical(tuple(groups)))
+    more = _kinds_from_seed(data)
+    dp = problem.num_gpus // (tp * pp * more["cp"])
+    if data.get(_INSTANCES, 1) > 1:
+        more["sharding_group"] = dp * more["cp"] // data[_INSTANCES]
+    return Strategy(tp, pp, dp, mbs, 1, sequence, sharded, flash, _canonical(tuple(groups)), **more)
+
+
+def _modules_from_seed(data: Mapping[str, Any], place: int) -> tuple[str, ...]:
+    given = data.get(_MODULES)
+    return tuple(_nothing(given[place]) or ()) if given else ()
+
+
+def _kinds_from_seed(data: Mapping[str, Any]) -> dict[str, Any]:
+    cp, ep, etp = (data.get(name, 1) for name in _MORE_SIZES)
+    exchange = data.get("cp-comm-type", "p2p")
+    alone = cp if exchange == "a2a" else 1
+    ulysses = data[_HIERARCHY][0] if exchange == "a2a+p2p" else alone
+    depth = data.get("data-parallel-sharding-strategy", "optim")
+    sharded = next(name for name, written in SHARDING_STRATEGIES.items() if written == depth)
+    gather = exchange == "allgather" and cp > 1
+    return {"cp": cp, "ulysses": ulysses, "cp_gather": gather, "ep": ep, "etp": etp, "sharded": sharded}
 
 
 def _nothing(value: Any) -> Any:
@@ -233,11 +288,32 @@ def _seed_troubles(data: Mapping[str, Any], problem: Problem | None) -> Iterator
     for name, size in zip(_SIZES, sizes, strict=True):
         if type(size) is not int or size < 1:
             yield Trouble(name, "must be a whole number of at least 1", size, path=(name,))
+    given, chips = data.get(_MODULES, []), data.get("pipeline-stage-chips")
+    types = len(set(map(str, chips))) if isinstance(chips, list) else 0
+    sound = isinstance(given, list) and all(isinstance(_nothing(some), list | None) for some in given)
+    if not sound or (given and len(given) != types):
+        yield Trouble(_MODULES, "must list the modules, or None, of each chip type", given, path=(_MODULES,))
+    for name in (*_MORE_SIZES, _INSTANCES):
+        if name in data and (type(data[name]) is not int or data[name] < 1):
+            yield Trouble(name, "must be a whole number of at least 1", data[name], path=(name,))
+    for name, choices in _CHOICES.items():
+        if data.get(name, choices[0]) not in choices:
+            yield Trouble(name, "is not one of the choices", data[name], ", ".join(choices), path=(name,))
+    if data.get("cp-comm-type") == "a2a+p2p" or _HIERARCHY in data:
+        yield from _seed_hierarchy(data)
     for name in ("pipeline-stage-chips", *_LISTS):
         if not isinstance(data.get(name), list) or not data[name]:
             yield Trouble(name, "must be a list", data.get(name), path=(name,))
     if isinstance(data.get("pipeline-stage-chips"), list) and all(type(size) is int for size in sizes):
         yield from _seed_lengths(data, problem)
+
+
+def _seed_hierarchy(data: Mapping[str, Any]) -> Iterator[Trouble]:
+    sizes, cp = data.get(_HIERARCHY), data.get("context-parallel-size", 1)
+    listed = sizes if isinstance(sizes, list) and all(type(size) is int and size > 0 for size in sizes) else []
+    if len(listed) != 2 or listed[0] * listed[1] != cp:
+        message = f"must be the all-to-all and the ring size, whose product is context-parallel-size = {cp}"
+        yield Trouble(_HIERARCHY, message, sizes, path=(_HIERARCHY,))
 
 
 def _seed_lengths(data: Mapping[str, Any], problem: Problem | None) -> Iterator[Trouble]:
@@ -262,8 +338,11 @@ def _seed_lengths(data: Mapping[str, Any], problem: Problem | None) -> Iterator[
         if amount is not None and (type(amount) is not int or amount < 1):
             name = "recompute-num-layers"
             yield Trouble(name, "must list whole numbers of at least 1, or None", amount, path=(name,))
-    if problem is not None and tp > 0 and pp > 0 and problem.num_gpus % (tp * pp):
-        message = f"times the pipeline's {pp} does not divide the {problem.num_gpus:,} GPUs of the spec"
+    cp = data.get("context-parallel-size", 1)
+    sound = problem is not None and tp > 0 and pp > 0 and type(cp) is int and cp > 0
+    if sound and problem is not None and problem.num_gpus % (tp * pp * cp):
+        times = f" times context parallelism's {cp}" if cp > 1 else ""
+        message = f"times the pipeline's {pp}{times} does not divide the {problem.num_gpus:,} GPUs of the spec"
         yield Trouble(_SIZES[0], message, tp, path=(_SIZES[0],))
     if problem is not None and layers is None and pp > 0 and problem.model.layers % pp:
         message = f"is missing, and {problem.model.layers} layers do not split evenly over {pp} stages"

@@ -1,0 +1,58 @@
+"""Rules on recomputation and on the memory that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.cost.modules import applicable
+from cpsolver.evaluate import stage_memory
+from cpsolver.problem import Problem
+from cpsolver.rules.base import listed
+from cpsolver.strategy import Strategy
+from hw_specs.units import GIB
+
+
+def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
+    """A number of recomputed layers goes with block and uniform only, modules that the model has with selective only;
+    with scope chip they are one choice a chip type.
+
+    A number above a chunk's layers is no mistake: Megatron takes it without a word, and recomputes all there are. So
+    does the cost model, and the search offers such a number where it is pinned.
+    """
+    for group in s.groups:
+        amounts = group.stage_recompute_layers
+        if len(amounts) != group.num_stages:
+            yield f"{group.chip}: {len(amounts)} recompute numbers for {group.num_stages} stages"
+        wrong = [n for n in amounts if (n < 1 if group.recompute in ("block", "uniform") else n != 0)]
+        if wrong:
+            yield f"{group.chip}: recompute {group.recompute} with {wrong[0]} layers"
+        if group.recompute != "selective" and group.modules:
+            yield f"{group.chip}: recompute {group.recompute} with modules {listed(group.modules)}"
+    yield from _modules(problem, s)
+    if problem.spec.search.recompute_scope == "chip":
+        for chip in dict.fromkeys(s.stage_chips):
+            told = {
+                (kind, n, *modules)
+                for name, kind, n, modules in zip(
+                    s.stage_chips, s.recompute, s.recompute_layers, s.recompute_modules, strict=False
+                )
+                if name == chip
+            }
+            if len(told) > 1:
+                yield f"{chip}: stages recompute differently ({sorted(told)}), recompute_scope is chip"
+
+
+def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Modules that the model's layers do not have, or the launcher does not know."""
+    told = {group.modules for group in s.groups if group.recompute == "selective"}
+    known = applicable(problem)
+    for name in sorted({name for modules in told for name in modules} - set(known)):
+        yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
+
+
+def memory(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Every stage fits its device's memory less the margin."""
+    for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):
+        room = problem.capacity_bytes(problem.supply(chip).chip)
+        if need.total > room * (1 + 1e-9):
+            yield f"stage {stage} on {chip} needs {need.total / GIB:.2f} GiB, {room / GIB:.2f} GiB are free for it"

@@ -1,0 +1,121 @@
+"""The rule on what the launcher of the spec can run; every message says what it can instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from cpsolver.launcher import Launcher
+from cpsolver.problem import Problem
+from cpsolver.rules.base import listed
+from cpsolver.strategy import CORE, Strategy
+
+
+def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The launcher of the spec can run the plan (none given: any launcher).
+
+    Its zero-bubble schedules are for the rule `schedule`, which has a word on stacks too.
+    """
+    profile = problem.launcher
+    if profile is not None:
+        for part in _PARTS:
+            yield from (f"{profile.name} {message}" for message in part(profile, problem, s))
+
+
+def _tensor(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    groups = problem.model.kv_heads
+    if s.tp > 1 and not p.tensor_parallel:
+        yield f"has no tensor parallelism: tp is {s.tp}, and must be 1"
+    if s.sequence_parallel and not p.sequence_parallel:
+        yield "has no sequence parallelism: sequence_parallel must be false"
+    if p.kv_groups == "divides" and groups % s.tp:
+        yield f"needs tp to divide the {groups} key-value heads, and tp is {s.tp}"
+
+
+def _pipeline(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.pp > 1 and not p.pipeline:
+        yield f"has no pipeline: pp is {s.pp}, and must be 1"
+    if s.vpp > 1 and not p.interleaving:
+        yield f"does not interleave: vpp is {s.vpp}, and must be 1"
+    split = p.split(s.vpp, s.cp)
+    if split != "any" and any(s.slots):
+        yield f"needs chunks of layers only: vpp {s.vpp} puts the embedding or the head in the place of one"
+    where = "".join(f" with {name} {size}" for name, size in (("vpp", s.vpp), ("cp", s.cp)) if size > 1)
+    total = problem.model.layers
+    if split == "none" and total % (s.pp * s.vpp):
+        yield f"needs equal stages: {total} layers are not a multiple of pp {s.pp} x vpp {s.vpp} = {s.pp * s.vpp}"
+    elif split == "none" and len(set(s.layers)) > 1:
+        yield f"needs equal stages{where}, {total // s.pp} layers each, not {listed(s.layers)}"
+    elif split == "first_last" and len(set(s.layers[1:-1])) > 1:
+        yield f"needs equal stages between the first and the last{where}, not {listed(s.layers)}"
+
+
+def _mixture(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    chips = tuple(dict.fromkeys(s.stage_chips))
+    if len(chips) < 2:
+        return
+    if not p.mixed_chips:
+        yield f"does not mix chip types: one of {listed(chips)}"
+        return
+    if s.vpp > 1 and not p.mixed_chips_interleaving:
+        yield f"does not interleave where chip types mix ({listed(chips)}): vpp is {s.vpp}, and must be 1"
+    if s.cp > 1 and not p.mixed_chips_context:
+        yield f"has no context parallelism where chip types mix ({listed(chips)}): cp is {s.cp}, and must be 1"
+    if s.distributed_optimizer and s.sharding_group and not p.mixed_chips_groups:
+        yield f"shards over all replicas where chip types mix ({listed(chips)}): sharding_group must be 0"
+
+
+def _context(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.cp > 1 and not p.context_parallel:
+        yield f"has no context parallelism: cp is {s.cp}, and must be 1"
+    elif s.cp > 1 and s.cp_comm_type not in p.context_parallel:
+        yield f"has no context parallelism of kind {s.cp_comm_type}: {listed(p.context_parallel)}"
+
+
+def _experts(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.ep > 1 and not p.expert_parallel:
+        yield f"has no expert parallelism: ep is {s.ep}, and must be 1"
+    if s.etp > 1 and p.expert_tensor_parallel == "one":
+        yield f"does not split an expert: etp is {s.etp}, and must be 1"
+    if s.etp > 1 and p.expert_tensor_parallel == "without_bias" and problem.model.bias_mlp:
+        yield f"does not split an expert that has a bias: etp is {s.etp}, and must be 1"
+    if p.experts_within == "sharding_group":
+        group = (s.sharding_group or s.dp * s.cp) if s.distributed_optimizer else s.cp
+        if s.tp * group % (s.etp * s.ep):
+            size = f"tp {s.tp} x {group} ranks of a sharding group"
+            yield f"keeps experts within {size}, which ep {s.ep} x etp {s.etp} must divide"
+
+
+def _sharding(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    if not s.distributed_optimizer:
+        if not p.plain_replicas and s.dp > 1 and max(s.tp, s.cp) > 1:
+            yield f"needs sharded replicas with tp {s.tp}, cp {s.cp} and dp {s.dp}: distributed_optimizer must be true"
+        return
+    kinds = p.sharded if s.pp == 1 else p.sharded_pipeline
+    if s.sharded not in kinds:
+        choice = f"sharded may be {listed(kinds)}" if kinds else "distributed_optimizer must be false"
+        yield f"does not share out {s.sharded} with pp {s.pp}: {choice}"
+    if s.sharding_group and s.sharded not in p.sharding_groups:
+        yield f"shares out {s.sharded} over all replicas: sharding_group is {s.sharding_group}, and must be 0"
+    elif s.sharding_group and p.whole_context_groups and s.sharding_group % s.cp:
+        yield f"needs a sharding group of whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
+
+
+def _recompute(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    told = dict.fromkeys(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=False))
+    for kind in dict.fromkeys(kind for kind, *_ in told):
+        if kind != "none" and kind not in p.recompute:
+            yield f"has no recomputation of kind {kind}: {listed(('none', *p.recompute))}"
+    units = [amount for kind, amount, _ in told if kind == "uniform" and amount > 1]
+    if units and p.recompute_units == "one":
+        yield f"recomputes layer by layer: uniform with {units[0]} layers must be 1"
+    odd = [kind for kind, *_ in told if kind not in p.recompute_by_stage]
+    if len(told) > 1 and odd:
+        words = ((kind, *[str(n)] * (n > 0), *(modules if modules != CORE else ())) for kind, n, modules in told)
+        found = ", ".join(map(" ".join, words))
+        free = f"only {listed(p.recompute_by_stage)} may differ" if p.recompute_by_stage else "one choice for all"
+        yield f"cannot recompute differently by stage ({found}): {free}"
+
+
+_PARTS: tuple[Callable[[Launcher, Problem, Strategy], Iterator[str]], ...] = (
+    *(_tensor, _pipeline, _mixture, _context, _experts, _sharding, _recompute),
+)

@@ -1,0 +1,55 @@
+"""Rules on the degrees alone: devices, batch, and how a sequence is split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.problem import Problem
+from cpsolver.rules.base import product, too_small
+from cpsolver.strategy import Strategy
+
+
+def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages.
+
+    With `cluster.idle` the product may be less, in whole nodes.
+
+    Experts have a grid of their own on the same devices: ep and etp are no factors here (FlagScale's HeteroSearcher
+    multiplies ep in, and its plans do not start).
+    """
+    yield from too_small({"tp": s.tp, "pp": s.pp, "dp": s.dp, "mbs": s.mbs, "vpp": s.vpp})
+    sizes = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": s.dp}
+    used, devices = s.tp * s.pp * s.cp * s.dp, problem.num_gpus
+    if used != devices and not (problem.may_idle and 0 < used < devices and used % problem.node == 0):
+        if s.cp == 1:
+            del sizes["cp"]
+        fewer = f", and not fewer in whole nodes of {problem.node}" if problem.may_idle else ""
+        yield f"{product(sizes)} devices, not {devices}{fewer}"
+    if len(s.layers) != s.pp:
+        yield f"{len(s.layers)} stages are described, pp is {s.pp}"
+
+
+def batch(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The global batch is a whole number of microbatches on every data-parallel rank."""
+    if problem.batch % (s.mbs * s.dp):
+        yield f"global batch {problem.batch} is not a multiple of mbs {s.mbs} x dp {s.dp} = {s.mbs * s.dp}"
+
+
+def context_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways.
+
+    Each rank has a piece from the front and one from the back, so that causal attention is equal work for all.
+    Megatron asks for 2 * cp with all-to-all too, where cp would do.
+    """
+    small = list(too_small({"cp": s.cp, "ulysses": s.ulysses}))
+    yield from small
+    if small:
+        return
+    if s.cp > 1 and problem.sequence % (2 * s.cp):
+        yield f"sequence length {problem.sequence} is not a multiple of 2 x cp {s.cp} = {2 * s.cp}"
+    if s.cp % s.ulysses:
+        yield f"ulysses {s.ulysses} does not divide cp {s.cp}"
+    if s.cp_gather and s.cp == 1:
+        yield "cp_gather needs context parallelism, and cp is 1"
+    elif s.cp_gather and s.ulysses > 1:
+        yield f"cp_gather does not mix with all-to-all: ulysses is {s.ulysses}, and must be 1"

@@ -1,0 +1,104 @@
+"""Rules on how the model's widths, heads and experts are split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.problem import Problem
+from cpsolver.rules.base import product, too_small
+from cpsolver.strategy import Strategy
+from models_zoo import Architecture
+
+
+def heads(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Attention heads are split evenly over tp."""
+    if problem.model.heads % s.tp:
+        yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
+
+
+def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Key-value heads are split over tp, or tp over them (Megatron since core 0.16; rule `launcher` for others)."""
+    groups = problem.model.kv_heads
+    if groups % s.tp and s.tp % groups:
+        yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+
+
+def ulysses_heads(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The heads of a tensor-parallel rank are split evenly over all-to-all ranks (Transformer Engine asks for it).
+
+    Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
+    model does not know: refused as well.
+    """
+    counts = {"attention": problem.model.heads // s.tp, "key-value": max(1, problem.model.kv_heads // s.tp)}
+    for kind, count in counts.items():
+        if count % s.ulysses:
+            yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
+
+
+def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The feed-forward widths are split evenly over tp: dense layers' and shared experts' (routed ones': `experts`)."""
+    for name, width in _split_widths(problem.model).items():
+        if width % s.tp:
+            yield f"{name} width {width} is not a multiple of tp {s.tp}"
+
+
+def _split_widths(model: Architecture) -> dict[str, int]:
+    """Feed-forward widths that tp splits; a model all of whose layers have experts has no dense one."""
+    widths = {}
+    dense = model.layer_pattern is None and not all(map(model.has_experts, range(model.layers)))
+    if dense:
+        widths["feed-forward"] = model.ffn
+    if model.moe is not None and model.moe.shared_experts:
+        # Megatron builds all shared experts of a layer as one block (moe_shared_expert_intermediate_size).
+        each = model.moe.shared_ffn or model.moe.expert_ffn
+        widths["shared experts'"] = model.moe.shared_experts * each
+    return widths
+
+
+def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank.
+
+    Megatron switches it off without a word where tp is 1, and checks the tokens only while training.
+    """
+    tokens = problem.sequence // s.cp
+    if s.sequence_parallel and s.tp == 1:
+        yield "sequence parallelism needs tp > 1"
+    elif s.sequence_parallel and tokens % s.tp:
+        whole = f"sequence length {problem.sequence} is"
+        part = f"{tokens} tokens of a sequence on each of cp {s.cp} ranks are"
+        yield f"{whole if s.cp == 1 else part} not a multiple of tp {s.tp}"
+
+
+def experts(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices.
+
+    That etp divides tp is this planner's canonical form; Megatron asks only for the last of these, when its groups are
+    made: ep may cross tensor-, context- and data-parallel ranks.
+    """
+    small = list(too_small({"ep": s.ep, "etp": s.etp}))
+    yield from small
+    if small:
+        return
+    moe = problem.model.moe
+    if moe is None:
+        if (s.ep, s.etp) != (1, 1):
+            yield f"the model has no experts: ep is {s.ep} and etp {s.etp}, both must be 1"
+        return
+    if moe.experts % s.ep:
+        yield f"{moe.experts} experts are not a multiple of ep {s.ep}"
+    if moe.expert_ffn % s.etp:
+        yield f"expert width {moe.expert_ffn} is not a multiple of etp {s.etp}"
+    if s.tp % s.etp:
+        yield f"etp {s.etp} does not divide tp {s.tp}"
+    if s.stage_devices % (s.etp * s.ep):
+        stage = {"tp": s.tp, "cp": s.cp, "dp": s.dp}
+        yield f"{product({'etp': s.etp, 'ep': s.ep})} does not divide the {product(stage)} devices of a stage"
+
+
+def expert_sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
+    """A model with experts and tp > 1 needs sequence parallelism, with ep 1 too.
+
+    Megatron's parser only warns; its MoELayer raises with the first batch.
+    """
+    if problem.model.moe is not None and s.tp > 1 and not s.sequence_parallel:
+        yield f"a model with experts needs sequence parallelism with tp {s.tp}: its expert layer refuses to run without"

@@ -1,0 +1,59 @@
+"""The rule on what the user fixed, or ruled out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.decisions import forbidden_for, pinned_for
+from cpsolver.plans import chip_blocks
+from cpsolver.problem import Problem
+from cpsolver.rules.base import listed
+from cpsolver.strategy import Strategy
+
+CHOICES = (
+    *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),
+    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group"),
+)
+"""The decisions that are one value for the whole plan."""
+
+
+def pin(problem: Problem, s: Strategy) -> Iterator[str]:
+    """What the user pinned is so, and what was forbidden is not."""
+    pins, bans = problem.spec.search.pin, problem.spec.search.forbid
+    for name in CHOICES:
+        value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
+        if wanted is not None and value not in wanted:
+            yield f"{name} is {value}, pinned to {listed(wanted)}"
+        if banned is not None and value in banned:
+            yield f"{name} {value} is forbidden"
+    blocks = tuple(chip for chip, _ in chip_blocks(s.stage_chips))
+    whole = {"chip_order": blocks, "stage_chips": s.stage_chips, "layers": s.layers}
+    for name, found in whole.items():
+        wanted, banned = getattr(pins, name), getattr(bans, name)
+        if name == "chip_order" and wanted is not None:
+            wanted = tuple(chip for chip in wanted if chip in blocks)
+        if wanted is not None and found != wanted:
+            yield f"{name} is {listed(found)}, pinned to {listed(wanted)}"
+        if banned is not None and found == banned:
+            yield f"{name} {listed(found)} is forbidden"
+    yield from _pinned_by_chip(problem, s)
+
+
+def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
+    pins, bans = problem.spec.search.pin, problem.spec.search.forbid
+    for chip in problem.chip_names:
+        here = [index for index, name in enumerate(s.stage_chips) if name == chip]
+        found: dict[str, set[object]] = {
+            "stages": {len(here)},
+            "recompute": {s.recompute[index] for index in here},
+            "recompute_num_layers": {s.recompute_layers[index] for index in here},
+            "recompute_modules": {s.recompute_modules[index] for index in here},
+        }
+        for name, values in found.items():
+            wanted = pinned_for(getattr(pins, name), chip)
+            banned = forbidden_for(getattr(bans, name), chip)
+            for value in sorted(values, key=repr):
+                if wanted is not None and value not in wanted:
+                    yield f"{name} of {chip} is {value}, pinned to {listed(wanted)}"
+                if value in banned:
+                    yield f"{name} {value} of {chip} is forbidden"

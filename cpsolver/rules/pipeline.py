@@ -1,0 +1,80 @@
+"""Rules on the pipeline: its depth, schedule, chunks, and the layers of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.problem import Problem
+from cpsolver.rules.base import listed
+from cpsolver.strategy import Strategy
+
+ZERO_BUBBLE_STACK = "zero-bubble"
+"""The stack profile whose framework has zero-bubble schedules."""
+
+
+def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
+    """There is a layer for every stage."""
+    if s.pp > problem.model.layers:
+        yield f"pp {s.pp} is more than the {problem.model.layers} layers"
+
+
+def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Interleaving needs a pipeline, and microbatches in whole groups of pp (Megatron's schedule).
+
+    Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
+    pp here, the default; what is left over is then always less than pp.
+    """
+    if s.vpp > 1 and s.pp == 1:
+        yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
+    elif s.vpp > 1 and s.microbatches(problem.batch) % s.pp:
+        yield f"vpp {s.vpp}: {s.microbatches(problem.batch)} microbatches are not a multiple of pp {s.pp}"
+
+
+def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The chunks of a stage have equally many layers (uneven ones stall the interleaved schedule); on the first and the
+    last stage the embedding and the head may stand in the place of one.
+    """
+    ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
+    for stage, count in enumerate(s.layers):
+        name, slot = ends.get(stage, ("", 0))
+        if (count + slot) % s.vpp:
+            beside = f", nor with {name} for one" if name else ""
+            yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
+
+
+def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
+    """A zero-bubble schedule needs a pipeline without interleaving, and a launcher or stack that has it."""
+    if s.schedule == "1f1b":
+        return
+    if s.pp == 1:
+        yield f"schedule {s.schedule} needs a pipeline, and pp is 1"
+    if s.vpp > 1:
+        yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
+    launcher = problem.launcher
+    if launcher is None and problem.stack.name != ZERO_BUBBLE_STACK:
+        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {ZERO_BUBBLE_STACK}"
+    elif launcher is not None and s.schedule not in launcher.zero_bubble:
+        yield f"{launcher.name} has no schedule {s.schedule}: {listed(('1f1b', *launcher.zero_bubble))}"
+
+
+def layers(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
+    if sum(s.layers) != problem.model.layers:
+        yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
+    for stage, count in enumerate(s.layers):
+        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
+            yield f"stage {stage} has {count} layers for {s.vpp} chunks"
+
+
+def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Stages are equal, in all or by chip type, where the spec asks for it."""
+    split = problem.spec.search.layer_split
+    groups = {"even": [s.layers], "even_per_chip": _layers_by_chip(s)}
+    for counts in groups.get(split, []):
+        if len(set(counts)) > 1:
+            yield f"layers per stage {listed(counts)} differ, layer_split is {split}"
+
+
+def _layers_by_chip(s: Strategy) -> list[tuple[int, ...]]:
+    pairs = list(zip(s.stage_chips, s.layers, strict=True))
+    return [tuple(count for name, count in pairs if name == chip) for chip in dict.fromkeys(s.stage_chips)]

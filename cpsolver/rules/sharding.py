@@ -1,0 +1,60 @@
+"""Rules on what data-parallel ranks share out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.problem import Problem
+from cpsolver.rules.base import product
+from cpsolver.strategy import Sharded, Strategy
+
+NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
+"""What is not shared out under a pipeline, unless the launcher can."""
+
+
+def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one."""
+    if s.distributed_optimizer and s.dp * s.cp == 1:
+        yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
+
+
+def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer.
+
+    They work on a rank's share; without replicas that is the whole, and the plain optimizer does.
+    """
+    switch = problem.spec.training.sharded_switch
+    if switch is not None and s.dp * s.cp > 1 and not s.distributed_optimizer:
+        yield f"{switch} needs the distributed optimizer"
+
+
+def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline.
+
+    Megatron's FSDP2 and DeepSpeed's PipelineEngine refuse a pipeline; where the spec names a launcher, the rule
+    `launcher` says what its own profile does. A sharding group is some of the replicas, and cuts those of dense
+    weights and those of experts evenly.
+    """
+    if s.sharded != "optimizer" and not s.distributed_optimizer:
+        yield f"sharded {s.sharded} needs the distributed optimizer"
+    elif s.sharded != "optimizer" and s.dp * s.cp == 1:
+        yield f"sharded {s.sharded} has nothing to shard over: dp is 1, and so is cp"
+    if s.sharded in NO_PIPELINE and s.pp > 1 and problem.launcher is None:
+        yield f"{s.sharded} are not sharded under a pipeline: pp is {s.pp}, and must be 1"
+    yield from _group(problem, s)
+
+
+def _group(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The sharding group, where there is one: 0 stands for all replicas, which is the only way to write that."""
+    group, replicas = s.sharding_group, s.dp * s.cp
+    if group == 0:
+        return
+    if not s.distributed_optimizer:
+        yield f"sharding_group {group} needs the distributed optimizer"
+    if not 1 < group < replicas or replicas % group:
+        found = product({"dp": s.dp, "cp": s.cp})
+        yield f"sharding_group {group} is no part of {found} replicas: a divisor between 1 and {replicas}, or 0 for all"
+    elif problem.model.moe is not None:
+        routed = s.tp * replicas // (s.etp * s.ep)
+        if routed and routed % group and group % routed:
+            yield f"sharding_group {group} and the {routed} replicas of experts: neither divides the other"
