@@ -9,34 +9,39 @@ import numpy as np
 
 from cpsolver.cost.shard import Ints
 from cpsolver.decisions import ALL_CHIPS
+from cpsolver.filters import most_stages, stage_step
 from cpsolver.problem import Problem
-from cpsolver.space import most_stages, stage_step
 
 
-def mixes(problem: Problem, stage_devices: int, pp: int) -> Ints:
-    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp."""
+def mixes(problem: Problem, stage_devices: int, pp: int, mixed: bool = True) -> Ints:
+    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp.
+
+    Where `mixed` is false one type serves all stages: see filters.may_mix.
+    """
     found: list[tuple[int, ...]] = [()]
     for known in range(1, len(problem.supplies) + 1):
-        ways = (next_shares(problem, stage_devices, pp, prefix)[0] for prefix in found)
+        ways = (next_shares(problem, stage_devices, pp, prefix, mixed)[0] for prefix in found)
         found = [tuple(way[:known]) for table in ways for way in table.tolist()]
     return np.array(found, dtype=np.int64).reshape(len(found), len(problem.supplies))
 
 
-def next_shares(problem: Problem, stage_devices: int, pp: int, prefix: tuple[int, ...]) -> tuple[Ints, Ints]:
+def next_shares(
+    problem: Problem, stage_devices: int, pp: int, prefix: tuple[int, ...], mixed: bool = True
+) -> tuple[Ints, Ints]:
     """The ways to go on sharing the stages among the chip types, when the first types' stages are `prefix`.
 
     One way for each number of stages of the next type: the least and the most stages of every type, shape (n, types)
     each, known types with both equal. With one type left it takes the rest. Keeps the rules chip_count and whole_nodes
-    and the pins on `stages`.
+    and the pins on `stages`; where `mixed` is false, of the rule launcher that one type serves all stages.
     """
-    choices = _choices(problem, stage_devices, pp)
+    choices = _choices(problem, stage_devices, pp, mixed)
     rest = choices[len(prefix) + 1 :]
-    room = sum(max(counts, default=0) for counts in rest)
+    room, needed = (sum(most(counts, default=0) for counts in rest) for most in (max, min))
     left = pp - sum(prefix)
     found = []
     for count in choices[len(prefix)]:
         known = (*prefix, count)
-        if not left - room <= count <= left or any(not counts for counts in rest):
+        if not left - room <= count <= left - needed or any(not counts for counts in rest):
             continue
         after = left - count
         found.append((known + (0,) * len(rest), known + tuple(min(after, max(counts)) for counts in rest)))
@@ -44,9 +49,9 @@ def next_shares(problem: Problem, stage_devices: int, pp: int, prefix: tuple[int
     return table[:, 0], table[:, 1]
 
 
-def _choices(problem: Problem, stage_devices: int, pp: int) -> list[list[int]]:
-    most = most_stages(problem, stage_devices, pp)
-    step = stage_step(problem.node, stage_devices)
+def _choices(problem: Problem, stage_devices: int, pp: int, mixed: bool) -> list[list[int]]:
+    most = most_stages(problem, stage_devices, pp, mixed)
+    step = stage_step(problem.node, stage_devices) if mixed else pp
     return [_counts(problem, name, limit, step) for name, limit in zip(problem.chip_names, most, strict=True)]
 
 

@@ -1,8 +1,9 @@
 """Bound, prune with proof, then solve: the K best plans, best bound first.
 
-Rows (degrees and flags) open into mixes (how many stages each chip type serves), mixes into plans (in which order),
-and plans are solved by CP-SAT. Everything waits in one queue ordered by its lower bound, so the search is done when
-the smallest bound is no smaller than the K-th best plan: all that is left is proven not to matter.
+Frames open into rows (degrees and flags), rows into mixes (how many stages each chip type serves), mixes into plans
+(in which order), and plans are solved by CP-SAT. Everything waits in one queue ordered by its lower bound, so the
+search is done when the smallest bound is no smaller than the K-th best plan: all that is left is proven not to matter.
+Where devices may idle, the numbers of devices are the first to open: branches, each with a bound of its own.
 """
 
 from __future__ import annotations
@@ -14,23 +15,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.bounds import mix_bound, plan_bound, quick_bound
-from cpsolver.coefficients import Coefficients
-from cpsolver.cost.shard import Floats, Ints
+from cpsolver.bounds import mix_bound, plan_bound
+from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluate import Evaluation, evaluate
+from cpsolver.filters import may_mix
+from cpsolver.frontier import INFINITE, Block, Branch, Node
+from cpsolver.objective import objective_of
 from cpsolver.plans import arrangements, next_shares
+from cpsolver.portfolio import Portfolio, portfolio
 from cpsolver.problem import Problem
-from cpsolver.result import Plan, Proof, Result, Status, StopReason
+from cpsolver.result import DeviceCounts, Plan, Proof, Result, Status, StopReason
 from cpsolver.rules import violations
-from cpsolver.space import Space, enumerate_rows, most_stages
 from cpsolver.strategy import Strategy
 
-_BATCH = 512  # rows bounded in one go: fast enough, and little memory
+_CLOSE = 1 - 1e-12  # a bound that near the limit is no better
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How a running search stands: what it shows while one waits."""
+    """How a running search stands: what it shows while one waits. Bound and best are scores, in `unit`."""
 
     bound_s: float
     best_s: float
@@ -38,33 +41,23 @@ class Progress:
     waiting: int
     solver_calls: int
     message: str
+    unit: str = "s"
 
 
 Listener = Callable[[Progress], None]
-
-
-@dataclass(order=True)
-class _Node:
-    """A row, a mix (stages of the first chip types, or of all) or a plan (a chip for every stage), with its bound."""
-
-    bound: float
-    order: int
-    row: int
-    mix: tuple[int, ...] = ()
-    chips: tuple[int, ...] = ()
 
 
 @dataclass
 class _Found:
     """A solved plan."""
 
-    step_s: float
+    score: float
     strategy: Strategy
     evaluation: Evaluation
 
 
 def search(problem: Problem, listener: Listener | None = None) -> Result:
-    """The K fastest legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C."""
+    """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C."""
     return _Search(problem, listener).run()
 
 
@@ -73,71 +66,101 @@ class _Search:
         self._problem, self._listener = problem, listener
         self._top = problem.spec.search.top
         self._started = time.monotonic()
-        self._queue: list[_Node] = []
+        self._queue: list[Node] = []
         self._found: list[_Found] = []
         self._count = 0
-        self._no_fit = 0
-        self._solved_rows: set[int] = set()
         self._arrangements = 0
         self._solver_calls = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
-        self._space: Space
-        self._table: Coefficients
-        self._quick: Floats
-        self._order: Ints
-        self._next = 0
+        self._objective = objective_of(problem)
+        self._portfolio = Portfolio([], 0)
+        self._opened: list[Branch] = []
+        self._closed: list[Branch] = []  # of the present group, the best last
+        self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
 
     def run(self) -> Result:
         stop: StopReason = "complete"
-        self._space = enumerate_rows(self._problem)
-        self._table = Coefficients(self._problem, self._space.rows)
-        self._quick = quick_bound(self._table)
-        self._order = np.argsort(self._quick, kind="stable")
         try:
-            while self._lowest() < self._limit() * (1 - 1e-12):
-                if self._late():
+            self._portfolio = portfolio(self._problem, self._objective)
+            for group in self._portfolio.groups:
+                self._closed = group[::-1]
+                if not self._settle():
                     stop = "time_limit"
+                if self._found or stop != "complete":
                     break
-                self._step()
         except KeyboardInterrupt:
             stop = "interrupted"
         if self._unsettled and stop == "complete":
             stop = "time_limit"  # nothing else ends a solver early without an exception
         return self._result(stop)
 
+    def _settle(self) -> bool:
+        """Work until nothing of the present group is open that could matter; False: no time is left."""
+        while self._lowest() < self._limit() * _CLOSE:
+            if self._late() and self._opened:
+                return False
+            self._step()
+        return True
+
     # What is waiting
 
     def _limit(self) -> float:
-        """Step time of the K-th best plan so far: what a better one has to beat."""
-        return self._found[self._top - 1].step_s if len(self._found) >= self._top else float("inf")
+        """Score of the K-th best plan so far: what a better one has to beat."""
+        return self._found[self._top - 1].score if len(self._found) >= self._top else INFINITE
 
-    def _next_quick(self) -> float:
-        return float(self._quick[self._order[self._next]]) if self._next < len(self._order) else float("inf")
+    def _inside(self) -> float:
+        """The smallest bound in the branches that are open."""
+        rows = min((branch.lowest for branch in self._opened), default=INFINITE)
+        return min(rows, self._queue[0].bound if self._queue else INFINITE)
 
     def _lowest(self) -> float:
-        return min(self._next_quick(), self._queue[0].bound if self._queue else float("inf"))
+        return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
 
     def _late(self) -> bool:
         limit = self._problem.spec.search.time_limit_s
         return limit is not None and time.monotonic() - self._started > limit
 
-    def _push(self, bound: float, row: int, mix: tuple[int, ...] = (), chips: tuple[int, ...] = ()) -> None:
+    def _push(
+        self, bound: float, seconds: float, branch: Branch, block: Block, row: int, *more: tuple[int, ...]
+    ) -> None:
         self._count += 1
-        heapq.heappush(self._queue, _Node(bound, self._count, row, mix, chips))
+        heapq.heappush(self._queue, Node(bound, self._count, seconds, branch, block, row, *more))
 
     def _tell(self, message: str) -> None:
         if self._listener is not None:
-            best = self._found[0].step_s if self._found else float("inf")
-            waiting = len(self._queue) + len(self._order) - self._next
-            self._listener(Progress(self._lowest(), best, len(self._found), waiting, self._solver_calls, message))
+            best = self._found[0].score if self._found else INFINITE
+            waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            told = (self._lowest(), best, len(self._found), waiting, self._solver_calls, message, self._objective.unit)
+            self._listener(Progress(*told))
 
     # One step of the search
 
     def _step(self) -> None:
-        if not self._queue or self._next_quick() <= self._queue[0].bound:
-            self._bound_rows()
+        undecided = np.isinf(self._limit())
+        if self._dive and self._queue and undecided:
+            self._open_node()  # any K plans are a limit, which spares many a costly bound
             return
+        inside = self._inside()
+        if self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
+            self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
+            return
+        branch = min(self._opened, key=lambda branch: branch.lowest)
+        if branch.lowest > inside:
+            self._open_node()
+        elif branch.next_frame <= branch.lowest:
+            self._tell(branch.open_frames(self._limit()))
+        else:
+            self._bound_rows(branch)
+
+    def _open_branch(self) -> None:
+        branch = self._closed[-1]
+        if self._problem.may_idle:
+            self._tell(f"{branch.problem.num_gpus:,} devices")
+        branch.open()
+        self._opened.append(self._closed.pop())
+
+    def _open_node(self) -> None:
         node = heapq.heappop(self._queue)
         try:
             if node.chips:
@@ -150,86 +173,85 @@ class _Search:
             heapq.heappush(self._queue, node)
             raise
 
-    def _bound_rows(self) -> None:
-        """Give the next rows, in order of their quick bounds, a good bound."""
-        rows = self._order[self._next : self._next + _BATCH]
-        self._tell(f"bounding {len(rows)} rows")
-        depth = self._table.rows.pp[rows]
-        waiting = []
-        for pp in np.unique(depth).tolist():
-            some = rows[depth == pp]
-            if self._problem.mixed:
-                most = [most_stages(self._problem, w, pp) for w in self._table.rows.stage_devices[some].tolist()]
-                counts = np.array(most, dtype=np.int64)
-                bounds = mix_bound(self._table, some, np.zeros_like(counts), counts)
-            else:
-                bounds = plan_bound(self._table, some, np.zeros((len(some), pp), dtype=np.int64))
-            waiting += [(float(bound), int(row), pp) for bound, row in zip(bounds, some, strict=True)]
-        self._next += len(rows)
-        for bound, row, pp in waiting:
-            if np.isinf(bound):
-                self._no_fit += 1
-            elif self._problem.mixed:
-                self._push(bound, row)
-            else:
-                self._push(bound, row, (pp,), (0,) * pp)
+    def _bound_rows(self, branch: Branch) -> None:
+        message, bounded = branch.bound_rows(self._limit())
+        self._tell(message)
+        for some in bounded:
+            for row, pp, bound, seconds in zip(some.rows, some.depth, some.scores, some.seconds, strict=True):
+                plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
+                self._push(bound, seconds, branch, some.block, row, *plan)
 
-    def _open_row(self, node: _Node) -> None:
+    def _open_row(self, node: Node) -> None:
         """Settle how many stages the next chip type serves; with the last type the mix is whole."""
-        pp, width = int(self._table.rows.pp[node.row]), int(self._table.rows.stage_devices[node.row])
-        least, most = next_shares(self._problem, width, pp, node.mix)
-        self._tell(f"{len(least)} ways to share the stages of {self._name(node.row)}")
+        table, branch = node.block.table, node.branch
+        pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
+        mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
+        least, most = next_shares(branch.problem, width, pp, node.mix, mixed)
+        self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
         if not len(least):
             return
-        bounds = mix_bound(self._table, np.full(len(least), node.row), least, most)
+        row = np.full(len(least), node.row)
+        seconds = np.maximum(mix_bound(table, row, least, most), node.seconds)
+        rates = branch.objective.rates(np.full(len(row), width), np.full(len(row), pp), least, most)
+        bounds = np.maximum(branch.objective.bounds(seconds, rates), node.bound)
         known = len(node.mix) + 1
-        for bound, mix in zip(np.maximum(bounds, node.bound).tolist(), least.tolist(), strict=True):
+        for bound, time_s, mix in zip(bounds.tolist(), seconds.tolist(), least.tolist(), strict=True):
             if bound < self._limit():
-                self._push(bound, node.row, tuple(mix[:known]))
+                self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
 
-    def _open_mix(self, node: _Node) -> None:
-        ways = arrangements(self._problem, np.array(node.mix, dtype=np.int64))
+    def _open_mix(self, node: Node) -> None:
+        branch, mix = node.branch, np.array(node.mix, dtype=np.int64)
+        ways = arrangements(branch.problem, mix)
         if not len(ways):
             return
-        bounds = np.maximum(plan_bound(self._table, np.full(len(ways), node.row), ways), node.bound)
+        table, rate = node.block.table, self._rate(node)
+        limit_s = branch.objective.limit_s(self._limit(), rate)
+        seconds = np.maximum(plan_bound(table, np.full(len(ways), node.row), ways, limit_s), node.seconds)
+        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(ways), rate)), node.bound)
         self._arrangements += len(ways)
-        for bound, chips in zip(bounds.tolist(), ways.tolist(), strict=True):
+        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), ways.tolist(), strict=True):
             if bound < self._limit():
-                self._push(bound, node.row, node.mix, tuple(chips))
+                self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
 
-    def _solve(self, node: _Node) -> None:
-        """Solve one plan for anything faster than the K-th best."""
+    def _rate(self, node: Node) -> float:
+        """Score of a second of a plan whose mix is known."""
+        rows, mix = node.block.table.rows.take([node.row]), np.array([node.mix], dtype=np.int64)
+        return float(node.branch.objective.rates(rows.stage_devices, rows.pp, mix, mix)[0])
+
+    def _solve(self, node: Node) -> None:
+        """Solve one plan for anything better than the K-th best."""
         from cpsolver.compile.model import solve_plan
 
         began = time.monotonic()
         limit = self._problem.spec.search.time_limit_s
         left = None if limit is None else limit - (began - self._started)
-        chips = np.array(node.chips, dtype=np.int64)
-        solved = solve_plan(self._table, node.row, chips, node.bound, self._limit(), left)
+        chips, rate = np.array(node.chips, dtype=np.int64), self._rate(node)
+        limit_s = node.branch.objective.limit_s(self._limit(), rate)
+        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left)
         if solved is None:
             return
         self._solver_calls += 1
         self._solver_seconds += time.monotonic() - began
-        self._solved_rows.add(node.row)
+        node.block.solved.add(node.row)
         if solved.status in ("unknown", "feasible"):
-            self._unsettled.append(max(solved.bound_s, node.bound))
+            self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            self._keep(solved.strategy)
-        self._tell(f"{solved.status}: {self._name(node.row)}")
+            self._keep(solved.strategy, node.branch)
+        self._tell(f"{solved.status}: {_name(node)}")
 
-    def _keep(self, strategy: Strategy) -> None:
-        even = balanced(self._problem, strategy)
-        evaluation = evaluate(self._problem, even)
+    def _keep(self, strategy: Strategy, branch: Branch) -> None:
+        even = balanced(branch.problem, strategy)
+        evaluation = evaluate(branch.problem, even)
         broken = violations(self._problem, even)
         assert not broken, f"the solver returned a plan that the rules refuse: {broken}"
-        self._found.append(_Found(evaluation.step_time_s, even, evaluation))
-        self._found.sort(key=lambda found: (found.step_s, found.strategy.key()))
+        score = branch.objective.score(even, evaluation.step_time_s)
+        same = [found for found in self._found if found.strategy.key() == even.key()]
+        if np.isinf(score) or (same and same[0].score <= score):
+            return
+        self._found = [found for found in self._found if found not in same]
+        self._found.append(_Found(score, even, evaluation))
+        self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
         del self._found[self._top :]
-
-    def _name(self, row: int) -> str:
-        rows = self._table.rows
-        names = ("tp", "pp", "dp", "mbs", "vpp")
-        return " ".join(f"{name} {int(getattr(rows, name)[row])}" for name in names)
 
     # The answer
 
@@ -237,32 +259,53 @@ class _Search:
         bound = min([self._lowest(), *self._unsettled]) if stop != "complete" else self._limit()
         plans = []
         for rank, found in enumerate(self._found, 1):
-            gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.step_s)
+            gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
             plans.append(Plan(rank, found.strategy, found.evaluation, gap))
         status: Status = "optimal" if stop == "complete" else "feasible"
         if not plans:
             status = "infeasible" if stop == "complete" else "unknown"
-        rows = len(self._table.rows)
-        limit = self._limit()
-        waiting = {node.row for node in self._queue if node.bound < limit} - self._solved_rows
-        ahead = int((self._quick[self._order[self._next :]] < limit).sum())
-        still_open = 0 if stop == "complete" else len(waiting) + ahead
-        settled = len(self._solved_rows)
-        proof = Proof(
-            considered=self._space.considered,
-            refused=dict(self._space.refused),
-            memory=self._no_fit,
-            bounded=rows - self._no_fit - settled - still_open,
-            solved=settled,
+        return Result(status, tuple(plans), self._proof(bound, stop))
+
+    def _proof(self, bound: float, stop: StopReason) -> Proof:
+        limit, complete = self._limit(), stop == "complete"
+        solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
+        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < limit} - solved
+        unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
+        still_open = 0 if complete else len(waiting) + unopened
+        spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
+        for rule, count in (item for space in spaces for item in space.refused.items()):
+            refused[rule] = refused.get(rule, 0) + count
+        no_fit = sum(branch.no_fit for branch in self._opened)
+        return Proof(
+            considered=sum(space.considered for space in spaces),
+            refused=refused,
+            memory=no_fit,
+            bounded=sum(map(len, spaces)) - no_fit - len(solved) - still_open,
+            solved=len(solved),
             open=still_open,
             solver_calls=self._solver_calls,
             arrangements=self._arrangements,
-            bound_s=bound,
+            bound_s=bound / self._objective.highest_rate,
             stop=stop,
             seconds=time.monotonic() - self._started,
             solver_seconds=self._solver_seconds,
+            combinations=sum(space.combinations for space in spaces),
+            bound=bound,
+            device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
         )
-        return Result(status, tuple(plans), proof)
+
+    def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
+        considered, searched = self._portfolio.considered, len(self._opened)
+        first = [branch for group in self._portfolio.groups for branch in group][searched:]
+        settled = complete or (self._found and self._objective.name == "fewest_chips")
+        still_open = 0 if settled else sum(branch.bound < limit for branch in first)
+        return DeviceCounts(considered, considered - searched - still_open, searched, still_open)
+
+
+def _name(node: Node) -> str:
+    rows = node.block.table.rows
+    names = ("tp", "cp", "pp", "dp", "ep", "mbs", "vpp")
+    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in names)
 
 
 def balanced(problem: Problem, strategy: Strategy) -> Strategy:
@@ -274,17 +317,33 @@ def balanced(problem: Problem, strategy: Strategy) -> Strategy:
         return strategy
     as_fast = evaluate(problem, strategy).step_time_s
     for split in (_even, _ascending):
-        groups = tuple(replace(group, layers=split(group.layers, strategy.vpp)) for group in strategy.groups)
-        other = replace(strategy, groups=groups)
+        other = _with_chunks(strategy, [split(chunks) for chunks in _chunks_by_group(strategy)])
         if not violations(problem, other) and evaluate(problem, other).step_time_s <= as_fast:
             return other
     return strategy
 
 
-def _even(layers: tuple[int, ...], unit: int) -> tuple[int, ...]:
-    short, longer = divmod(sum(layers) // unit, len(layers))
-    return tuple(unit * (short + (place >= len(layers) - longer)) for place in range(len(layers)))
+def _chunks_by_group(strategy: Strategy) -> list[tuple[int, ...]]:
+    chunks, found = iter(strategy.chunks), []
+    for group in strategy.groups:
+        found.append(tuple(next(chunks) for _ in group.layers))
+    return found
 
 
-def _ascending(layers: tuple[int, ...], unit: int) -> tuple[int, ...]:
-    return tuple(sorted(layers))
+def _with_chunks(strategy: Strategy, chunks: list[tuple[int, ...]]) -> Strategy:
+    """The same plan with those layers in each stage's chunks, embedding and head in a layer's place as before."""
+    counts = [strategy.vpp * count for group in chunks for count in group]
+    counts[0] -= strategy.slots[0]
+    counts[-1] -= strategy.slots[1]
+    left = iter(counts)
+    groups = (replace(group, layers=tuple(next(left) for _ in group.layers)) for group in strategy.groups)
+    return replace(strategy, groups=tuple(groups))
+
+
+def _even(chunks: tuple[int, ...]) -> tuple[int, ...]:
+    short, longer = divmod(sum(chunks), len(chunks))
+    return tuple(short + (place >= len(chunks) - longer) for place in range(len(chunks)))
+
+
+def _ascending(chunks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(chunks))

@@ -1,25 +1,90 @@
-"""The candidate rows: every combination of degrees and flags, and which rule refuses how many of them."""
+"""The candidate rows: every combination of degrees and flags, and which rule refuses how many of them.
+
+A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks) and a variant of it (flags, how cp exchanges,
+the experts' grid, sharding). No rule ties a frame to a variant, so rows are their products, made only where needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from math import gcd
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Ints
-from cpsolver.decisions import forbidden_for, pinned_for
+from cpsolver.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.problem import Problem
+
+_VARIANT_COLUMNS = (
+    *("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp"),
+    *("sharded", "sharding_group"),
+)
 
 
 @dataclass(frozen=True)
 class Space:
-    """The rows that no rule on degrees refuses, and the count of those that each rule refused."""
+    """The rows that no rule on degrees refuses, and the count of those that each rule refused.
 
-    rows: Candidates
-    considered: int
+    `frames` and `variants` are sorted by their layout, whose index is in `frame_layout` and `variant_layout`; columns
+    that they do not decide stand at 1 or False. A layout, a frame or a variant that is refused counts as one row.
+    """
+
+    frames: Candidates
+    frame_layout: Ints
+    variants: Candidates
+    variant_layout: Ints
     refused: dict[str, int]
+
+    def __len__(self) -> int:
+        return int(self.rows_of.sum())
+
+    @property
+    def considered(self) -> int:
+        """Rows in all, refused ones too."""
+        return len(self) + sum(self.refused.values())
+
+    @cached_property
+    def combinations(self) -> int:
+        """Legal combinations of pp, tp, dp, sequence parallelism, vpp and micro batch: rows that differ in no more
+        than the other decisions count as one.
+        """
+        found = 0
+        for sequence_parallel in (False, True):
+            layouts = np.zeros(len(self._first_variant), dtype=np.bool_)
+            layouts[self.variant_layout[self.variants.sequence_parallel == sequence_parallel]] = True
+            frames = self.frames.take(layouts[self.frame_layout])
+            code = np.zeros(len(frames), dtype=np.int64)
+            for sizes in (frames.tp, frames.pp, frames.dp, frames.vpp, frames.mbs):
+                values, index = np.unique(sizes, return_inverse=True)
+                code = code * len(values) + index
+            found += len(np.unique(code))
+        return found
+
+    @cached_property
+    def _first_variant(self) -> Ints:
+        layouts = int(max(self.frame_layout.max(initial=-1), self.variant_layout.max(initial=-1))) + 2
+        return np.searchsorted(self.variant_layout, np.arange(layouts))
+
+    @cached_property
+    def rows_of(self) -> Ints:
+        """How many rows each frame has: the variants of its layout."""
+        return np.asarray(self._first_variant[self.frame_layout + 1] - self._first_variant[self.frame_layout])
+
+    def expand(self, frames: Ints) -> Candidates:
+        """All rows of some frames."""
+        counts = self.rows_of[frames]
+        frame = np.repeat(frames, counts)
+        within = np.arange(len(frame)) - np.repeat(np.cumsum(counts) - counts, counts)
+        variant = self._first_variant[self.frame_layout[frame]] + within
+        of_frame, of_variant = self.frames.take(frame), self.variants.take(variant)
+        return replace(of_frame, **{name: getattr(of_variant, name) for name in _VARIANT_COLUMNS})
+
+    @cached_property
+    def rows(self) -> Candidates:
+        """All rows: for small spaces."""
+        return self.expand(np.arange(len(self.frames)))
 
 
 def divisors(number: int) -> list[int]:
@@ -29,197 +94,118 @@ def divisors(number: int) -> list[int]:
 
 
 def enumerate_rows(problem: Problem) -> Space:
-    """Layouts (tp, pp, dp) with tp * pp * dp = GPUs first, then micro batches, chunks and flags of the legal ones.
-
-    A layout that a rule refuses counts as one row; the others as all their rows.
-    """
-    tp, pp = all_layouts(problem.num_gpus)
-    dp = problem.num_gpus // (tp * pp)
+    """Layouts with tp * cp * pp * dp = GPUs first, then the frames and the variants of the legal ones."""
     refused: dict[str, int] = {}
-    keep = np.ones(len(tp), dtype=np.bool_)
-    for name, legal in LAYOUT_FILTERS.items():
-        keep = _cut(refused, name, keep, legal(problem, tp, pp, dp))
-    rows = expand_rows(problem, tp[keep], pp[keep], dp[keep])
+    layouts = all_layouts(problem)
+    layouts = layouts.take(_legal(problem, layouts, LAYOUT_FILTERS, refused))
+    frames, frame_layout = all_frames(problem, layouts)
+    keep = _legal(problem, frames, FRAME_FILTERS, refused)
+    frames, frame_layout = frames.take(keep), frame_layout[keep]
+    variants, variant_layout = all_variants(problem, layouts)
+    keep = _legal(problem, variants, VARIANT_FILTERS, refused)
+    return Space(frames, frame_layout, variants.take(keep), variant_layout[keep], refused)
+
+
+def _legal(problem: Problem, rows: Candidates, filters: Mapping[str, Filter], refused: dict[str, int]) -> Bools:
+    """The rows that every filter allows; each of the others is counted for the first that refuses it."""
     keep = np.ones(len(rows), dtype=np.bool_)
-    for name, allowed in ROW_FILTERS.items():
-        keep = _cut(refused, name, keep, allowed(problem, rows))
-    considered = sum(refused.values()) + int(keep.sum())
-    return Space(rows.take(keep), considered, refused)
+    for name, allows in filters.items():
+        legal = allows(problem, rows)
+        count = int((keep & ~legal).sum())
+        if count:
+            refused[name] = refused.get(name, 0) + count
+        keep = keep & legal
+    return keep
 
 
-def _cut(refused: dict[str, int], name: str, keep: Bools, legal: Bools) -> Bools:
-    count = int((keep & ~legal).sum())
-    if count:
-        refused[name] = refused.get(name, 0) + count
-    return keep & legal
+def all_layouts(problem: Problem) -> Candidates:
+    """Every tp, cp and pp whose product divides the devices; dp is what is left."""
+    gpus = problem.num_gpus
+    sizes = [
+        (tp, cp, pp, gpus // (tp * cp * pp))
+        for tp in divisors(gpus)
+        for cp in divisors(gpus // tp)
+        for pp in divisors(gpus // (tp * cp))
+    ]
+    tp, cp, pp, dp = np.array(sizes, dtype=np.int64).T
+    one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
+    return Candidates(tp, pp, dp, one, one, problem.batch // dp, no, no, no, cp=cp)
 
 
-def all_layouts(num_gpus: int) -> tuple[Ints, Ints]:
-    """Every tp and pp whose product divides the devices; dp is what is left."""
-    pairs = [(tp, pp) for tp in divisors(num_gpus) for pp in divisors(num_gpus // tp)]
-    array = np.array(pairs, dtype=np.int64)
-    return array[:, 0], array[:, 1]
-
-
-def expand_rows(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Candidates:
-    """Every micro batch, number of chunks and setting of the flags for each layout."""
+def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
+    """Every micro batch, number of chunks and place of embedding and head for each layout, and the layout's index."""
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
-    even = sorted({*divisors(layers), *pinned})  # other counts leave uneven chunks: asked for, they are refused
-    blocks = []
-    for t, p, d in zip(tp.tolist(), pp.tolist(), dp.tolist(), strict=True):
-        micro = np.array(divisors(problem.batch // d), dtype=np.int64)
-        chunks = np.array([count for count in even if count * p <= layers or count == 1])
-        grid = np.meshgrid(micro, chunks, [True, False], [True, False], [True, False], indexing="ij")
-        mbs, vpp, *flags = (axis.ravel() for axis in grid)
-        size = len(mbs)
-        columns = [np.full(size, t), np.full(size, p), np.full(size, d), mbs, vpp, problem.batch // (mbs * d)]
-        blocks.append((*columns, *flags))
-    if not blocks:
-        blocks = [(*(np.empty(0, dtype=np.int64) for _ in range(6)), *(np.empty(0, dtype=np.bool_),) * 3)]
-    return Candidates(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+    found = [
+        (index, mbs, vpp, *slots)
+        for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
+        for mbs in divisors(problem.batch // dp)
+        for vpp, slots in _chunkings(layers, pinned)
+        if (vpp * pp <= layers + sum(slots) and (pp > 1 or slots == (0, 0))) or vpp == 1
+    ]
+    layout, mbs, vpp, *slots = np.array(found, dtype=np.int64).reshape(len(found), 5).T
+    rows = replace(layouts.take(layout), embedding_slot=slots[0], loss_slot=slots[1])
+    return replace(rows, mbs=mbs, vpp=vpp, microbatches=problem.batch // (mbs * rows.dp)), layout
 
 
-def _choice(values: Ints | Bools, pinned: Iterable[object] | None, forbidden: Iterable[object] | None) -> Bools:
-    allowed = np.ones(len(values), dtype=np.bool_)
+def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
+    """Numbers of chunks that share out all places evenly, with the embedding and the head in a layer's place or not.
+
+    Others leave uneven chunks: asked for, they are refused.
+    """
+    found = {(vpp, (0, 0)) for vpp in {*divisors(layers), *pinned}}
+    for slots in ((1, 0), (0, 1), (1, 1)):
+        found |= {(vpp, slots) for vpp in divisors(layers + sum(slots)) if vpp > 1}
+    return sorted(found)
+
+
+def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
+    """Every setting of the flags, of context parallelism, experts and sharding for each layout, and its index."""
+    blocks, pin = [], problem.spec.search.pin  # what nothing allows is there if asked for, to be refused by its rule
+    sizes = zip(layouts.tp.tolist(), layouts.cp.tolist(), layouts.pp.tolist(), layouts.dp.tolist(), strict=True)
+    for index, (tp, cp, pp, dp) in enumerate(sizes):
+        ulysses_sizes = sorted({*divisors(cp), *(pin.ulysses or ())})
+        gathering = ulysses_sizes if pin.cp_gather == (True,) else [1] * (cp > 1)
+        exchanges = [*((ulysses, False) for ulysses in ulysses_sizes), *((ulysses, True) for ulysses in gathering)]
+        grids = expert_grids(problem, tp, tp * cp * dp)
+        groups = sharding_groups(problem, tp, dp * cp)
+        sharding = [
+            (False, 1, 0),
+            *((True, depth, group) for depth in (1, 2, 3)[: 3 if pp == 1 or pin.sharded else 1] for group in groups),
+        ]
+        blocks.append(_combined(index, [False, True], [True, False], exchanges, grids, sharding))
+    table = np.concatenate([np.empty((0, 10), dtype=np.int64), *blocks]).T
+    layout, flash, sequence, ulysses, gather, ep, etp, optimizer, sharded, group = table
+    flags = {"flash_attention": flash, "sequence_parallel": sequence, "cp_gather": gather}
+    flags["distributed_optimizer"] = optimizer
+    counts = {"ulysses": ulysses, "ep": ep, "etp": etp, "sharded": sharded, "sharding_group": group}
+    return replace(
+        layouts.take(layout), **{name: flag.astype(np.bool_) for name, flag in flags.items()}, **counts
+    ), layout
+
+
+def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[int, int]]:
+    """Every ep and etp that a stage's devices are enough for, and those that the user pinned."""
+    moe, pin = problem.model.moe, problem.spec.search.pin
+    experts, shares = ([1], [1]) if moe is None else (divisors(moe.experts), divisors(tp))
+    asked = pin.ep or pin.etp
+    pairs = ((ep, etp) for ep in {*experts, *(pin.ep or ())} for etp in {*shares, *(pin.etp or ())})
+    return sorted((ep, etp) for ep, etp in pairs if asked or ep * etp <= stage_devices)
+
+
+def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
+    """Groups that share states out: all replicas, those of one node, or what the user pinned. A layout has dozens, and
+    only the border between fast and slow links tells them apart: the others are tried when asked for.
+    """
+    pinned = problem.spec.search.pin.sharding_group
     if pinned is not None:
-        allowed &= np.isin(values, list(pinned))  # type: ignore[arg-type]
-    if forbidden is not None:
-        allowed &= ~np.isin(values, list(forbidden))  # type: ignore[arg-type]
-    return allowed
+        return sorted(set(pinned))
+    local = problem.node // tp
+    return [0, local] if 1 < local < replicas and replicas % local == 0 else [0]
 
 
-def stage_step(node: int, stage_devices: int) -> int:
-    """A chip type that shares the cluster fills whole nodes: its number of stages is a multiple of this."""
-    return node // gcd(stage_devices, node)
-
-
-def most_stages(problem: Problem, stage_devices: int, pp: int) -> list[int]:
-    """The most stages that each chip type can serve, whole nodes only (all stages need no other type's share)."""
-    step = stage_step(problem.node, stage_devices)
-    pin = problem.spec.search.pin
-    named = pin.chip_order if pin.stage_chips is None else pin.stage_chips
-    counts = (
-        min(pp, supply.limit // stage_devices) if named is None or supply.name in named else 0
-        for supply in problem.supplies
-    )
-    return [count if count == pp else count // step * step for count in counts]
-
-
-# Filters on layouts: one per rule of rules.py with the same name.
-
-
-def _heads(problem: Problem, tp: Ints, _pp: Ints, _dp: Ints) -> Bools:
-    return np.asarray(problem.model.heads % tp == 0)
-
-
-def _kv_groups(problem: Problem, tp: Ints, _pp: Ints, _dp: Ints) -> Bools:
-    groups = problem.model.kv_heads
-    return np.asarray((groups % tp == 0) | (tp % groups == 0))
-
-
-def _feed_forward(problem: Problem, tp: Ints, _pp: Ints, _dp: Ints) -> Bools:
-    return np.asarray(problem.model.ffn % tp == 0)
-
-
-def _tensor_nodes(problem: Problem, tp: Ints, _pp: Ints, _dp: Ints) -> Bools:
-    return np.asarray((problem.node % tp == 0) | (tp % problem.node == 0))
-
-
-def _pipeline_depth(problem: Problem, _tp: Ints, pp: Ints, _dp: Ints) -> Bools:
-    return np.asarray(pp <= problem.model.layers)
-
-
-def _batch(problem: Problem, _tp: Ints, _pp: Ints, dp: Ints) -> Bools:
-    return np.asarray(problem.batch % dp == 0)
-
-
-def _chip_count(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Bools:
-    sizes = zip((tp * dp).tolist(), pp.tolist(), strict=True)
-    return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
-
-
-def _pinned_layout(problem: Problem, tp: Ints, pp: Ints, dp: Ints) -> Bools:
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    allowed = np.ones(len(tp), dtype=np.bool_)
-    for name, values in (("tp", tp), ("pp", pp), ("dp", dp)):
-        allowed &= _choice(values, getattr(pin, name), getattr(forbid, name))
-    for fixed in (pin.layers, pin.stage_chips):
-        if fixed is not None:
-            allowed &= pp == len(fixed)
-    if pin.layers is not None:
-        allowed &= sum(pin.layers) == problem.model.layers
-    if not problem.mixed:
-        allowed &= np.array([_one_chip_allowed(problem, depth) for depth in pp.tolist()], dtype=np.bool_)
-    return allowed
-
-
-def _one_chip_allowed(problem: Problem, pp: int) -> bool:
-    """The pins and bans on chips, when one type serves all stages (plans.py keeps them for several)."""
-    name = problem.chip_names[0]
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    wanted = pinned_for(pin.stages, name)
-    return (
-        (wanted is None or pp in wanted)
-        and pp not in forbidden_for(forbid.stages, name)
-        and (pin.chip_order is None or name in pin.chip_order)
-        and forbid.chip_order != (name,)
-        and forbid.stage_chips != (name,) * pp
-        and (pin.stage_chips is None or pin.stage_chips == (name,) * pp)
-    )
-
-
-LAYOUT_FILTERS: dict[str, Callable[[Problem, Ints, Ints, Ints], Bools]] = {
-    "pin": _pinned_layout,
-    "heads": _heads,
-    "kv_groups": _kv_groups,
-    "feed_forward": _feed_forward,
-    "tensor_nodes": _tensor_nodes,
-    "pipeline_depth": _pipeline_depth,
-    "batch": _batch,
-    "chip_count": _chip_count,
-}
-
-
-# Filters on rows.
-
-
-def _pinned_row(problem: Problem, rows: Candidates) -> Bools:
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    allowed = np.ones(len(rows), dtype=np.bool_)
-    for name in ("mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"):
-        allowed &= _choice(getattr(rows, name), getattr(pin, name), getattr(forbid, name))
-    for count in set(pin.layers or ()):
-        allowed &= count % rows.vpp == 0
-    return allowed
-
-
-def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
-
-
-def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.model.layers % rows.vpp == 0)
-
-
-def _sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(~rows.sequence_parallel | ((rows.tp > 1) & (problem.sequence % rows.tp == 0)))
-
-
-def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(~rows.distributed_optimizer | (rows.dp > 1))
-
-
-def _layer_split(problem: Problem, rows: Candidates) -> Bools:
-    if problem.spec.search.layer_split != "even":
-        return np.ones(len(rows), dtype=np.bool_)
-    return np.asarray(problem.model.layers % (rows.pp * rows.vpp) == 0)
-
-
-ROW_FILTERS: dict[str, Callable[[Problem, Candidates], Bools]] = {
-    "pin": _pinned_row,
-    "even_chunks": _even_chunks,
-    "interleaving": _interleaving,
-    "sequence_parallel": _sequence_parallel,
-    "distributed_optimizer": _distributed_optimizer,
-    "layer_split": _layer_split,
-}
+def _combined(index: int, *choices: Sequence[Any]) -> Ints:
+    """One row for every combination of one of each of the choices, their entries side by side after the index."""
+    tables = [np.array(choice, dtype=np.int64).reshape(len(choice), -1) for choice in choices]
+    picks = np.meshgrid(*(np.arange(len(table)) for table in tables), indexing="ij")
+    columns = [table[pick.ravel()] for table, pick in zip(tables, picks, strict=True)]
+    return np.concatenate([np.full((len(columns[0]), 1), index), *columns], axis=1)

@@ -13,15 +13,16 @@ from ortools.sat.python import cp_model
 
 from cpsolver.coefficients import Coefficients
 from cpsolver.compile.constraints import FAMILIES
-from cpsolver.compile.data import PlanData, plan_data
+from cpsolver.compile.data import DEGREES, Option, PlanData, plan_data
 from cpsolver.compile.objective import step_time
 from cpsolver.compile.scaling import Scale, scale_for
 from cpsolver.compile.start import Start, start
 from cpsolver.compile.variables import Variables, make_variables
-from cpsolver.cost.shard import Ints
+from cpsolver.cost.modules import Modules
+from cpsolver.cost.shard import FLAGS, SHARDED, Ints
 from cpsolver.plans import chip_blocks
 from cpsolver.problem import Problem
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.strategy import RecomputeKind, StageGroup, Strategy
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 _GUESSES = (1.5, 12.0, 100.0, 1000.0)
@@ -61,6 +62,7 @@ class CompiledModel:
         steps = self._factor / scale.unit_s
         self._most = ceil((upper_s + error) * steps)
         self._feasible = False
+        self._settled = False  # the hint is known to be an optimum
         self.model.add(objective <= self._most)
         self.model.add(objective >= floor((lower_s - error) * steps))
         self.model.minimize(objective)
@@ -69,14 +71,16 @@ class CompiledModel:
     def narrow(self, known: Start) -> None:
         """Tell the solver of a single plan what is known without it: redundant, but it finds and proves faster."""
         plan, objective = self._plans[0], self._objective
-        by_stage = self._problem.spec.search.recompute_scope == "stage"
+        by_stage = self._problem.recompute_by_stage
         v = self.variables
         self.model.add(v.slowest >= known.slowest)
         self.model.add(objective >= known.lower)
         search = self._problem.spec.search
         free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
+        free = free and plan.split == "any"
         if free:
             self._feasible = known.objective <= self._most
+            self._settled = self._feasible and known.lower >= known.objective
             self.model.add(objective <= max(known.objective, known.lower))
             for p in range(plan.pp):
                 self.model.add_hint(v.chunk[p], known.chunk[p])
@@ -95,6 +99,7 @@ class CompiledModel:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 1
         solver.parameters.cp_model_presolve = presolve
+        solver.parameters.fix_variables_to_their_hinted_value = self._settled and presolve
         solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if time_limit_s is not None:
             solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
@@ -114,19 +119,23 @@ class CompiledModel:
         v = self.variables
         which = solver.value(v.which)
         plan = self._plans[which]
-        tp, pp, dp, mbs, vpp = plan.degrees[:5]
-        sequence, optimizer, flash = (bool(flag) for flag in plan.degrees[5:])
         names = tuple(self._problem.chip_names[chip] for chip in plan.chips)
         groups, start = [], 0
         for chip, count in chip_blocks(names):
             places = range(start, start + count)
             index = plan.chips[start]
-            by_stage = self._problem.spec.search.recompute_scope == "stage"
+            by_stage = self._problem.recompute_by_stage
             chosen = [plan.options[index][solver.value(v.option[which][p if by_stage else index])] for p in places]
             layers = [solver.value(v.layers[p]) for p in places]
-            groups += _groups(chip, layers, [(option.kind, option.amount) for option in chosen])
+            groups += _groups(chip, layers, chosen)
             start += count
-        return Strategy(tp, pp, dp, mbs, vpp, sequence, optimizer, flash, tuple(groups))
+        return strategy_of(dict(zip(DEGREES, plan.degrees, strict=True)), tuple(groups))
+
+
+def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:
+    """A strategy from the columns of a row (flags as 0 and 1) and its stages."""
+    values: dict[str, Any] = {name: bool(value) if name in FLAGS else value for name, value in degrees.items()}
+    return Strategy(**{**values, "sharded": SHARDED[degrees["sharded"] - 1]}, groups=groups)
 
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
@@ -143,15 +152,18 @@ def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
     return int(found[0])
 
 
-def _groups(chip: str, layers: list[int], chosen: list[tuple[str, int]]) -> list[StageGroup]:
+def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGroup]:
     """One group for the run of stages, or several where their kinds of recomputation differ."""
     groups: list[StageGroup] = []
     start = 0
-    kinds = [kind if kind == "none" or amount or kind == "selective" else "none" for kind, amount in chosen]
+    ways: list[tuple[RecomputeKind, Modules]] = [
+        (option.kind if option.amount or option.kind == "selective" else "none", option.modules) for option in chosen
+    ]
     for index in range(1, len(layers) + 1):
-        if index == len(layers) or kinds[index] != kinds[start]:
-            amounts = tuple(amount for _, amount in chosen[start:index])
-            groups.append(StageGroup(chip, tuple(layers[start:index]), kinds[start], amounts))  # type: ignore[arg-type]
+        if index == len(layers) or ways[index] != ways[start]:
+            amounts = tuple(option.amount for option in chosen[start:index])
+            kind, modules = ways[start]
+            groups.append(StageGroup(chip, tuple(layers[start:index]), kind, amounts, modules))
             start = index
     return groups
 
@@ -165,7 +177,7 @@ def solve_plan(
     limit is known, guesses of one grow: a small one keeps the model small.
     """
     problem = table.problem
-    by_stage = problem.spec.search.recompute_scope == "stage"
+    by_stage = problem.recompute_by_stage
     weight = float(sum(part[0] for part in table.weights(np.array([row]))))
     solved = None
     for guess in _GUESSES:

@@ -40,8 +40,8 @@ def step_time(
 
 
 def _stage_time(plan: PlanData, i: int, p: int, v: Variables) -> cp_model.LinearExprT:
-    variables = [v.chunk[p], v.repeats[i][p], v.selected[i][p]]
-    factors = [int(plan.layer[p]), int(plan.repeat[p]), int(plan.selective[p])]
+    variables = [v.chunk[p], v.repeats[i][p], v.again[i][p], v.unlike[i][p], v.extra[i][p]]
+    factors = [int(plan.layer[p]), int(plan.repeat[p]), 1, 1, 1]
     return cp_model.LinearExpr.weighted_sum(variables, factors) + int(plan.fixed[p])
 
 

@@ -25,9 +25,10 @@ class Scale:
         """The most by which a decoded objective and the true step time differ.
 
         A stage's time has a coefficient for layers and one for recomputed layers, each rounded by half a step and
-        times at most `longest`, and a constant; so has what follows the pipeline.
+        times at most `longest`, and a constant; so has what follows the pipeline. Kinds of layers add the difference of
+        two table entries, sharding one more constant.
         """
-        stage = 0.5 * (2 * longest + 1)
+        stage = 0.5 * (2 * longest + 4)
         return self.unit_s * (stage * (first + second * pp) + stage + 1.0)
 
 

@@ -8,12 +8,13 @@ it, gives plans that are good enough to narrow the solver's search.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 
 import numpy as np
 
-from cpsolver.compile.data import PlanData
+from cpsolver.compile.data import Kinds, PlanData
+from cpsolver.compile.fill import Filler, Options
 from cpsolver.cost.shard import Ints
 
 _FINENESS = 22  # bits to which the smallest limit is found
@@ -40,14 +41,34 @@ class _Group:
     places: Ints
     fits: Ints  # (stages, options)
     repeats: Ints
-    selective: np.ndarray
+    again: Ints
+    extra: Ints
+    option: Ints  # its index among all options of the chip type
 
 
 def start(plan: PlanData, layers: int, by_stage: bool) -> Start | None:
-    """None where no limit is enough: the plan cannot host the model."""
-    groups = list(_groups(plan, by_stage))
-    needed = layers // plan.vpp
-    high = int((plan.layer + plan.repeat + plan.selective).max()) * plan.longest + int(plan.fixed.max())
+    """None where no limit is enough: the plan cannot host the model. A launcher's split of layers is not looked at."""
+    needed = plan.needed
+    if plan.kinds is not None:
+        return _start_in_place(plan, plan.kinds, needed, by_stage)
+    tries = (_start_one_way(plan, list(_groups(plan, by_stage, picks)), needed) for picks in _ways(plan))
+    found = [way for way in tries if way is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda way: way.objective)
+    return replace(best, slowest=min(way.slowest for way in found), lower=min(way.lower for way in found))
+
+
+def _ways(plan: PlanData) -> Iterator[dict[int, list[int]]]:
+    """The options of each chip type that may stand together: one set for every way to recompute that all types know."""
+    for way in sorted({way for ways in plan.ways.values() for way in ways}):
+        picks = {chip: [i for i, its in enumerate(ways) if its == way] for chip, ways in plan.ways.items()}
+        if all(picks.values()):
+            yield picks
+
+
+def _start_one_way(plan: PlanData, groups: list[_Group], needed: int) -> Start | None:
+    high = plan.longest_stage
     top = high
     if _most(plan, groups, top) < needed:
         return None
@@ -61,7 +82,31 @@ def start(plan: PlanData, layers: int, by_stage: bool) -> Start | None:
     tries = [_fill(plan, groups, int(high * stretch), needed) for stretch in _STRETCH]
     objective, chunk, option = min(tries, key=lambda found: found[0])
     lower = _lower(plan, groups, low, top, needed)
+    for group in groups:
+        option[group.places] = group.option[option[group.places]]
     return Start(low, lower, objective, tuple(chunk.tolist()), tuple(option.tolist()))
+
+
+def _start_in_place(plan: PlanData, kinds: Kinds, needed: int, by_stage: bool) -> Start | None:
+    """The same where layers are of several kinds: the best split for every choice of options."""
+    filler = Filler(plan, kinds, needed)
+    splits = [split for split in map(filler.best, _choices(plan, by_stage)) if split is not None]
+    if not splits:
+        return None
+    best = min(splits, key=lambda split: split.objective)
+    slowest, lower = min(split.slowest for split in splits), min(split.lower for split in splits)
+    return Start(slowest, lower, best.objective, tuple(best.chunk.tolist()), tuple(best.option.tolist()))
+
+
+def _choices(plan: PlanData, by_stage: bool) -> Iterator[tuple[Options, ...]]:
+    """For each stage the options it may have: all of its chip type's, or one that the whole type shares."""
+    for way in _ways(plan):
+        if by_stage:
+            yield tuple(tuple(way[chip]) for chip in plan.chips)
+            continue
+        for picks in product(*way.values()):
+            chosen = dict(zip(way, picks, strict=True))
+            yield tuple((chosen[chip],) for chip in plan.chips)
 
 
 def _lower(plan: PlanData, groups: list[_Group], slowest: int, top: int, needed: int) -> int:
@@ -87,8 +132,8 @@ def _least_extra(plan: PlanData, groups: list[_Group], limit: int, needed: int) 
         options = np.nonzero((total >= least) & (total > 0))[0]
         chunk = np.maximum(1, table[:, options] - (total[options] - max(least, len(group.places))))
         twice = np.minimum(group.repeats[options], chunk) * plan.repeat[group.places][:, None]
-        cores = group.selective[options] * chunk * plan.selective[group.places][:, None]
-        extra += int((twice + cores).sum(axis=0).min())
+        modules = group.again[options] * chunk
+        extra += int((twice + modules).sum(axis=0).min())
         follows = plan.after_layer[group.places] * chunk.min(axis=1) + plan.after_fixed[group.places]
         after = max(after, int(follows.max()))
     return extra + plan.vpp * after
@@ -105,29 +150,29 @@ def _least_sum(plan: PlanData, needed: int) -> int:
     return int(plan.fixed.sum() + plan.layer.sum() + (plan.layer[order] * more).sum())
 
 
-def _groups(plan: PlanData, by_stage: bool) -> Iterator[_Group]:
-    for chip, options in plan.options.items():
+def _groups(plan: PlanData, by_stage: bool, picks: dict[int, list[int]]) -> Iterator[_Group]:
+    for chip, some in picks.items():
         places = np.array(plan.places(chip))
+        options = [plan.options[chip][index] for index in some]
         repeats = np.array([option.repeats for option in options])
-        selective = np.array([option.kind == "selective" for option in options])
-        fits = plan.fits[chip]
+        again = plan.again[chip][some]
+        fits, told = plan.fits[chip][:, some], (repeats, again, plan.extra[chip][some], np.array(some))
         if by_stage:
             for index, place in enumerate(places):
-                yield _Group(np.array([place]), fits[index : index + 1], repeats, selective)
+                yield _Group(np.array([place]), fits[index : index + 1], *told)
         else:
-            yield _Group(places, fits, repeats, selective)
+            yield _Group(places, fits, *told)
 
 
 def _hosted(plan: PlanData, group: _Group, limit: int) -> Ints:
     """Most layers in a chunk for each stage and option within the limit, shape (stages, options)."""
     at = group.places[:, None]
-    layer, repeat, selective = plan.layer[at], plan.repeat[at], plan.selective[at]
-    time = limit - plan.fixed[at]
+    layer, repeat = plan.layer[at] + group.again[None, :], plan.repeat[at]
+    time = limit - plan.fixed[at] - group.extra[None, :]
     repeats = group.repeats[None, :]
     all_twice = time // (layer + repeat)
     some_twice = (time - repeat * repeats) // layer
     most = np.where(all_twice < repeats, all_twice, some_twice)
-    most = np.where(group.selective[None, :], time // (layer + selective), most)
     return np.minimum(most, group.fits)
 
 
@@ -150,7 +195,7 @@ def _fill(plan: PlanData, groups: list[_Group], limit: int, needed: int) -> tupl
     for index, group in enumerate(groups):
         enough = np.nonzero((totals[index] >= totals[index][chosen[index]] - spare) & (totals[index] > 0))[0]
         cost = group.repeats[enough] * plan.repeat[group.places[0]]
-        cost = cost + group.selective[enough] * plan.selective[group.places[0]] * plan.longest
+        cost = cost + group.again[enough] * plan.longest
         pick = int(enough[cost.argmin()])
         spare -= int(totals[index][chosen[index]] - totals[index][pick])
         chosen[index] = pick
@@ -169,7 +214,7 @@ def _objective(plan: PlanData, groups: list[_Group], chunk: Ints, option: Ints) 
     for group in groups:
         pick, held = option[group.places], chunk[group.places]
         twice = np.minimum(group.repeats[pick], held) * plan.repeat[group.places]
-        extra[group.places] = twice + group.selective[pick] * held * plan.selective[group.places]
+        extra[group.places] = twice + group.again[pick] * held + group.extra[pick]
     stages = plan.layer * chunk + extra + plan.fixed
     after = int((plan.after_layer * chunk + plan.after_fixed).max())
     slowest = int(stages.max())

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from cpsolver.compile.data import PlanData
+from cpsolver.compile.data import DEGREES, PlanData
 from cpsolver.problem import Problem
 
-DEGREES = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
 NO_CHIP = -1
 """Value of a position's chip behind the last stage."""
 
@@ -22,8 +21,10 @@ class Variables:
     `which` plan is taken and `pick[i]`, its literals; degrees and flags by name; `chip[p]`, index of the chip type;
     `chunk[p]`, layers in each chunk; `layers[p]` = vpp * chunk; `slowest`, `stage_time[p]` and `after` in integer
     steps of time. For plan i: `option[i]`, the index of the recomputation option by chip type (or by position when
-    every stage has its own); `repeats[i][p]`, recomputed layers in each chunk; `selected[i][p]`, layers in each chunk
-    whose attention core is recomputed.
+    every stage has its own); `repeats[i][p]`, recomputed layers in each chunk; `again[i][p]`, steps that the modules
+    run again take in all its layers; `extra[i][p]`, steps that the option adds. With layers of several kinds:
+    `start[p]`, where in each chunk's layers stage p begins (one entry more than stages); `odd[i][p]`, its layers of
+    another than the common kind; `unlike[i][p]`, steps that its layers take more than mean ones.
     """
 
     which: cp_model.IntVar
@@ -33,8 +34,12 @@ class Variables:
     chunk: list[cp_model.IntVar]
     layers: list[cp_model.IntVar]
     repeats: list[list[cp_model.IntVar]]
-    selected: list[list[cp_model.IntVar]]
+    again: list[list[cp_model.IntVar]]
     option: list[dict[int, cp_model.IntVar]]
+    extra: list[list[cp_model.IntVar]]
+    start: list[cp_model.IntVar]
+    odd: list[list[cp_model.IntVar]]
+    unlike: list[list[cp_model.IntVar]]
     slowest: cp_model.IntVar
     stage_time: list[cp_model.IntVar]
     after: cp_model.IntVar
@@ -45,7 +50,7 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
     positions = range(max(plan.pp for plan in plans))
     longest = max(plan.longest for plan in plans)
     total = problem.model.layers
-    by_stage = problem.spec.search.recompute_scope == "stage"
+    by_stage = problem.recompute_by_stage
     most = max(plan.longest_stage for plan in plans)
     degrees = {}
     for index, name in enumerate(DEGREES):
@@ -65,8 +70,12 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
         chunk=[model.new_int_var(0, longest, f"chunk_{p}") for p in positions],
         layers=[model.new_int_var(0, total, f"layers_{p}") for p in positions],
         repeats=_by_plan(model, plans, longest, "repeats"),
-        selected=_by_plan(model, plans, longest, "selected"),
+        again=[_some(model, plan, 0, plan.most_again * longest, f"again_{i}") for i, plan in enumerate(plans)],
         option=option,
+        extra=[_some(model, plan, 0, _most_extra(plan), f"extra_{i}") for i, plan in enumerate(plans)],
+        start=[model.new_int_var(0, total + 2, f"start_{p}") for p in (*positions, len(positions))],
+        odd=[_some(model, plan, 0, _most_odd(plan), f"odd_{i}") for i, plan in enumerate(plans)],
+        unlike=[_some(model, plan, -_unlike(plan), _unlike(plan), f"unlike_{i}") for i, plan in enumerate(plans)],
         slowest=model.new_int_var(0, most, "slowest"),
         stage_time=[model.new_int_var(0, most, f"stage_time_{p}") for p in positions],
         after=model.new_int_var(0, max(plan.longest_after for plan in plans), "after"),
@@ -77,3 +86,19 @@ def _by_plan(
     model: cp_model.CpModel, plans: Sequence[PlanData], longest: int, name: str
 ) -> list[list[cp_model.IntVar]]:
     return [[model.new_int_var(0, longest, f"{name}_{i}_{p}") for p in range(plan.pp)] for i, plan in enumerate(plans)]
+
+
+def _some(model: cp_model.CpModel, plan: PlanData, least: int, most: int, name: str) -> list[cp_model.IntVar]:
+    return [model.new_int_var(least, most, f"{name}_{p}") for p in range(plan.pp)]
+
+
+def _most_extra(plan: PlanData) -> int:
+    return max(int(extra.max(initial=0)) for extra in plan.extra.values())
+
+
+def _most_odd(plan: PlanData) -> int:
+    return 0 if plan.kinds is None else int(plan.kinds.odd.max())
+
+
+def _unlike(plan: PlanData) -> int:
+    return 0 if plan.kinds is None else plan.kinds.largest
