@@ -108,12 +108,13 @@ _SPEC = click.argument("spec")
 def solve(
     spec: str, as_json: bool, verbose: bool, top: int | None, time_limit: float | None, output: str | None
 ) -> None:
-    """Find the K fastest plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
+    """Find the K best plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
 
     \b
     Example:
       apss-cp solve examples/llama2-70b-a800-256.yaml --top 5
 
+    The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
@@ -139,9 +140,7 @@ def solve(
     help="Chip types and the most devices of each; -1, or no number: no limit. Names in `apss-cp chips`.",
 )
 @click.option("--nproc-per-node", type=int, default=8, show_default=True, help="GPUs in a node.")
-@click.option(
-    "--global-batch-size", type=int, default=1024, show_default=True, help="Sequences in a step, up to 1,048,576."
-)
+@click.option("--global-batch-size", type=int, default=1024, show_default=True, help="Sequences, up to 1,048,576.")
 @click.option(
     "--sequence-length",
     type=int,
@@ -150,6 +149,7 @@ def solve(
     help="Tokens in a sequence: a multiple of 512, up to 1,048,576.",
 )
 @click.option("--top", type=int, default=5, show_default=True, help="How many plans, up to 100.")
+@click.option("--launcher", metavar="NAME", help="Only plans that this launcher can run, megatron-lm say.")
 @click.option(
     "--mode",
     type=click.Choice(["fast", "analytic"]),

@@ -11,6 +11,7 @@ from cpsolver.explain.closest import Closest, closest_plan, memory_lines
 from cpsolver.explain.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.explain.remedies import remedies
 from cpsolver.explain.wishes import wishes
+from cpsolver.filters import may_mix
 from cpsolver.plans import arrangements, mixes
 from cpsolver.problem import Problem
 from cpsolver.result import Result
@@ -66,7 +67,7 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
         for remedy in remedies(Changer(problem, clock, factor is not None), factor, rules):
             found.remedies.append(remedy)
             found.remedies.sort(key=lambda remedy: remedy.size)
-        found.in_time = clock.left > 0
+        found.in_time = clock.left > 0 and not clock.cut_short
     except KeyboardInterrupt:
         found.interrupted = True
         found.causes.append("Interrupted: there may be more to say.")
@@ -80,7 +81,7 @@ def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) 
             f"search.pin.layers has {sum(layers)} layers in all, the model {problem.model.name} has "
             f"{problem.model.layers}."
         )
-    elif not len(enumerate_rows(problem).rows):
+    elif not len(enumerate_rows(problem)):
         found.conflict = find_conflict(problem)
     if found.conflict is not None:
         found.causes.append(conflict_line(problem, found.conflict))
@@ -111,8 +112,9 @@ def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
         yield from _no_recompute(problem, chip)
     asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name in ("stages", "chip_order", "stage_chips"))
     limits = ", ".join(f"{supply.name} {supply.limit:,}" for supply in problem.supplies)
-    rows = enumerate_rows(problem).rows
-    shapes = dict.fromkeys(zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True))
+    rows = enumerate_rows(problem).frames
+    mixed = may_mix(problem, rows)
+    shapes = dict.fromkeys(zip(rows.stage_devices.tolist(), rows.pp.tolist(), mixed.tolist(), strict=True))
     shared = False
     for shape in shapes:
         table = mixes(problem, *shape)

@@ -16,14 +16,15 @@ from cpsolver.spec import Spec, parse_spec
 
 Changes = Mapping[tuple[str, ...], Any]
 """New values by path in the spec: {("cluster", "num_gpus"): 128}."""
-_EACH_S = 2.0  # most seconds for one changed spec
+_EACH_S = 4.0  # most seconds for one changed spec
 
 
 class Clock:
-    """Seconds that are left of a budget."""
+    """Seconds that are left of a budget. `cut_short`: they were too few to settle something."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
+        self.cut_short = False
 
     @property
     def left(self) -> float:
@@ -89,11 +90,12 @@ class Changer:
 
 def leanest(problem: Problem) -> Problem:
     """The problem with the choices that need least memory made, where the user left them free."""
-    rows = enumerate_rows(problem).rows
-    if not len(rows):
+    space = enumerate_rows(problem)
+    if not len(space):
         return problem
-    search = problem.spec.search
-    lean = {"mbs": int(rows.mbs.min()), "vpp": int(rows.vpp.min()), "flash_attention": bool(rows.flash_attention.max())}
+    search, frames = problem.spec.search, space.frames
+    flash = bool(space.variants.flash_attention.max())
+    lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.vpp.min()), "flash_attention": flash}
     free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
     search = search.model_copy(update={"pin": search.pin.model_copy(update=free)})
     return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
@@ -101,13 +103,14 @@ def leanest(problem: Problem) -> Problem:
 
 def best_plan(problem: Problem, clock: Clock) -> Plan | None:
     """A problem's fastest plan, or the best that a few seconds give; None where none is found."""
-    if clock.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem).rows):
+    if clock.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
     limit, began = max(0.05, min(_EACH_S, clock.left)), time.monotonic()
     settings = problem.spec.search.model_copy(update={"top": 1, "time_limit_s": limit})
     result = search(replace(problem, spec=problem.spec.model_copy(update={"search": settings})))
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
+    clock.cut_short = clock.cut_short or result.status == "unknown"
     return result.plans[0] if result.plans else None
 
 

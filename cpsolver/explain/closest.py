@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from cpsolver.cost.states import held
 from cpsolver.evaluate import StageEvaluation, evaluate
 from cpsolver.explain.changes import Clock, best_plan, leanest
 from cpsolver.problem import Problem
 from cpsolver.result import Plan
-from cpsolver.strategy import Strategy
+from cpsolver.strategy import CORE, Strategy
 from hw_specs.units import GIB
 from models_zoo.params import total_parameters
 
@@ -99,16 +100,23 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
 
 def strategy_text(strategy: Strategy) -> str:
     """A strategy's degrees and recomputation in one line."""
-    names = ("tp", "pp", "dp", "mbs", "vpp")
-    degrees = " ".join(f"{name} {getattr(strategy, name)}" for name in names if name != "vpp" or strategy.vpp > 1)
-    told = []
+    sizes = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "mbs", "vpp")}
+    told = {name: f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "pp", "dp", "mbs")}
+    if strategy.cp > 1:
+        told["cp"] += f" ({strategy.cp_comm_type})"
+    degrees = " ".join(told.values())
+    recomputed = []
     for group in strategy.groups:
         amounts = sorted(set(group.stage_recompute_layers))
         number = f" {'/'.join(map(str, amounts))}" if amounts != [0] else ""
+        number += f" ({', '.join(group.modules)})" if group.modules not in ((), CORE) else ""
         chip = f" on {group.chip}" if len(strategy.groups) > 1 else ""
-        told.append(f"recompute {group.recompute}{number}{chip}")
-    sharded = ", distributed optimizer" if strategy.distributed_optimizer else ""
-    return f"{degrees}, {', '.join(told)}{sharded}"
+        recomputed.append(f"recompute {group.recompute}{number}{chip}")
+    sharded = ""
+    if strategy.zero_stage:
+        within = f" in groups of {strategy.sharding_group}" if strategy.sharding_group else ""
+        sharded = f", distributed optimizer (ZeRO-{strategy.zero_stage}{within})"
+    return f"{degrees}, {', '.join(recomputed)}{sharded}"
 
 
 def states_share(problem: Problem) -> float:
@@ -118,8 +126,7 @@ def states_share(problem: Problem) -> float:
 
 
 def _state_bytes_each(problem: Problem) -> float:
-    stack = problem.stack
-    return float(stack.parameter_bytes + stack.gradient_bytes + stack.optimizer_bytes)
+    return held(problem).each
 
 
 def _states_bytes(problem: Problem) -> tuple[float, float]:

@@ -7,11 +7,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
+
 from cpsolver.decisions import MOST
 from cpsolver.explain.changes import Changer, Remedy
 from cpsolver.explain.closest import states_share
 from cpsolver.explain.wishes import taken, wishes
-from cpsolver.space import LAYOUT_FILTERS, all_layouts, divisors
+from cpsolver.filters import LAYOUT_FILTERS
+from cpsolver.space import all_layouts, divisors
 from hw_specs import Chip, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
@@ -70,6 +73,9 @@ def _wishes(changer: Changer) -> Iterator[Remedy | None]:
 
 
 def _settings(changer: Changer) -> Iterator[Remedy | None]:
+    launcher = changer.problem.launcher
+    if launcher is not None:
+        yield changer.remedy({("launcher",): None}, f"with another launcher than {launcher.name}", 0.005)
     search = changer.problem.spec.search
     wider = {"layer_split": (search.layer_split, "auto"), "recompute_scope": (search.recompute_scope, "stage")}
     for name, (now, free) in wider.items():
@@ -203,15 +209,12 @@ def _batches(changer: Changer) -> Iterator[Remedy | None]:
     """The nearest batches, one smaller and one larger, that a legal layout divides."""
     problem, now = changer.problem, changer.problem.batch
     pin = problem.spec.search.pin
-    tp, pp = all_layouts(problem.num_gpus)
-    dp = problem.num_gpus // (tp * pp)
-    legal = dp > 0
-    for name, keep in LAYOUT_FILTERS.items():
-        if name != "batch":
-            legal &= keep(problem, tp, pp, dp)
+    layouts = all_layouts(problem)
+    keep = [allows(problem, layouts) for name, allows in LAYOUT_FILTERS.items() if name != "batch"]
+    legal = layouts.take(np.logical_and.reduce(keep))
     pieces = {
         d * m * (p if v > 1 else 1)
-        for d, p in zip(dp[legal].tolist(), pp[legal].tolist(), strict=True)
+        for d, p in zip(legal.dp.tolist(), legal.pp.tolist(), strict=True)
         for m in pin.mbs or (1,)
         for v in pin.vpp or (1,)
     }

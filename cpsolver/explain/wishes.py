@@ -55,7 +55,7 @@ def taken(plan: Strategy, name: str) -> str:
     if name == "chip_order":
         return _value(tuple(group.chip for group in plan.groups))
     value = plan.recompute_layers if name == "recompute_num_layers" else getattr(plan, name)
-    return _value(tuple(dict.fromkeys(value)) if name in ("recompute", "recompute_num_layers") else value)
+    return _value(tuple(dict.fromkeys(value)) if name.startswith("recompute") else value)
 
 
 def _value(values: Any) -> str:
@@ -64,7 +64,9 @@ def _value(values: Any) -> str:
             return _value(values[ALL_CHIPS])
         return "{" + ", ".join(f"{chip}: {_value(some)}" for chip, some in values.items()) + "}"
     items = values if isinstance(values, tuple) else (values,)
-    said = [item if isinstance(item, str) else shown(item) for item in items]
+    said = [
+        _value(item) if isinstance(item, tuple) else item if isinstance(item, str) else shown(item) for item in items
+    ]
     if len(said) == 1:
         return said[0]
     return "[" + ", ".join([*said[:_SHOWN], *(["…"] if len(said) > _SHOWN else [])]) + "]"

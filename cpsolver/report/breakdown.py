@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cpsolver.evaluate import Evaluation, StageEvaluation
+from cpsolver.report.degrees import layer_traffic
 from cpsolver.report.text import PART_NAMES, bar, percent, runs, seconds
+from cpsolver.strategy import Strategy
 from hw_specs.units import bytes_to_gib
 
 _MOST_LINES = 16  # a deeper pipeline is shown by its ends and its fullest stages
@@ -39,8 +41,9 @@ def parts_used(evaluation: Evaluation, share: float = _NOTHING) -> dict[str, flo
 class TimeBreakdown:
     """The parts of a step that take any time as bars; they sum to it."""
 
-    def __init__(self, evaluation: Evaluation) -> None:
+    def __init__(self, evaluation: Evaluation, strategy: Strategy) -> None:
         self._evaluation = evaluation
+        self._names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([strategy])} communication"}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         total = self._evaluation.step_time_s
@@ -54,7 +57,7 @@ class TimeBreakdown:
         table.add_column(style="cyan", no_wrap=True)
         for name, value in parts.items():
             drawn = bar(value / widest, room, console.encoding)
-            table.add_row(PART_NAMES.get(name, name), seconds(value, of=total), percent(value / total), drawn)
+            table.add_row(self._names.get(name, name), seconds(value, of=total), percent(value / total), drawn)
         table.add_row("step", seconds(total), percent(1.0), "", style="bold")
         yield table
 

@@ -28,8 +28,9 @@ def watched_search(problem: Problem, verbose: bool) -> Result:
         result = engine.search(problem, watcher)
     if result.status == "infeasible" and not result.reasons:
         from cpsolver.explain import explain_infeasible
+        from cpsolver.explain.deadline import explain_deadline
 
-        return replace(result, reasons=explain_infeasible(problem, result))
+        return replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
     return result
 
 

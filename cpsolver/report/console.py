@@ -12,6 +12,17 @@ from rich.text import Text
 from cpsolver.evaluate import Evaluation
 from cpsolver.problem import Problem
 from cpsolver.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.report.goals import (
+    best_word,
+    better_word,
+    bound_words,
+    comparable,
+    cost_and_devices,
+    counts_line,
+    fewest_line,
+    objective_line,
+    worse_word,
+)
 from cpsolver.report.interval import Interval, in_words, interval_of, provenance, tie_sentence, ties
 from cpsolver.report.plan_table import Column, PlanTable
 from cpsolver.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
@@ -28,11 +39,11 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
     columns = [_column(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
-    parts: list[RenderableType] = [_task(problem), "", *_verdict(result, columns)]
+    parts: list[RenderableType] = [_task(problem), "", *_verdict(problem, result, columns)]
     if result.plans:
         best = result.plans[0]
         parts += _tight(problem, best.evaluation)
-        parts += _section("Plans", PlanTable(problem, columns), *_tied(result, columns))
+        parts += _section("Plans", PlanTable(problem, columns), *_tied(problem, result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
     parts += _section("Proof", _proof(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
@@ -45,7 +56,7 @@ def evaluation_report(
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = _column(problem, "", strategy, evaluation)
-    parts: list[RenderableType] = [_task(problem), "", _headline("The plan", column), _legality(violations)]
+    parts: list[RenderableType] = [_task(problem), "", _headline(problem, "The plan", column), _legality(violations)]
     parts += _tight(problem, evaluation)
     if violations:
         parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
@@ -60,9 +71,10 @@ def _column(problem: Problem, title: str, strategy: Strategy, evaluation: Evalua
     return Column(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
 
 
-def _tied(result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def _tied(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
     """Which plans the best one cannot be told apart from, if any."""
-    tied = ties([column.interval for column in columns])
+    strategies, intervals = [column.strategy for column in columns], [column.interval for column in columns]
+    tied = ties(comparable(problem, strategies, intervals))
     said = tie_sentence([plan.rank for plan, tie in zip(result.plans, tied, strict=True) if tie])
     if said:
         yield Text("\n" + said, style="yellow")
@@ -79,11 +91,14 @@ def _task(problem: Problem) -> RenderableType:
         chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
     training = problem.spec.training
     batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
-    nodes = f"{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    batch += f", launcher {problem.launcher.name}" if problem.launcher else ""
+    most = "up to " if problem.may_idle else ""
+    nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    batch = "\n".join(filter(None, (batch, objective_line(problem))))
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
 
-def _headline(subject: str, column: Column) -> Text:
+def _headline(problem: Problem, subject: str, column: Column) -> Text:
     evaluation = column.evaluation
     step = evaluation.step_time_s
     return Text.assemble(
@@ -91,6 +106,7 @@ def _headline(subject: str, column: Column) -> Text:
         (f"{about(step)} {unit(step)} per step", "bold green"),
         f" (80 % interval {in_words(column.interval, step)}), {count(evaluation.tokens_per_s)} tokens/s ",
         f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
+        cost_and_devices(problem, column.strategy, evaluation),
     )
 
 
@@ -110,21 +126,28 @@ def _legality(violations: Sequence[Violation]) -> Text:
     return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
 
 
-def _verdict(result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def _verdict(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
     proof = result.proof
     considered = plural(proof.considered, "candidate")
     if result.plans:
-        yield _headline("Best plan", columns[0])
+        yield _headline(problem, "Best plan", columns[0])
+        if said := fewest_line(problem, [column.strategy for column in columns]):
+            yield Text(said, style="green")
     if result.status == "optimal":
-        what = "the fastest" if len(result.plans) == 1 else f"the {len(result.plans)} fastest"
+        best = best_word(problem)
+        what = f"the {best}" if len(result.plans) == 1 else f"the {len(result.plans)} {best}"
         yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
     elif result.status == "feasible":
         open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {_STOPS[proof.stop]}"
         gap = result.plans[0].gap
-        sure = "Proven the fastest, but" if gap == 0 else f"Another plan may be up to {percent(gap)} faster:"
-        yield Text(f"{sure} {open_still}; more or faster plans may follow it.", style="yellow")
+        better = better_word(problem)
+        sure = f"Proven the {best_word(problem)}, but" if gap == 0 else None
+        sure = sure or f"Another plan may be up to {percent(gap)} {better}:"
+        yield Text(f"{sure} {open_still}; more or {better} plans may follow it.", style="yellow")
     elif result.status == "infeasible":
-        yield Text(f"There is no plan: proven for all of {considered}.", style="bold red")
+        counts = proof.device_counts
+        numbers = "" if counts is None else f", on any of {plural(counts.considered, 'number')} of GPUs"
+        yield Text(f"There is no plan: proven for all of {considered}{numbers}.", style="bold red")
     else:
         text = f"No plan found by {_STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
         yield Text(f"{text}are open. A longer time limit may find one.", style="bold yellow")
@@ -144,7 +167,7 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
     times = Text(said, style="dim")
     memory = MemoryByStage(evaluation.stages), Text(_shown_by_meters(evaluation), style="dim")
     return [
-        *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation), times),
+        *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
         *_section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]
 
@@ -160,21 +183,25 @@ def _proof(problem: Problem, result: Result) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
-    table.add_row(count(proof.considered), "candidates: degrees, micro batch, chunks and flags", style="bold")
+    table.add_row(count(proof.considered), "candidates: sizes, micro batch, chunks, flags, sharding", style="bold")
     for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
         table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {_in_words(rule)}", "dim")))
     if proof.memory:
         table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
     if proof.bounded:
-        slowest = f": slower than plan {len(result.plans)}" if result.plans else ""
-        table.add_row(count(proof.bounded), f"cut by a lower bound on their step time{slowest}")
+        slowest = f": {worse_word(problem)} than plan {len(result.plans)}" if result.plans else ""
+        what = "cost" if problem.spec.search.objective == "cost" else "step time"
+        table.add_row(count(proof.bounded), f"cut by a lower bound on their {what}{slowest}")
     table.add_row(count(proof.solved), f"solved exactly, with {plural(proof.solver_calls, 'CP-SAT model')}")
     if proof.open:
-        table.add_row(count(proof.open), f"still open, none faster than {seconds(proof.bound_s)}", style="yellow")
+        none = f"none {better_word(problem)} than {bound_words(problem, proof)}"
+        table.add_row(count(proof.open), f"still open, {none}", style="yellow")
     gap = max((plan.gap for plan in result.plans), default=None)
     told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
     line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
-    return Group(table, Text(line, style="dim"))
+    known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
+    told = "\n".join(filter(None, (counts_line(proof), known, line)))
+    return Group(table, Text(told, style="dim"))
 
 
 def _disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]) -> Iterator[RenderableType]:

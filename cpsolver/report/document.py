@@ -13,6 +13,7 @@ from typing import Any
 from cpsolver.errors import InputError
 from cpsolver.evaluate import Evaluation, StageEvaluation
 from cpsolver.problem import Problem
+from cpsolver.report.goals import comparable, goal_numbers, objective_document
 from cpsolver.report.interval import Interval, interval_of, ties
 from cpsolver.result import Plan, Proof, Result
 from cpsolver.rules import Violation
@@ -43,7 +44,8 @@ def _finite(value: Any) -> Any:
 def result_document(problem: Problem, result: Result) -> dict[str, Any]:
     """What `solve --json` prints."""
     intervals = [interval_of(problem, plan.strategy, plan.evaluation.step_time_s) for plan in result.plans]
-    told = zip(result.plans, intervals, ties(intervals), strict=True)
+    tied = ties(comparable(problem, [plan.strategy for plan in result.plans], intervals))
+    told = zip(result.plans, intervals, tied, strict=True)
     return {
         "status": result.status,
         "problem": problem_document(problem),
@@ -88,6 +90,8 @@ def problem_document(problem: Problem) -> dict[str, Any]:
         "sequence_length": problem.sequence,
         "precision": problem.spec.training.precision,
         "stack": problem.stack.name,
+        **objective_document(problem),
+        "launcher": problem.launcher and problem.launcher.name,
     }
 
 
@@ -122,6 +126,7 @@ def _numbers(
         "throughput_tokens_per_s": evaluation.tokens_per_s,
         "throughput_tokens_per_s_per_gpu": evaluation.tokens_per_s_per_gpu,
         "mfu": evaluation.mfu,
+        **goal_numbers(problem, strategy, evaluation.step_time_s),
         "microbatches": strategy.microbatches(problem.batch),
         "memory_gib": {name: bytes_to_gib(count) for name, count in used.items()},
         "capacity_gib": {name: bytes_to_gib(count) for name, count in capacity.items()},
@@ -139,6 +144,7 @@ def _stage(stage: StageEvaluation) -> dict[str, Any]:
         "layers": stage.layers,
         "recompute": stage.recompute,
         "recompute_layers": stage.recompute_layers,
+        "recompute_modules": list(stage.recompute_modules),
         "microbatch_s": {
             "compute": stage.compute_s,
             "tensor_parallel": stage.tensor_parallel_s,

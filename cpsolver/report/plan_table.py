@@ -12,6 +12,8 @@ from rich.text import Text
 from cpsolver.evaluate import Evaluation
 from cpsolver.problem import Problem
 from cpsolver.report.breakdown import parts_used
+from cpsolver.report.degrees import Row, layer_traffic, schedule_rows, size_rows, state_rows
+from cpsolver.report.goals import Cell, goal_rows, worse_than_best
 from cpsolver.report.interval import Interval
 from cpsolver.report.text import about, count, percent, recompute_text, runs, seconds
 from cpsolver.strategy import Strategy
@@ -77,24 +79,27 @@ class PlanTable:
         return table
 
     def _rows(self) -> list[tuple[str, Callable[[Column], str]]]:
-        best = self._columns[0].evaluation.step_time_s
-        mixed = self._problem.mixed
+        best = self._columns[0]
+        mixed, plans = self._problem.mixed, [column.strategy for column in self._columns]
         rows: list[tuple[str, Callable[[Column], str]]] = [
             ("step time", lambda c: seconds(c.evaluation.step_time_s)),
             ("  80 % interval", _interval),
             ("tokens/s", lambda c: count(c.evaluation.tokens_per_s)),
             ("tokens/s per GPU", lambda c: f"{c.evaluation.tokens_per_s_per_gpu:,.1f}"),
             ("MFU", lambda c: percent(c.evaluation.mfu)),
-            ("tp × pp × dp", lambda c: f"{c.strategy.tp} × {c.strategy.pp} × {c.strategy.dp}"),
+            *((label, _of_plan(cell)) for label, cell in goal_rows(self._problem)),
+            *_of_strategy(size_rows(plans, self._problem.model.moe is not None)),
             ("micro batch (mbs)", lambda c: count(c.strategy.mbs)),
             ("microbatches", lambda c: count(c.strategy.microbatches(self._problem.batch))),
             ("chunks (vpp)", lambda c: count(c.strategy.vpp)),
+            *_of_strategy(schedule_rows(plans)),
             ("sequence parallel", lambda c: _on(c.strategy.sequence_parallel)),
-            ("distr. optimizer", lambda c: _on(c.strategy.distributed_optimizer)),
+            *_of_strategy(state_rows(plans)),
             ("flash attention", lambda c: _on(c.strategy.flash_attention)),
         ]
         if len(self._columns) > 1:
-            rows.insert(2, ("  slower than best", lambda c: _slower(c.evaluation.step_time_s / best - 1)))
+            label, cell = worse_than_best(self._problem, best.strategy, best.evaluation.step_time_s)
+            rows.insert(2, (label, _of_plan(cell)))
         order = ("chips in order", lambda c: ", ".join(dict.fromkeys(c.strategy.stage_chips)))
         return [*rows, order] if mixed else rows
 
@@ -107,7 +112,7 @@ class PlanTable:
         table.add_row(Text(chip, style="bold"))
         rows: list[tuple[str, Callable[[Column], str]]] = [
             ("  stages", lambda c: str(c.strategy.stage_chips.count(chip))),
-            ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.tp * c.strategy.dp)),
+            ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.stage_devices)),
             ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
             ("  recompute", lambda c: recompute_text(c.strategy, chip)),
             (
@@ -120,14 +125,27 @@ class PlanTable:
             table.add_row(label, *cells)
         table.add_row("  memory usable", *(f"{room:.1f} GiB" for _ in columns))
 
+    def _traffic(self) -> str:
+        told = layer_traffic([column.strategy for column in self._columns])
+        return told.replace("-", " ") if "-" in told else f"{told.replace(' and ', ', ')} comm."
+
     def _parts(self) -> list[tuple[str, Callable[[Column], str]]]:
         """Where the time of each plan goes, for telling why one is faster than another; not what takes none."""
 
         def cell(part: str) -> Callable[[Column], str]:
             return lambda c: percent(c.evaluation.breakdown_s[part] / c.evaluation.step_time_s)
 
+        names = {**_SHORT_PARTS, "tensor_parallel": self._traffic()}
         used = {part for column in self._columns for part in parts_used(column.evaluation, _SHOWN)}
-        return [(f"  {name}", cell(part)) for part, name in _SHORT_PARTS.items() if part in used]
+        return [(f"  {name}", cell(part)) for part, name in names.items() if part in used]
+
+
+def _of_strategy(rows: Sequence[Row]) -> list[tuple[str, Callable[[Column], str]]]:
+    return [(label, lambda column, cell=cell: cell(column.strategy)) for label, cell in rows]  # type: ignore[misc]
+
+
+def _of_plan(cell: Cell) -> Callable[[Column], str]:
+    return lambda column: cell(column.strategy, column.evaluation)
 
 
 def _layers(strategy: Strategy, chip: str) -> list[int]:
@@ -137,10 +155,6 @@ def _layers(strategy: Strategy, chip: str) -> list[int]:
 def _interval(column: Column) -> str:
     step = column.evaluation.step_time_s
     return f"{about(column.interval.low_s, step)}–{about(column.interval.high_s, step)}"
-
-
-def _slower(share: float) -> str:
-    return "best" if share <= 0 else f"+{percent(share)}"
 
 
 def _on(flag: bool) -> str:

@@ -58,8 +58,8 @@ class Watcher:
 
 def describe(progress: Progress) -> str:
     """One event on one line."""
-    best = f"best {progress.best_s:.3f} s" if math.isfinite(progress.best_s) else "no plan yet"
-    bound = f"bound {progress.bound_s:.3f} s" if math.isfinite(progress.bound_s) else "nothing open"
+    best = f"best {progress.best_s:.3f} {progress.unit}" if math.isfinite(progress.best_s) else "no plan yet"
+    bound = f"bound {progress.bound_s:.3f} {progress.unit}" if math.isfinite(progress.bound_s) else "nothing open"
     return f"{bound}, {best}, {progress.plans} plans, {progress.waiting:,} waiting: {progress.message}"
 
 

@@ -11,7 +11,8 @@ from cpsolver.problem import Problem
 from cpsolver.report.request import problem_from
 from cpsolver.result import Plan
 from cpsolver.spec import NO_LIMIT
-from cpsolver.strategy import RecomputeKind
+from cpsolver.strategy import CORE, RecomputeKind, Strategy
+from cpsolver.strategy_file import SHARDING_STRATEGIES
 from hw_specs.units import bytes_to_gib
 
 SEQUENCE_STEP = 512
@@ -23,6 +24,7 @@ FLAG_OF = {
     "training.global_batch_size": "--global-batch-size",
     "training.sequence_length": "--sequence-length",
     "search.top": "--top",
+    "launcher": "--launcher",
     "model": "--model-name",
 }
 """The flag that stands for each field of the spec."""
@@ -39,6 +41,7 @@ class Flags:
     global_batch_size: int
     sequence_length: int
     top: int
+    launcher: str | None = None
 
 
 def problem_from_flags(flags: Flags) -> Problem:
@@ -52,6 +55,7 @@ def problem_from_flags(flags: Flags) -> Problem:
         "model": flags.model_name,
         "cluster": {"num_gpus": flags.num_gpus, "gpus_per_node": flags.nproc_per_node, "chips": chips},
         "training": {"global_batch_size": flags.global_batch_size, "sequence_length": flags.sequence_length},
+        "launcher": flags.launcher,
         "search": {"top": flags.top, "pin": {"vpp": 1}, "layer_split": "auto" if len(chips) > 1 else "even"},
     }
     length = flags.sequence_length
@@ -140,7 +144,9 @@ def _strategy(problem: Problem, plan: Plan) -> dict[str, Any]:
         "pipeline-model-parallel-size": strategy.pp,
         "tensor-model-parallel-size": strategy.tp,
         "micro-batch-size": strategy.mbs,
+        **_more_sizes(problem, strategy),
         **{name: "" for name, on in flags.items() if on},
+        **_sharding(strategy),
         "pipeline-stage-chips": list(chips) if len(types) > 1 else types,
     }
     if len(types) > 1 or len(set(layers)) > 1:  # of a mixed cluster a plan may use one type, unevenly
@@ -149,4 +155,29 @@ def _strategy(problem: Problem, plan: Plan) -> dict[str, Any]:
     fields["recompute-granularity"] = [_RECOMPUTE[strategy.recompute[stage]][0] for stage in first]
     fields["recompute-method"] = [_RECOMPUTE[strategy.recompute[stage]][1] for stage in first]
     fields["recompute-num-layers"] = [strategy.recompute_layers[stage] or None for stage in first]
+    modules = [strategy.recompute_modules[stage] for stage in first]
+    if any(some not in ((), CORE) for some in modules):
+        fields["recompute-modules"] = [list(some) or None for some in modules]
+    return fields
+
+
+def _more_sizes(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+    """What the seed tool did not search, under Megatron's flags; nothing where a plan has none of it."""
+    fields: dict[str, Any] = {}
+    if strategy.cp > 1:
+        fields |= {"context-parallel-size": strategy.cp, "cp-comm-type": strategy.cp_comm_type}
+    if 1 < strategy.ulysses < strategy.cp:
+        fields["hierarchical-context-parallel-sizes"] = [strategy.ulysses, strategy.cp // strategy.ulysses]
+    if problem.model.moe is not None:
+        fields |= {"expert-model-parallel-size": strategy.ep, "expert-tensor-parallel-size": strategy.etp}
+    return fields
+
+
+def _sharding(strategy: Strategy) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if strategy.zero_stage > 1:
+        fields["data-parallel-sharding-strategy"] = SHARDING_STRATEGIES[strategy.sharded]
+    if strategy.zero_stage and strategy.sharding_group:
+        instances = strategy.dp * strategy.cp // strategy.sharding_group
+        fields["num-distributed-optimizer-instances"] = instances
     return fields

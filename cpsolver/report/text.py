@@ -7,11 +7,11 @@ from itertools import groupby
 
 from cpsolver.errors import number
 from cpsolver.problem import Problem
-from cpsolver.strategy import Strategy
+from cpsolver.strategy import CORE, Strategy
 
 PART_NAMES = {
     "compute": "compute",
-    "tensor_parallel": "tensor-parallel communication",
+    "tensor_parallel": "communication in layers",
     "recompute": "recomputation",
     "sharding": "sharded weights and gradients",
     "pipeline_p2p": "pipeline transfers (p2p)",
@@ -75,7 +75,9 @@ def recompute_text(strategy: Strategy, chip: str) -> str:
     texts = []
     for stage in here:
         kind, amount = strategy.recompute[stage], strategy.recompute_layers[stage]
-        texts.append(f"{kind} {amount}" if amount else kind)
+        modules = strategy.recompute_modules[stage]
+        which = f": {', '.join(modules)}" if modules not in ((), CORE) else ""
+        texts.append(f"{kind} {amount}" if amount else f"{kind}{which}")
     return texts[0] if len(set(texts)) == 1 else runs(texts)
 
 
