@@ -18,7 +18,7 @@ plan: $(READY)
 	$(BIN)/apss-cp solve examples/llama2-70b-a800-256.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 quick: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -x

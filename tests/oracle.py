@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, permutations, product
+from math import prod
+from typing import Any
 
-from cpsolver.decisions import pinned_for
+from cpsolver.cost.modules import module_sets
+from cpsolver.decisions import forbidden_for, pinned_for
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.strategy import StageGroup, Strategy
 
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
+SHARDED = ("optimizer", "gradients", "parameters")
 
 
 def legal(problem: Problem, s: Strategy, leave_out: tuple[str, ...] = ()) -> bool:
@@ -23,40 +27,100 @@ def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
     return [way for way in product(range(1, total + 1), repeat=parts) if sum(way) == total]
 
 
+def wanted(problem: Problem, **choices: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Every combination of one value of each choice, without those that are pinned away or forbidden."""
+    pin, forbid, left = problem.spec.search.pin, problem.spec.search.forbid, []
+    for name, values in choices.items():
+        pinned, banned = getattr(pin, name), getattr(forbid, name) or ()
+        left.append([v for v in values if (pinned is None or v in pinned) and v not in banned])
+    return (dict(zip(choices, picked, strict=True)) for picked in product(*left))
+
+
 def rows(problem: Problem) -> Iterator[Strategy]:
     gpus, batch, layers = problem.num_gpus, problem.batch, problem.model.layers
-    degrees = product(range(1, gpus + 1), range(1, layers + 1), range(1, gpus + 1), range(1, batch + 1))
-    for tp, pp, dp, mbs in (d for d in degrees if d[0] * d[1] * d[2] == gpus and batch % (d[2] * d[3]) == 0):
-        for vpp, used in product(range(1, layers // pp + 1), range(1, min(pp, len(problem.supplies)) + 1)):
-            ways = product(permutations(problem.chip_names, used), compositions(pp, used), *[(False, True)] * 3)
-            for order, counts, *flags in ways if layers % vpp == 0 else ():
-                chips = [chip for chip, count in zip(order, counts, strict=True) for _ in range(count)]
-                yield Strategy(tp, pp, dp, mbs, vpp, *flags, tuple(StageGroup(chip, (vpp,)) for chip in chips))
+    sizes, flag = range(1, gpus + 1), (False, True)
+    for d in wanted(problem, tp=sizes, cp=sizes, pp=range(1, layers + 1), dp=sizes):
+        if prod(d.values()) == gpus and batch % d["dp"] == 0:
+            depth = {"mbs": range(1, batch // d["dp"] + 1), "vpp": range(1, (layers + 2) // d["pp"] + 1)}
+            flags = {"sequence_parallel": flag, "distributed_optimizer": flag, "flash_attention": flag}
+            exchange = {"ulysses": range(1, d["cp"] + 1), "cp_gather": flag}
+            grid = {"ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2)}
+            grid["etp"] = range(1, d["tp"] + 1 if problem.model.moe else 2)
+            groups = {"sharded": SHARDED, "sharding_group": sharding_groups(problem, d["tp"], d["dp"] * d["cp"])}
+            for more in wanted(problem, **depth, **flags, **exchange, **grid, **groups):
+                plain = Strategy(**d, **more, groups=(StageGroup(problem.chip_names[0], (more["vpp"],) * d["pp"]),))
+                if legal(problem, plain, (*SPLIT_RULES, "chip_count")) and slots(layers, more["vpp"], d["pp"]):
+                    for groups, way in product(chips_by_stage(problem, plain), slots(layers, plain.vpp, plain.pp)):
+                        yield short_of(replace(plain, groups=groups), way)
+
+
+def slots(layers: int, vpp: int, pp: int) -> list[tuple[int, int]]:
+    """Whether the embedding, and whether the head, stands in a layer's place: what makes all chunks equally long."""
+    ways = list(product((0, 1), (0, 1))) if vpp > 1 else [(0, 0)]
+    return [way for way in ways if (layers + sum(way)) % vpp == 0 and layers + sum(way) >= vpp * pp]
+
+
+def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
+    """With the embedding, or the head, in the place of a layer."""
+    first, *inner = s.groups
+    groups = [replace(first, layers=(first.layers[0] - slots[0], *first.layers[1:])), *inner]
+    groups[-1] = replace(groups[-1], layers=(*groups[-1].layers[:-1], groups[-1].layers[-1] - slots[1]))
+    return replace(s, groups=tuple(groups))
+
+
+def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
+    """All replicas, and those of a node where these are some of them, unless the user says otherwise."""
+    local = problem.node // tp
+    some = [local] if 1 < local < replicas and replicas % local == 0 else []
+    return sorted(set(problem.spec.search.pin.sharding_group or (0, *some)))
+
+
+def chips_by_stage(problem: Problem, s: Strategy) -> Iterator[tuple[StageGroup, ...]]:
+    for used in range(1, min(s.pp, len(problem.supplies)) + 1):
+        for order, counts in product(permutations(problem.chip_names, used), compositions(s.pp, used)):
+            yield tuple(StageGroup(chip, (s.vpp,) * count) for chip, count in zip(order, counts, strict=True))
 
 
 def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     """Every split of a row's layers, with every recomputation that is not pinned away."""
-    search, chips, chunks = problem.spec.search, row.stage_chips, problem.model.layers // row.vpp
-    sizes = {*range(1, chunks - row.pp + 2), *(pinned_for(search.pin.recompute_num_layers, chips[0]) or ())} - {0}
-    options = [("none", 0), ("selective", 0), *product(("block", "uniform"), sorted(sizes))]
+    search, chips, layers = problem.spec.search, row.stage_chips, problem.model.layers
+    most = (layers + 2) // row.vpp - row.pp + 1
+    sizes = {*range(1, most + 1), *(pinned_for(search.pin.recompute_num_layers, chips[0]) or ())} - {0}
+    options: list[tuple[Any, ...]] = [("none", 0, ()), *(("selective", 0, names) for names in module_sets(problem))]
+    options += product(("block", "uniform"), sorted(sizes), ((),))
     keys = list(range(row.pp)) if search.recompute_scope == "stage" else [chips.index(chip) for chip in chips]
-    wanted = {key: pinned_for(search.pin.recompute, chips[key]) for key in keys}
-    left = [[o for o in options if o[0] in (wanted[key] or o)] for key in wanted]
-    for split, chosen in product(compositions(chunks, row.pp), product(*left)):
-        told = dict(zip(wanted, chosen, strict=True))
+    left = {key: [o for o in options if may_recompute(problem, chips[key], *o)] for key in keys}
+    for split, chosen in product(compositions((layers + sum(row.slots)) // row.vpp, row.pp), product(*left.values())):
+        told = dict(zip(left, chosen, strict=True))
         stages = zip(chips, split, (told[key] for key in keys), strict=True)
-        yield replace(row, groups=tuple(StageGroup(c, (row.vpp * n,), kind, (a,)) for c, n, (kind, a) in stages))
+        groups = tuple(StageGroup(c, (row.vpp * n,), k, (a,), m) for c, n, (k, a, m) in stages)
+        yield short_of(replace(row, groups=groups), row.slots)
+
+
+def may_recompute(problem: Problem, chip: str, kind: str, _amount: int, modules: tuple[str, ...]) -> bool:
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    wanted, sets = pinned_for(pin.recompute, chip), pinned_for(pin.recompute_modules, chip)
+    banned = modules in forbidden_for(forbid.recompute_modules, chip)
+    return not banned and (wanted is None or kind in wanted) and (sets is None or modules in sets)
 
 
 def strategies(problem: Problem) -> Iterator[Strategy]:
     return (s for row in rows(problem) if legal(problem, row, SPLIT_RULES) for s in splits(problem, row))
 
 
-def brute_force(problem: Problem) -> dict[tuple[object, ...], float]:
+def grouped_key(s: Strategy) -> tuple[object, ...]:
+    """What tells a row and its chips from others: the key of the plan, its sharding group, and what stands in the
+    place of a layer."""
+    return (*s.key(), s.sharding_group, s.slots)
+
+
+def brute_force(
+    problem: Problem, key: Callable[[Strategy], tuple[object, ...]] = Strategy.key
+) -> dict[tuple[object, ...], float]:
     """The best step time of every legal plan key."""
     best: dict[tuple[object, ...], float] = {}
     for s in (s for s in strategies(problem) if legal(problem, s)):
-        best[s.key()] = min(evaluate(problem, s).step_time_s, best.get(s.key(), float("inf")))
+        best[key(s)] = min(evaluate(problem, s).step_time_s, best.get(key(s), float("inf")))
     return best
 
 

@@ -6,24 +6,28 @@ from math import lcm
 
 import numpy as np
 import pytest
-from problems import all_orders, chip_spec, model_spec, problem_of, quick_tables, random_problem
+from generated import random_problem
+from problems import chip_spec, model_spec, problem_of
+from tables import all_orders, quick_tables
 
 from cpsolver.bounds import plan_bound
 from cpsolver.coefficients import Coefficients
-from cpsolver.compile.data import plan_data
-from cpsolver.compile.model import CompiledModel
+from cpsolver.compile.data import DEGREES, plan_data
+from cpsolver.compile.model import CompiledModel, strategy_of
 from cpsolver.compile.scaling import Scale, scale_for
 from cpsolver.compile.start import start
 from cpsolver.evaluate import evaluate, stage_memory
 from cpsolver.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.space import enumerate_rows
-from cpsolver.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.strategy import StageGroup
 
 REAL = {
     "llama2-70b": ({"a800": 48, "h800": 48}, 64, 128, 4096),
     "gpt3-175b": ({"a100": 128}, 128, 96, 2048),
     "llama2-7b": ({"a100_40g": 16, "rtx4090": 16, "ascend_910b": 16}, 32, 64, 4096),
+    "deepseek-v2-lite": ({"a800": 16, "h800": 16}, 32, 64, 4096),
+    "gpt-oss-20b": ({"h100": 16}, 16, 32, 8192),
 }
 
 
@@ -33,7 +37,8 @@ def check_plan(table: Coefficients, row: int, order: np.ndarray) -> bool:
     bound = float(plan_bound(table, np.array([row]), order[None, :])[0])
     if np.isinf(bound):
         return False
-    scale, upper = scale_for(2 * bound), 2 * bound
+    weight = float(sum(part[0] for part in table.weights(np.array([row]))))
+    scale, upper = scale_for(2 * bound, weight), 2 * bound
     data = plan_data(table, row, order, scale, upper)
     if not all(data.options.values()):
         return False
@@ -56,7 +61,7 @@ def compare(problem: Problem, rng: np.random.Generator, wanted: int) -> int:
     for row in rng.permutation(len(table.rows)).tolist():
         if table.rows.pp[row] > 8 or compared == wanted:
             continue
-        orders = all_orders(problem, int(table.rows.stage_devices[row]), int(table.rows.pp[row]))
+        orders = all_orders(problem, table.rows, row)
         if orders:
             compared += check_plan(table, row, orders[int(rng.integers(len(orders)))][1])
     return compared
@@ -112,19 +117,15 @@ def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit(gb: fl
         for index, option in enumerate(data.options[0]):
             for most in {*data.fits[0][:, index].tolist()} - {0}:
                 for extra in (0, 1):
-                    if not most + extra <= 12 // data.vpp - 1:
+                    if not most + extra <= data.needed - 1:
                         continue
                     place = data.fits[0][:, index].tolist().index(most)
-                    split = [12 - data.vpp * (most + extra)] * 2
-                    split[place] = data.vpp * (most + extra)
-                    strategy = _strategy(data.degrees, split, option.kind, option.amount)
+                    chunks = [data.needed - most - extra] * 2
+                    chunks[place] = most + extra
+                    split = [data.vpp * count - data.slot(stage) for stage, count in enumerate(chunks)]
+                    group = StageGroup("x", tuple(split), option.kind, (option.amount,) * 2, option.modules)
+                    strategy = strategy_of(dict(zip(DEGREES, data.degrees, strict=True)), (group,))
                     fits = stage_memory(problem, strategy)[place].total <= capacity * (1 + 1e-9)
                     assert fits == (extra == 0)
                     bound += extra
     assert bound > 20
-
-
-def _strategy(degrees: tuple[int, ...], split: list[int], kind: RecomputeKind, amount: int) -> Strategy:
-    counts, flags = degrees[:5], [bool(flag) for flag in degrees[5:]]
-    group = StageGroup("x", tuple(split), kind, (amount,) * len(split))
-    return Strategy(*counts, *flags, (group,))

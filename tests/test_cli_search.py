@@ -7,25 +7,40 @@ import pytest
 from command import in_tmp, run, write  # noqa: F401
 
 import cli
+from cpsolver.report.request import problem_from
+from cpsolver.report.seed_tool import plan_dictionary
+from cpsolver.search import search
+from cpsolver.strategy_file import load_strategy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEED_KEYS = ["sim_throughput", "sim_total_time_s", "max-use-mem-size", "strategy"]
+MORE_SIZES = [
+    "context-parallel-size",
+    "cp-comm-type",
+    "hierarchical-context-parallel-sizes",
+    "expert-model-parallel-size",
+    "expert-tensor-parallel-size",
+]
+SHARDING = ["data-parallel-sharding-strategy", "num-distributed-optimizer-instances"]
 STRATEGY_KEYS = [
     "pipeline-model-parallel-size",
     "tensor-model-parallel-size",
     "micro-batch-size",
+    *MORE_SIZES,
     "use-flash-attn",
     "sequence-parallel",
     "use-distributed-optimizer",
     "fused-rmsnorm",
     "apply-rotary-positional-embedding-kernel",
+    *SHARDING,
     "pipeline-stage-chips",
     "pipeline-stage-layers",
     "recompute-granularity",
     "recompute-method",
     "recompute-num-layers",
+    "recompute-modules",
 ]
-FLAG_KEYS = STRATEGY_KEYS[3:8]
+FLAG_KEYS = STRATEGY_KEYS[8:13]
 
 
 def search_plans(*args: str) -> list[dict]:
@@ -46,8 +61,8 @@ def test_search_has_the_seeds_flags_and_defaults():
         "--mode": "fast",
     }
     options = {option.opts[0]: option.default for option in cli.main.commands["search"].params}
-    del options["--json"]
-    assert options == expected
+    assert set(options) - set(expected) == {"--launcher", "--json"}  # ours
+    assert {name: options[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("infos", ["a800", "a800:128,h800:160"])
@@ -75,9 +90,9 @@ def check_strategy(strategy: dict, types: int) -> None:
     else:
         assert "pipeline-stage-layers" not in strategy
         assert 80 % stages == 0
-    for key in STRATEGY_KEYS[-3:]:
+    for key in STRATEGY_KEYS[-4:-1]:
         assert len(strategy[key]) == types
-    for granularity, method, amount in zip(*(strategy[key] for key in STRATEGY_KEYS[-3:]), strict=True):
+    for granularity, method, amount in zip(*(strategy[key] for key in STRATEGY_KEYS[-4:-1]), strict=True):
         assert granularity in (None, "full", "selective")
         assert method in ((None,) if granularity != "full" else ("block", "uniform"))
         assert (amount is not None) == (granularity == "full")
@@ -96,6 +111,65 @@ def test_a_line_of_search_can_be_evaluated():
     (found,) = json.loads(result.stdout)["plans"]
     assert found["step_time_s"] == pytest.approx(plan["sim_total_time_s"])
     assert list(found["memory_gib"].values()) == pytest.approx(plan["max-use-mem-size"])
+
+
+NEW = {
+    "experts": ("mixtral-8x7b", {"ep": 4, "etp": 2, "tp": 2, "pp": 2}, {"expert-model-parallel-size": 4}),
+    "all-to-all": ("llama2-7b", {"cp": 4, "ulysses": 4}, {"context-parallel-size": 4, "cp-comm-type": "a2a"}),
+    "both": ("llama2-7b", {"cp": 4, "ulysses": 2}, {"hierarchical-context-parallel-sizes": [2, 2]}),
+    "gather": ("llama2-7b", {"cp": 2, "cp_gather": True}, {"cp-comm-type": "allgather"}),
+    "parameters": ("llama2-7b", {"sharded": "parameters"}, {"data-parallel-sharding-strategy": "optim_grads_params"}),
+    "modules": (
+        "llama2-7b",
+        {"recompute": "selective", "recompute_modules": ["core_attn", "mlp"]},
+        {"recompute-modules": [["core_attn", "mlp"]]},
+    ),
+    "group": ("llama2-7b", {"sharding_group": 8, "dp": 16}, {"num-distributed-optimizer-instances": 2}),
+}
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name):
+    model, pin, said = NEW[name]
+    spec = {
+        "model": model,
+        "cluster": {"num_gpus": 16, "chips": "h100"},
+        "training": {"global_batch_size": 32, "sequence_length": 4096},
+        "search": {"top": 1, "layer_split": "even", "pin": {"vpp": 1, "mbs": 1, **pin}},
+    }
+    problem = problem_from(spec)
+    (plan,) = search(problem).plans
+    line = plan_dictionary(problem, plan)
+    assert said.items() <= line["strategy"].items()
+    assert list(line["strategy"]) == [key for key in STRATEGY_KEYS if key in line["strategy"]]
+    assert load_strategy(write("line.txt", repr(line)), problem) == plan.strategy
+
+
+def test_search_keeps_to_the_launcher():
+    args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "1")
+    (plan,) = search_plans(*args, "--launcher", "accelerate")
+    assert plan["strategy"]["pipeline-model-parallel-size"] == 1
+    result = run("search", "--launcher", "megatron")
+    assert result.exit_code == 2
+    assert "--launcher = 'megatron': unknown launcher" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cp-comm-type": "ring"}, "cp-comm-type = 'ring': is not one of the choices"),
+        ({"cp-comm-type": "a2a+p2p"}, "hierarchical-context-parallel-sizes: must be the all-to-all and the ring size"),
+        ({"context-parallel-size": 0}, "context-parallel-size = 0: must be a whole number"),
+        ({"context-parallel-size": 3}, "times context parallelism's 3 does not divide the 256 GPUs"),
+    ],
+)
+def test_a_line_that_contradicts_itself_is_refused(change, said):
+    spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
+    (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
+    plan["strategy"] = {**plan["strategy"], **change}
+    result = run("evaluate", spec, "--strategy", write("line.txt", repr(plan)))
+    assert result.exit_code == 2
+    assert said in result.stderr
 
 
 def test_a_model_without_these_kernels_has_no_flags_for_them():

@@ -10,6 +10,7 @@ from problems import ideal, model_spec, problem_of, strategy_of
 
 from cpsolver.cost import comm, compute, memory
 from cpsolver.cost.device import Device
+from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
 from cpsolver.cost.tables import crosses_domain, memory_table, time_table
 from models_zoo.params import total_parameters
@@ -25,6 +26,9 @@ GPT3_LAYER = {
     "position": "learned",
     "max_positions": 2048,
 }
+
+
+DENSE = LayerKind(experts=False, full_attention=True)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -63,29 +67,29 @@ def test_gemm_pays_for_idle_units_and_for_the_launch() -> None:
 def test_flash_attention_counts_the_causal_half() -> None:
     problem, chip = ideal(sequence=1024)
     shard = Shard.of([1, 2], 2, False, True)
-    seconds = compute.layer_seconds(problem, chip, shard)
+    seconds = compute.layer_seconds(problem, chip, shard, DENSE)
     flops = 4 * 2048 * 1024 * 128 * 8  # two products of T x s x d for 8 heads
     assert seconds.core == pytest.approx([flops / 2 / 0.5e14, flops / 4 / 0.5e14])
     device = Device(problem, chip)
     tokens = floats(2048, 2048)
-    backward = compute._attention(problem, device, shard, tokens)[1]
+    backward = compute._attention(problem, device, shard, tokens, full_attention=True)[1]
     assert backward == pytest.approx(2.5 * seconds.core)
 
 
 def test_unfused_attention_computes_both_halves_and_moves_the_scores() -> None:
     problem, chip = ideal(sequence=1024)
-    plain = compute.layer_seconds(problem, chip, Shard.of(1, 1, False, False)).core[0]
+    plain = compute.layer_seconds(problem, chip, Shard.of(1, 1, False, False), DENSE).core[0]
     products = 4 * 1024 * 1024 * 128 * 8 / 1e14
     moved = 2 * 8 * 1024 * 1024 * 2 / 1e12  # by softmax, beside the products
     assert plain > products + moved
     dropout = ideal(sequence=1024, training={"dropout": True})
-    more = compute.layer_seconds(*dropout, Shard.of(1, 1, False, False)).core[0] - plain
+    more = compute.layer_seconds(*dropout, Shard.of(1, 1, False, False), DENSE).core[0] - plain
     assert more == pytest.approx(2 * 8 * 1024 * 1024 * 2 / 1e12, rel=1e-6)
 
 
 def test_unfused_kernels_cost_their_factor() -> None:
     fused, plain = (ideal(training={"fused_kernels": fused}) for fused in (True, False))
-    before, after = (compute.layer_seconds(*each, Shard.of(1, 1, False, True)) for each in (fused, plain))
+    before, after = (compute.layer_seconds(*each, Shard.of(1, 1, False, True), DENSE) for each in (fused, plain))
     h, f = 1024, 2816
     elements = (2 * 2 * h + 2 * 3 * h + 2 * (8 + 8) * 128 + 3 * f) * 1024
     more = (fused[0].stack.unfused_traffic_factor - 1) * 2 * elements / 1e12
@@ -98,20 +102,37 @@ def test_activations_of_a_gpt_layer_are_those_of_the_paper(tp: int) -> None:
     """arXiv:2205.05198: s b h (10 + 24/t + 5 a s / (h t)); with sequence parallelism s b h (34 + 5 a s / h) / t."""
     problem, _ = ideal(model=GPT3_LAYER, sequence=2048, training={"dropout": True})
     s, b, h, a = 2048, 2, 12288, 96
-    found = memory.layer_bytes(problem, Shard.of(tp, b, [False, True], False)).full
+    found = memory.layer_bytes(problem, Shard.of(tp, b, [False, True], False), DENSE).full
     split = s * b * h * (34 + 5 * a * s / h) / tp
     assert found == pytest.approx([s * b * h * (10 + 24 / tp + 5 * a * s / (h * tp)), split])
-    selective = memory.layer_bytes(problem, Shard.of(tp, b, True, False)).selective
-    assert selective == pytest.approx(34 * s * b * h / tp)
-    assert memory.layer_bytes(problem, Shard.of(tp, b, True, False)).checkpoint == pytest.approx(2 * s * b * h / tp)
+    parallel = memory.layer_bytes(problem, Shard.of(tp, b, True, False), DENSE)
+    assert parallel.full - parallel.freed[0] == pytest.approx(34 * s * b * h / tp)
+    assert parallel.checkpoint == pytest.approx(2 * s * b * h / tp)
 
 
 def test_flash_attention_keeps_statistics_only() -> None:
     problem, _ = ideal(model=GPT3_LAYER, sequence=2048)
-    flash = memory.layer_bytes(problem, Shard.of(1, 1, False, True))
-    unfused = memory.layer_bytes(problem, Shard.of(1, 1, False, False))
+    flash = memory.layer_bytes(problem, Shard.of(1, 1, False, True), DENSE)
+    unfused = memory.layer_bytes(problem, Shard.of(1, 1, False, False), DENSE)
     assert unfused.full - flash.full == pytest.approx(2 * 96 * 2048**2 - 4 * 96 * 2048)
-    assert flash.selective == flash.full
+    assert flash.freed[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "bytes_of"),
+    [
+        ({"cp_gather": True}, 2 * 2 * 2 * 128 * 1024),  # keys and values of all tokens
+        ({}, 2 * 2 * 2 * 2 * 128 * 1024 / 4),  # two blocks of a quarter of them
+        ({"ulysses": 4}, 2 * 2 * (8 + 4) * 128 * 1024 / 4),  # q, k, v and output; two heads become four
+        ({"ulysses": 2}, 2 * 2 * 2 * 1 * 128 * 1024 / 2 + 2 * 2 * (8 + 2) * 128 * 1024 / 4),
+    ],
+    ids=str,
+)
+def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given: Any, bytes_of: float) -> None:
+    """Two heads of keys and values, four ranks."""
+    problem, _ = ideal(model=model_spec(kv_heads=2))
+    assert memory._exchanged_bytes(problem, Shard.of(1, 1, False, True, cp=4, **given)) == bytes_of
+    assert memory._exchanged_bytes(problem, Shard.of(1, 1, False, True)) == 0
 
 
 @pytest.mark.parametrize(
@@ -152,8 +173,16 @@ def test_parameters_of_all_stages_are_the_models() -> None:
     assert memory.stage_parameters(tied, row("x:4")).last == 1024
     assert memory.stage_parameters(tied, row("x:2,2")).last == 1024 + 12800 * 1024
     spread = memory.stage_parameters(problem, row(tp=4)).layer
-    copied = (2 * 1024 * 1024 + 3 * 1024 * 2816) / 4 + 2 * 1024 * 128 + 2 * 1024  # one of two kv heads on each of four
-    assert spread == copied
+    assert spread == (2 * 1024 * (1024 + 256) + 3 * 1024 * 2816) / 4 + 2 * 1024  # two kv heads, split over four
+
+
+def test_biases_after_a_sum_over_the_ranks_are_held_by_each_of_them() -> None:
+    """Those of attention's output and of the second feed-forward product; the others are split with their weights."""
+    biases = {"bias_qkv": True, "bias_attention_out": True, "bias_mlp": True, "gated_mlp": False}
+    problem, _ = ideal(model=model_spec(**biases))
+    h, f = 1024, 2816
+    split = 4 * h * h + 3 * h + 2 * h * f + f
+    assert memory.stage_parameters(problem, row(tp=4)).layer == split / 4 + 2 * h + 2 * h
 
 
 @pytest.mark.parametrize(
@@ -218,7 +247,8 @@ def test_gradients_and_weights_over_data_parallel_ranks() -> None:
 
 def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None:
     problem, chip = ideal()
-    inside = comm.layer_comm(problem, chip, Shard.of([1, 4, 4], 1, [False, False, True], True), floats(0, 0, 0))
+    shard = Shard.of([1, 4, 4], 1, [False, False, True], True)
+    inside = comm.layer_comm(problem, chip, shard, floats(0, 0, 0), DENSE)
     payload = 2 * 1024 * 1024
     seconds = [0, *[2 * 2 * 3 / 4 * payload / 100e9] * 2]
     assert inside.forward == pytest.approx(seconds)
@@ -270,6 +300,6 @@ def test_receive_buffers_of_all_microbatches_may_be_there_in_advance() -> None:
 def test_backward_of_a_layer_holds_gradients_of_its_widest_activations_and_of_its_weights() -> None:
     problem, _ = ideal()
     h, f, tokens = 1024, 2816, 1024
-    flash, plain = (memory.layer_bytes(problem, Shard.of(1, 1, False, flag)).buffer for flag in (True, False))
+    flash, plain = (memory.layer_bytes(problem, Shard.of(1, 1, False, flag), DENSE).buffer for flag in (True, False))
     assert flash == 2 * (2 * 2 * f * tokens + 2 * h * tokens) + 2 * 3 * h * f
     assert plain - flash == 3 * 2 * 8 * 1024 * 1024  # three gradients of every head's scores

@@ -37,12 +37,21 @@ def test_every_command_stands_in_the_readme() -> None:
         assert f"apss-cp {name}" in README, name
 
 
-def test_the_readme_s_spec_is_valid_and_its_steering_too() -> None:
-    whole, steering = fenced("yaml")
+def test_the_readme_s_specs_have_plans_and_its_steering_is_valid() -> None:
+    whole, steering, *others = fenced("yaml")
     data = parse_yaml(whole).data
-    resolve(parse_spec(data))
     search = parse_yaml(steering).data["search"]
     resolve(parse_spec({**data, "search": search}))
+    assert len(others) == 3
+    for text in (whole, *others):
+        result = CliRunner().invoke(main, ["solve", "-", "--json"], input=text)
+        assert result.exit_code == 0, result.output
+
+
+def test_the_readme_names_every_example_of_a_model_of_its_own() -> None:
+    for path in (ROOT / "examples").glob("*.yaml"):
+        text = path.read_text(encoding="utf-8")
+        assert path.name in README or "llama2-70b" in text or "seed" in path.stem, path
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)

@@ -66,7 +66,7 @@ def test_recomputation_costs_its_layers() -> None:
 
 def test_first_stage_has_the_embedding_and_the_last_the_head() -> None:
     first, middle, last = evaluate(problem(6), strategy_of("x:2,2,2", dp=1)).stages
-    alone = problem(6)
+    alone = problem(6).of_size(3)
     ends = end_seconds(alone, alone.supplies[0].chip, Shard.of(1, 1, False, True))
     assert first.compute_s - middle.compute_s == pytest.approx(ends.embedding[0])
     assert last.compute_s - middle.compute_s == pytest.approx(ends.head[0])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.explain import Explanation, explain_infeasible, explanation
+from cpsolver.explain import Explanation, changes, explain_infeasible, explanation
 from cpsolver.explain import cause as explain
 from cpsolver.problem import Problem, resolve
 from cpsolver.result import Result
@@ -84,6 +84,14 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "recomputation without its number": (
         {"pin": {"recompute": "none", "recompute_num_layers": 3}},
         ["Recomputation on a800", "search.pin.recompute_num_layers = 3"],
+    ),
+    "experts that ep does not divide": (
+        {"model": "mixtral-8x7b", "pin": {"ep": 3}},
+        ["search.pin.ep = 3; ep must divide the 8 experts"],
+    ),
+    "parameters sharded under a pipeline": (
+        {"pin": {"sharded": "parameters", "pp": 2}},
+        ["search.pin.pp = 2", "search.pin.sharded = parameters", "without a pipeline only"],
     ),
     "stages that are not so many": (
         {"chips": {"a800": 16, "h800": 16}, "pin": {"pp": 2, "stages": {"a800": 2, "h800": 1}}},
@@ -168,6 +176,28 @@ def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) ->
     lines = explain_infeasible(problem, result)
     assert lines[0].startswith("search.pin.tp = 3 leaves no plan")
     assert "Interrupted" in lines[-1]
+
+
+def test_another_launcher_is_a_remedy() -> None:
+    problem = _problem(pin={"pp": 2})
+    spec = parse_spec({**problem.spec.model_dump(mode="json"), "launcher": "accelerate"})
+    found = _explained(resolve(spec))
+    assert found.causes == [
+        "These cannot all hold with tp x cp x pp x dp = 16 GPUs: search.pin.pp = 2; "
+        "launcher accelerate has no pipeline (pp 1)."
+    ]
+    (remedy,) = [remedy for remedy in found.remedies if remedy.spec.launcher is None]
+    assert str(remedy).startswith("with another launcher than accelerate a plan exists: ")
+    assert remedy.plan.strategy.pp == 2
+
+
+def test_a_change_that_could_not_be_settled_in_its_time_is_not_called_useless(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _problem("llama2-70b", gpus=256, batch=512, pin={"tp": 3})
+    result = search(problem)
+    monkeypatch.setattr(changes, "_EACH_S", 0.0)
+    assert explanation(problem, result).lines()[-1] == (
+        "No single change that was tried in the time given makes a plan possible."
+    )
 
 
 def test_without_time_there_is_still_a_cause() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import chip_spec, model_spec, problem_of
+from tables import plan_of
 
 from cpsolver import plans
 from cpsolver.coefficients import Coefficients
@@ -14,12 +15,17 @@ from cpsolver.compile.constraints import FAMILIES
 from cpsolver.compile.data import PlanData, plan_data
 from cpsolver.compile.model import CompiledModel
 from cpsolver.compile.scaling import scale_for
+from cpsolver.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.problem import Problem
 from cpsolver.rules import RULES
-from cpsolver.space import LAYOUT_FILTERS, ROW_FILTERS, enumerate_rows
+from cpsolver.space import enumerate_rows
 
 PATTERNS = ("contiguous_chips", "whole_nodes", "chip_count")
 """Rules that plans.py keeps by the patterns it makes."""
+CONSTANT = ("schedule",)
+"""Rules on what is the same in all rows of the space: 1F1B."""
+FILTERS = (LAYOUT_FILTERS, VARIANT_FILTERS, FRAME_FILTERS)
+EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512}
 TWO = {"x": chip_spec(), "y": chip_spec(tflops=50)}
 UPPER_S = 10.0
 
@@ -52,7 +58,7 @@ def feasible(problem: Problem, data: list[PlanData], **fixed: Any) -> bool:
                 names = [(option.kind, option.amount) for option in data[0].options[key]]
                 model.model.add(v.option[0][key] == names.index(told))
         else:
-            variables = getattr(v, name)[0] if name in ("repeats", "selected") else getattr(v, name)
+            variables = getattr(v, name)[0] if name in ("repeats", "again") else getattr(v, name)
             for var, count in zip(variables, value, strict=True):
                 if count is not None:
                     model.model.add(var == count)
@@ -60,10 +66,9 @@ def feasible(problem: Problem, data: list[PlanData], **fixed: Any) -> bool:
 
 
 def test_every_rule_has_its_side_in_the_solver() -> None:
-    assert set(RULES) == {*FAMILIES, *LAYOUT_FILTERS, *ROW_FILTERS, *PATTERNS}
-    for names in (FAMILIES, LAYOUT_FILTERS, ROW_FILTERS):
-        assert {name for name in names if f"test_{name}" not in globals()} == set()
-    assert {name for name in PATTERNS if f"test_{name}" not in globals()} == set()
+    sides = {name for names in (FAMILIES, *FILTERS, PATTERNS, CONSTANT) for name in names}
+    assert set(RULES) == sides
+    assert {name for name in sides if f"test_{name}" not in globals()} == set()
     assert all(function.__doc__ for function in FAMILIES.values())
 
 
@@ -92,11 +97,11 @@ def test_layers() -> None:
 
 def test_even_chunks() -> None:
     problem = problem_of(model=model_spec(layers=6), pin={"pp": 2})
-    assert not rows_where(problem, vpp=4)
-    assert rows_where(problem, vpp=3)
-    data = data_of(problem, ({"tp": 1, "vpp": 2}, [0, 0]))
-    assert feasible(problem, data, layers=[4, 2])
-    assert not feasible(problem, data, layers=[5, 1])
+    assert not rows_where(problem, vpp=4, embedding_slot=0)
+    assert rows_where(problem, vpp=4, embedding_slot=1, loss_slot=1)
+    for slot in (0, 1):
+        data = data_of(problem, ({"tp": 1, "vpp": 2, "embedding_slot": slot}, [0, 0]))
+        assert [feasible(problem, data, layers=split) for split in ([4, 2], [5, 1])] == [not slot, bool(slot)]
 
 
 @pytest.mark.parametrize(("split", "uneven", "by_chip"), [("auto", 1, 1), ("even_per_chip", 0, 1), ("even", 0, 0)])
@@ -137,8 +142,10 @@ def test_recompute() -> None:
     assert three == [1]  # memory is ample: more recomputation than the least allowed is never better
     kinds = problem_of(model=model_spec(layers=6), pin={"mbs": 1, "vpp": 1, "recompute": "selective"})
     chosen = data_of(kinds, ({"tp": 1}, [0, 0]))
-    assert feasible(kinds, chosen, layers=[4, 2], selected=[4, 2], repeats=[0, 0])
-    assert not feasible(kinds, chosen, layers=[4, 2], selected=[3, 2])
+    again = int(chosen[0].again[0][0])
+    assert again > 0
+    assert feasible(kinds, chosen, layers=[4, 2], again=[4 * again, 2 * again], repeats=[0, 0])
+    assert not feasible(kinds, chosen, layers=[4, 2], again=[3 * again, 2 * again])
     whole = problem_of(model=model_spec(layers=6), pin={"mbs": 1, "vpp": 1, "recompute": "uniform"})
     twice = data_of(whole, ({"tp": 1}, [0, 0]))
     assert feasible(whole, twice, layers=[4, 2], repeats=[4, 2])
@@ -158,22 +165,6 @@ def test_pin() -> None:
     assert not rows_where(banned, vpp=2)
     assert not rows_where(banned, mbs=1)
     assert rows_where(banned, tp=1, mbs=2, vpp=1)
-
-
-@pytest.mark.parametrize(
-    ("pins", "left"),
-    [
-        ({"pin": {"stages": {"x": [2]}}}, {2}),
-        ({"forbid": {"stages": {"x": 2}}}, {1, 4}),
-        ({"forbid": {"chip_order": ["x"]}}, set()),
-        ({"pin": {"stage_chips": ["x", "x"]}}, {2}),
-        ({"forbid": {"stage_chips": ["x", "x"]}}, {1, 4}),
-        ({"pin": {"layers": [2, 2]}}, {2}),
-    ],
-    ids=str,
-)
-def test_pins_on_chips_hold_for_one_chip_type_too(pins: dict[str, Any], left: set[int]) -> None:
-    assert set(enumerate_rows(problem_of(**pins)).rows.pp.tolist()) == left
 
 
 def test_heads() -> None:
@@ -233,7 +224,15 @@ def test_sequence_parallel() -> None:
 
 def test_distributed_optimizer() -> None:
     problem = problem_of()
-    assert not rows_where(problem, dp=1, distributed_optimizer=True)
+    assert not rows_where(problem, dp=1, cp=1, distributed_optimizer=True)
+    assert rows_where(problem, dp=1, cp=2, distributed_optimizer=True)
+    assert rows_where(problem, dp=2, distributed_optimizer=True)
+    assert rows_where(problem, dp=1, distributed_optimizer=False)
+
+
+def test_optimizer() -> None:
+    problem = problem_of(training={"optimizer": "precision_aware"})
+    assert not rows_where(problem, dp=2, distributed_optimizer=False)
     assert rows_where(problem, dp=2, distributed_optimizer=True)
     assert rows_where(problem, dp=1, distributed_optimizer=False)
 
@@ -258,3 +257,93 @@ def test_contiguous_chips() -> None:
     assert [0, 1, 0, 2] not in orders
     assert [1, 0, 0, 2] in orders
     assert plans.arrangements(problem, np.array([0, 3, 0])).tolist() == [[1, 1, 1]]
+
+
+def test_context_parallel() -> None:
+    problem = problem_of(sequence=12)
+    assert not rows_where(problem, cp=4)
+    assert rows_where(problem, cp=2, ulysses=1, cp_gather=False)
+    assert rows_where(problem, cp=2, ulysses=1, cp_gather=True)
+    assert rows_where(problem, cp=2, ulysses=2, cp_gather=False)
+    assert not rows_where(problem, cp=2, ulysses=2, cp_gather=True)
+    assert not rows_where(problem, cp=1, cp_gather=True)
+    asked = problem_of(gpus=6, node=6, batch=6, sequence=24, pin={"ulysses": [2, 3]})
+    assert rows_where(asked, cp=6, ulysses=2)
+    assert not rows_where(asked, cp=3, ulysses=2)
+
+
+def test_ulysses_heads() -> None:
+    problem = problem_of(model=model_spec(kv_heads=2))
+    assert not rows_where(problem, cp=4, ulysses=4)
+    assert rows_where(problem, cp=4, ulysses=2)
+    assert not rows_where(problem, tp=2, cp=2, ulysses=2)
+
+
+def test_experts() -> None:
+    problem = problem_of(model=model_spec(moe=EXPERTS | {"experts": 6, "expert_ffn": 6}), gpus=8, node=8)
+    assert not rows_where(problem, ep=4)
+    assert not rows_where(problem, etp=4)
+    assert not rows_where(problem, tp=1, etp=2)
+    assert not rows_where(problem, tp=8, ep=3)
+    assert rows_where(problem, tp=2, dp=4, ep=2, etp=2)
+    dense = problem_of(pin={"ep": [1, 2]})
+    assert rows_where(dense, ep=1)
+    assert not rows_where(dense, ep=2)
+
+
+def test_expert_sequence_parallel() -> None:
+    problem = problem_of(model=model_spec(moe=EXPERTS))
+    assert not rows_where(problem, tp=2, sequence_parallel=False)
+    assert rows_where(problem, tp=2, sequence_parallel=True)
+    assert rows_where(problem, tp=1, sequence_parallel=False)
+
+
+def test_sharding() -> None:
+    problem = problem_of(gpus=8, node=2, pin={"sharding_group": [0, 2, 3, 8]})
+    zero = {"distributed_optimizer": True}
+    assert rows_where(problem, **zero, pp=1, dp=8, sharded=3, sharding_group=2)
+    assert rows_where(problem, **zero, pp=2, dp=4, sharded=1, sharding_group=0)
+    assert not rows_where(problem, **zero, pp=2, sharded=2)
+    assert not rows_where(problem, distributed_optimizer=False, sharding_group=2)
+    assert not rows_where(problem, distributed_optimizer=False, sharded=2)
+    assert not rows_where(problem, sharding_group=3)
+    experts = problem_of(
+        model=model_spec(moe=EXPERTS | {"experts": 6}), gpus=12, node=12, batch=12, pin={"sharding_group": 2}
+    )
+    assert rows_where(experts, dp=12, ep=3)
+    assert not rows_where(experts, dp=12, ep=4)
+    assert rows_where(experts, dp=12, ep=6)
+
+
+def test_schedule() -> None:
+    """Every row is run as 1F1B, which the rule always allows."""
+    problem = problem_of(pin={"pp": 2})
+    rows = enumerate_rows(problem).rows
+    plans_found = [plan_of(problem, rows, row, np.array([0, 0])) for row in range(len(rows))]
+    assert {plan.schedule for plan in plans_found} == {"1f1b"}
+    assert not [told for plan in plans_found for told in RULES["schedule"](problem, plan)]
+
+
+def test_launcher() -> None:
+    degrees: dict[str, Any] = {"tp": 2, "pp": 4, "vpp": 1, "cp": 1}
+    pins = {"mbs": 1, "pp": 4, "recompute": ["block", "uniform"]}
+    given: dict[str, Any] = {
+        "model": model_spec(layers=8),
+        "gpus": 8,
+        "node": 1,
+        "recompute_scope": "stage",
+        "pin": pins,
+    }
+    free, even, ends = (problem_of(TWO, **given, launcher=name) for name in (None, "deepspeed", "megatron-core-0.12"))
+    assert rows_where(free, sequence_parallel=True)
+    assert not rows_where(even, sequence_parallel=True)
+    assert rows_where(even, pp=4, tp=2)
+    for problem, split, allowed in [
+        (free, [1, 2, 3, 2], True),
+        (even, [2, 2, 2, 2], True),
+        (even, [1, 2, 3, 2], False),
+        (ends, [1, 2, 2, 3], True),
+        (ends, [1, 2, 3, 2], False),
+    ]:
+        data = data_of(problem, (degrees, [0, 0, 1, 1]))
+        assert feasible(problem, data, layers=split) == allowed

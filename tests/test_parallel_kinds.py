@@ -9,12 +9,14 @@ import pytest
 from problems import ideal, model_spec, strategy_of
 
 from cpsolver.cost import comm, compute, memory
+from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
 from cpsolver.evaluate import Evaluation, evaluate, stage_memory
 from cpsolver.problem import Problem
 from models_zoo import Architecture
 
+DENSE, ROUTED = LayerKind(False, True), LayerKind(True, True)
 EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
 HIDDEN = 2 * 1024 * 1024
 """Bytes of the hidden states of one sequence."""
@@ -29,8 +31,9 @@ def expert_model(**moe: Any) -> Architecture:
     return Architecture.model_validate({"name": "experts", **model_spec(), "moe": {**EXPERTS, **moe}})
 
 
-def shard(tp: int = 1, cp: int = 1, ep: int = 1, flags: str = "f") -> Shard:
-    return Shard.of(tp, 1, "s" in flags, "f" in flags, cp=cp, ep=ep)
+def shard(tp: int = 1, cp: int = 1, ep: int = 1, flags: str = "f", **more: Any) -> Shard:
+    """Experts are cut as the rest of a layer, unless told otherwise."""
+    return Shard.of(tp, 1, "s" in flags, "f" in flags, cp=cp, ep=ep, **{"etp": tp, **more})
 
 
 def row(text: str = "x:4", batch: int = 8, **degrees: Any) -> Candidates:
@@ -54,15 +57,16 @@ def gradients(rows: Candidates, count: float = 1e9, **given: Any) -> tuple[float
 def test_context_parallel_ranks_share_the_sequences_tokens() -> None:
     problem, chip = ideal()
     assert shard(cp=4).tokens(1024) == 256
-    whole, split = (compute.layer_seconds(problem, chip, shard(cp=cp)) for cp in (1, 4))
+    whole, split = (compute.layer_seconds(problem, chip, shard(cp=cp), DENSE) for cp in (1, 4))
     assert split.core == pytest.approx(whole.core / 4)
-    assert memory.layer_bytes(problem, shard(cp=4)).full == memory.layer_bytes(problem, shard()).full / 4
+    all_of_it, share = (memory.layer_bytes(problem, shard(cp=cp), DENSE).full for cp in (1, 4))
+    assert share == all_of_it / 4
     assert comm.hop_bytes(problem, shard(cp=4)) == HIDDEN / 4
 
 
 def test_unfused_attention_is_shared_by_context_parallel_ranks() -> None:
     problem, chip = ideal()
-    whole, split = (compute.layer_seconds(problem, chip, shard(cp=cp, flags="")).core for cp in (1, 4))
+    whole, split = (compute.layer_seconds(problem, chip, shard(cp=cp, flags=""), DENSE).core for cp in (1, 4))
     assert split == pytest.approx(whole / 4)
 
 
@@ -88,7 +92,7 @@ def test_the_ring_hides_under_attentions_core() -> None:
     problem, chip = ideal(stack={"context_overlap": 0.5})
     ring = comm.ring_seconds(problem, chip, shard(cp=2))
     for core, out in ((0.0, ring), (ring / 2, 0.75 * ring), (10 * ring, 0.5 * ring)):
-        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core))
+        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE)
         assert inside.forward == pytest.approx(out)
         assert inside.backward == pytest.approx(2 * out)
 
@@ -104,7 +108,7 @@ def test_context_parallel_ranks_are_replicas_of_the_weights() -> None:
 
 def test_a_stack_hides_shares_of_tensor_parallel_communication() -> None:
     open_, hiding = (ideal(stack=s) for s in ({}, {"tensor_overlap": 0.25, "tensor_overlap_backward": 0.75}))
-    all_of_it, exposed = (comm.layer_comm(*each, shard(tp=4), floats(0)) for each in (open_, hiding))
+    all_of_it, exposed = (comm.layer_comm(*each, shard(tp=4), floats(0), DENSE) for each in (open_, hiding))
     assert exposed.forward == pytest.approx(0.75 * all_of_it.forward)
     assert exposed.backward == pytest.approx(0.25 * all_of_it.backward)
 
@@ -116,7 +120,7 @@ def test_tokens_go_to_their_experts_and_back_inside_a_node() -> None:
     """Each token's hidden state to each of its two experts, 3 of 4 of them on other devices, in either direction."""
     problem, chip = ideal(model=expert_model())
     assert comm.routing_seconds(problem, chip, shard(ep=4)) == pytest.approx(2 * 2 * HIDDEN * 3 / 4 / 100e9)
-    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0))
+    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED)
     assert inside.forward == inside.backward == comm.routing_seconds(problem, chip, shard(ep=4))
 
 
@@ -144,7 +148,8 @@ def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
 def test_tensor_parallel_ranks_exchange_a_tokens_input_once_for_each_expert_it_visits() -> None:
     """Two exchanges in a dense layer: after attention and after the feed-forward block."""
     dense, routed = (
-        comm.layer_comm(*ideal(model=model), shard(tp=2), np.zeros(1)).forward for model in (None, expert_model())
+        comm.layer_comm(*ideal(model=expert_model()), shard(tp=2), np.zeros(1), kind).forward
+        for kind in (DENSE, ROUTED)
     )
     assert routed == pytest.approx(dense * (1 + 2) / 2)
 
@@ -156,10 +161,12 @@ def test_tensor_parallel_ranks_route_a_share_of_the_sequence_each() -> None:
 
 
 def test_only_layers_with_experts_route() -> None:
-    half, all_of_them = (ideal(model=expert_model(first_dense=first)) for first in (2, 0))
-    routed = [comm.routing_seconds(*each, shard(ep=4)) for each in (half, all_of_them)]
-    assert routed[0] == pytest.approx(routed[1] / 2)
-    assert comm.routing_seconds(*ideal(), shard()) == 0
+    """Half of them here: dense ones have no exchange, and the mean layer has half of it."""
+    half, all_of_them = (ideal(model=expert_model(first_dense=first))[0] for first in (2, 0))
+    assert comm.layer_comm(*ideal(model=expert_model()), shard(ep=4), floats(0), DENSE).forward == 0
+    mixed, routed = (table(each, ep=4) for each in (half, all_of_them))
+    assert mixed.layer_tp == pytest.approx(routed.layer_tp / 2)
+    assert sorted(mixed.kind_layer_tp[:, 0]) == pytest.approx([-mixed.layer_tp[0], mixed.layer_tp[0]])
 
 
 def test_a_stack_hides_a_share_of_routing() -> None:
@@ -174,18 +181,6 @@ def test_a_device_holds_its_share_of_the_experts() -> None:
     assert alone.experts == 8 * 3 * 1024 * 512
     assert spread.experts == alone.experts / 4
     assert spread.layer == alone.layer
-
-
-@pytest.mark.parametrize(("text", "vpp", "held"), [("x:2,2", 1, [0, 2]), ("x:1,3", 1, [0, 2]), ("x:2,2", 2, [1, 1])])
-def test_a_stage_holds_the_experts_of_its_own_layers(text: str, vpp: int, held: list[int]) -> None:
-    """Of four layers the last two have experts."""
-    problem, _ = ideal(model=expert_model(first_dense=2))
-    one = 8 * 3 * 1024 * 512
-    parts = memory.stage_parameters(problem, row("x:2,2", dp=2))
-    stages = stage_memory(problem, strategy_of(text, dp=2, vpp=vpp))
-    layers = strategy_of(text).layers
-    for stage, count, layer, end in zip(stages, held, layers, (parts.first, parts.last), strict=True):
-        assert stage.weights == pytest.approx(2 * (count * one + float(layer * parts.layer[0] + end[0])))
 
 
 def test_states_of_experts_are_shared_by_those_who_hold_the_same() -> None:

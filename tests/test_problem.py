@@ -84,7 +84,8 @@ def test_a_chip_without_the_figures_that_planning_needs_is_refused() -> None:
 
 
 def test_a_model_that_the_cost_model_cannot_express_is_refused_with_the_reason() -> None:
-    assert "mixture of experts" in troubles({"a800": -1}, "mixtral-8x7b", gpus=8, node=8)[0]
+    parallel = model_spec(norms_per_layer=1)
+    assert "parallel attention and MLP block" in troubles({"a800": -1}, parallel, gpus=8, node=8)[0]
 
 
 def test_a_chip_under_two_names_is_refused() -> None:
@@ -95,6 +96,20 @@ def test_an_unknown_stack_names_the_nearest() -> None:
     data = {**spec_of(), "stack": "megatron-cor"}
     with pytest.raises(InputError, match="megatron-core"):
         resolve(parse_spec(data))
+
+
+def test_a_launcher_is_found_with_all_else_that_is_unknown() -> None:
+    data = {**spec_of(model="llama2-7"), "launcher": "flag-scal"}
+    with pytest.raises(InputError) as caught:
+        resolve(parse_spec(data))
+    where = {trouble.where: trouble for trouble in caught.value.troubles}
+    assert set(where) == {"model", "launcher"}
+    assert where["launcher"].nearest[0] == "flagscale"
+    assert "torchtitan" in str(where["launcher"].allowed)
+    found = resolve(parse_spec({**spec_of(), "launcher": "flagscale"})).launcher
+    assert found is not None
+    assert found.name == "flagscale"
+    assert problem_of().launcher is None
 
 
 def test_problems_are_values() -> None:

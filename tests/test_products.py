@@ -10,6 +10,7 @@ from problems import ideal, model_spec, strategy_of
 
 from cpsolver.cost import compute, products
 from cpsolver.cost.device import Device
+from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, time_table
@@ -18,6 +19,9 @@ from models_zoo import Architecture, active_parameters, layer_parameters, load_a
 
 DEEPSEEK = load_architecture("deepseek-v3")
 ONE = Shard.of(1, 1, False, True)
+DENSE, EXPERTS = LayerKind(False, True), LayerKind(True, True)
+NEAR = LayerKind(False, False)
+"""Of a layer whose attention sees a window only."""
 FEW = {"experts": 8, "top_k": 2, "expert_ffn": 512}
 """A small mixture of experts."""
 
@@ -36,8 +40,9 @@ def used(made_of: list[Product]) -> float:
     return sum(float(np.sum(each.n * each.k * each.count * each.rows)) for each in made_of)
 
 
-def seconds(problem: Problem, shard: Shard = ONE) -> compute.LayerSeconds:
-    return compute.layer_seconds(problem, problem.supplies[0].chip, shard)
+def seconds(problem: Problem, shard: Shard = ONE, kind: LayerKind | None = None) -> compute.LayerSeconds:
+    """Of the model's most common kind of layer, or of another."""
+    return compute.layer_seconds(problem, problem.supplies[0].chip, shard, kind or layer_kinds(problem.model)[0])
 
 
 def table(problem: Problem, text: str = "x:4", **degrees: Any) -> TimeTable:
@@ -80,7 +85,9 @@ def test_fp8_doubles_the_rate_of_layer_products_only() -> None:
 
 def test_fp8_leaves_attention_and_head_as_they_are() -> None:
     fp8, bf16 = (ideal(training={"precision": precision}) for precision in ("fp8", "bf16"))
-    assert compute.end_seconds(*fp8, ONE) == compute.end_seconds(*bf16, ONE)
+    ends = [compute.end_seconds(*each, ONE) for each in (fp8, bf16)]
+    assert (ends[0].embedding, ends[0].head) == (ends[1].embedding, ends[1].head)
+    assert ends[0].module < ends[1].module  # its projection is a layer's product
     for flash in (True, False):
         shard = Shard.of(1, 1, False, flash)
         assert seconds(fp8[0], shard).core == seconds(bf16[0], shard).core
@@ -179,19 +186,50 @@ def test_experts_of_a_device_serve_the_tokens_of_all_its_peers() -> None:
     assert (spread.count, spread.rows) == (2, 2 / 2)
 
 
-def test_a_layer_is_the_mean_of_dense_layers_and_layers_with_experts() -> None:
-    models = (small(moe={**FEW, "first_dense": first}) for first in (0, 1, 4))
-    experts, mixed, dense = (seconds(ideal(model=model)[0]) for model in models)
-    assert dense == seconds(ideal()[0])
-    for part in ("forward", "backward"):
+def test_a_layers_time_is_the_mean_of_dense_layers_and_layers_with_experts() -> None:
+    models = (small(moe=FEW), small(moe={**FEW, "first_dense": 1}), small())
+    experts, mixed, dense = (table(ideal(model=model)[0]) for model in models)
+    for part in ("layer", "recompute"):
         mean = 0.75 * getattr(experts, part) + 0.25 * getattr(dense, part)
         assert getattr(mixed, part) == pytest.approx(mean)
+    assert mixed.kind_layer[:, 0] == pytest.approx([each.layer[0] - mixed.layer[0] for each in (experts, dense)])
+    assert experts.kind_layer.tolist() == [[0.0]]
 
 
-def test_share_of_dense_layers() -> None:
-    assert products.dense_share(DEEPSEEK) == 3 / 61
-    assert products.dense_share(load_architecture("mixtral-8x7b")) == 0
-    assert products.dense_share(load_architecture("llama2-70b")) == 1
+@pytest.mark.parametrize(("tp", "etp", "ep"), [(1, 1, 8), (4, 4, 1), (4, 1, 8), (4, 2, 2)])
+def test_experts_of_any_grid_take_the_same_multiplications(tp: int, etp: int, ep: int) -> None:
+    """A device holds 1 / (etp * ep) of all experts, and multiplies 1 / tp of what its tokens need."""
+    model = small(moe=FEW)
+    found = products.expert_products(model, Shard.of(tp, 1, True, True, ep=ep, etp=etp))
+    grouped = [each for each in found if each.grouped]
+    assert weights(grouped) == 8 * 3 * 1024 * 512 / (etp * ep)
+    assert used(grouped) == 2 * 3 * 1024 * 512 / tp
+    assert grouped[0].rows == pytest.approx(2 * ep * etp / tp / 8)
+
+
+def test_the_most_loaded_experts_take_longer() -> None:
+    """Twice the mean's tokens, or what the capacity factor lets through; router and attention are as ever."""
+    model = small(moe=FEW)
+    plain = ideal(model=model)[0]
+    grouped = [each for each in products.expert_products(model, ONE) if each.grouped]
+    for given, load in (({}, 2.0), ({"expert_capacity_factor": 1.25}, 1.25), ({"expert_capacity_factor": 8}, 2.0)):
+        uneven, chip = ideal(model=model, training={"expert_imbalance": 2.0, **given})
+        assert products.routed_load(uneven) == load
+        loaded = [each for each in products.expert_products(model, ONE, load) if each.grouped]
+        both = [compute._products(uneven, Device(uneven, chip), made, floats(1024))[0] for made in (grouped, loaded)]
+        silu = 2 * 3 * (load - 1) * 2 * 512 * 1024 / 1e12  # bytes of the activation of two experts a token
+        assert seconds(uneven).forward - seconds(plain).forward == pytest.approx(both[1] - both[0] + silu)
+        assert compute.model_flops_per_step(uneven) == compute.model_flops_per_step(plain)
+
+
+def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
+    """As wide as the output, and passed over once more."""
+    model = small(attention={"output_gate": True})
+    plain = products.attention_products(small(), ONE)
+    assert weights(products.attention_products(model, ONE)) - weights(plain) == 1024 * 8 * 128
+    assert weights(products.attention_products(model, ONE)) == layer_parameters(model).attention
+    gated, bare = (compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024))[0] for m in (model, small()))
+    assert gated - bare == 3 * 8 * 128 * 1024
 
 
 def test_head_widths_of_the_core() -> None:
@@ -206,32 +244,28 @@ def test_the_core_of_latent_attention_takes_wide_keys_and_narrow_values() -> Non
 
 
 @pytest.mark.parametrize(
-    ("attention", "share"),
-    [
-        ({}, 0.5),
-        ({"sliding_window": 1024}, 0.5),
-        ({"sliding_window": 4096}, 0.5),
-        ({"sliding_window": 256}, 0.25 * (1 - 0.125)),
-        ({"sliding_window": 256, "full_every": 4}, 0.25 * 0.5 + 0.75 * 0.25 * (1 - 0.125)),
-    ],
-    ids=str,
+    ("window", "full", "share"),
+    [(None, False, 0.5), (1024, False, 0.5), (4096, False, 0.5), (256, False, 0.25 * (1 - 0.125)), (256, True, 0.5)],
 )
-def test_share_of_pairs_that_attention_sees(attention: dict[str, int], share: float) -> None:
+def test_share_of_pairs_that_attention_sees(window: int | None, full: bool, share: float) -> None:
     """Of 1024 x 1024 pairs; a token sees the window before it, the first ones what there is."""
-    assert products.visible_share(small(attention=attention), 1024, 0.5) == pytest.approx(share)
+    model = small(attention={"sliding_window": window})
+    assert products.visible_share(model, 1024, 0.5, full) == pytest.approx(share)
 
 
 def test_the_share_seen_is_that_of_a_mask_counted_pair_by_pair() -> None:
     behind = np.arange(1024)[:, None] - np.arange(1024)[None, :]
     counted = ((behind >= 0) & (behind < 256)).mean()
-    assert products.visible_share(small(attention={"sliding_window": 256}), 1024, 0.5) == pytest.approx(
-        counted, rel=0.002
-    )
+    model = small(attention={"sliding_window": 256})
+    assert products.visible_share(model, 1024, 0.5, False) == pytest.approx(counted, rel=0.002)
 
 
 def test_a_window_shortens_the_core_of_flash_attention() -> None:
     whole, near = (seconds(ideal(model=small(attention=given))[0]) for given in ({}, {"sliding_window": 256}))
     assert near.core == pytest.approx(whole.core * 0.25 * (1 - 0.125) / 0.5)
+    mixed = ideal(model=small(attention={"sliding_window": 256, "full_every": 4}))[0]
+    assert seconds(mixed, kind=NEAR).core == near.core
+    assert table(mixed).modules[0] == pytest.approx(0.75 * near.core + 0.25 * whole.core)
 
 
 def test_attention_speed_is_of_fused_kernels() -> None:
@@ -279,11 +313,36 @@ def test_compute_slows_each_time_the_nodes_double(gpus: int, slowdown: float) ->
 
 
 def test_model_flops_count_the_experts_that_a_token_visits() -> None:
-    problem, _ = ideal(model=DEEPSEEK, gpus=4, batch=8, sequence=1024)
+    problem, _ = ideal(model=DEEPSEEK.model_copy(update={"mtp_layers": 0}), gpus=4, batch=8, sequence=1024)
     tokens = 8 * 1024
     core = 6 * 61 * 1024 / 2 * 128 * (192 + 128) * tokens
     per_token = active_parameters(DEEPSEEK) - DEEPSEEK.vocab * DEEPSEEK.hidden  # the embedding is looked up
     assert compute.model_flops_per_step(problem) - core == pytest.approx(6 * per_token * tokens, rel=1e-3)
+
+
+def test_model_flops_count_multi_token_prediction_as_megatron_does() -> None:
+    """A layer more like the last, 2 h h weights, and the head once more."""
+    plain, more = (compute.model_flops_per_step(ideal(model=small(mtp_layers=count))[0]) for count in (0, 2))
+    layer = (plain / (6 * 8 * 1024) - 1024 * 4000) / 4
+    assert more - plain == pytest.approx(6 * 8 * 1024 * 2 * (layer + 2 * 1024**2 + 1024 * 4000))
+
+
+def test_a_module_of_multi_token_prediction_takes_a_layer_a_projection_and_a_head() -> None:
+    """On the last stage: norms and embeddings too, forward and backward."""
+    plain, more = (table(ideal(model=small(mtp_layers=count))[0]) for count in (0, 1))
+    problem, chip = ideal()
+    join = compute._products(problem, Device(problem, chip), [Product(floats(1024), floats(2048))], floats(1024))
+    ends = compute.end_seconds(problem, chip, ONE)
+    norms = 2 * 6 * 2 * 1024 * 1024 / 1e12  # one more than the two of the module stands in the head
+    added = plain.layer + sum(join) + norms + ends.head + ends.embedding
+    assert more.head - plain.head == pytest.approx(added)
+    assert more.layer == plain.layer
+    assert more.mtp_tp == plain.mtp_tp == 0
+
+
+def test_ranks_of_a_module_exchange_as_a_layer_and_five_times_the_hidden_states() -> None:
+    found = table(ideal(model=small(mtp_layers=2))[0], tp=4, dp=1)
+    assert found.mtp_tp == pytest.approx(2 * (found.layer_tp + 5 * found.end_tp))
 
 
 def test_model_flops_are_the_same_in_any_precision() -> None:

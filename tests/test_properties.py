@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from generated import random_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import HOST, problem_of, random_problem, with_stack
+from problems import HOST, problem_of, with_stack
 
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem, resolve
+from cpsolver.rules.pins import CHOICES
 from cpsolver.schedule import closed_form_s, lower_bound_s, simulate
 from cpsolver.search import search
 from cpsolver.spec import parse_spec
@@ -105,8 +107,7 @@ def test_pinning_what_was_found_finds_it_again(seed: int) -> None:
         s = plan.strategy
 
         def pin(data: dict[str, Any]) -> None:
-            names = ("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention")
-            data["search"]["pin"] |= {name: getattr(s, name) for name in names}  # noqa: B023
+            data["search"]["pin"] |= {name: getattr(s, name) for name in CHOICES}  # noqa: B023
             data["search"]["pin"] |= {"stage_chips": list(s.stage_chips), "layers": list(s.layers)}  # noqa: B023
 
         assert values(changed(problem, pin)) == pytest.approx([plan.evaluation.step_time_s], rel=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import test_rules_parallel
 from problems import chip_spec, model_spec, problem_of, strategy_of
 
 from cpsolver import rules
@@ -28,6 +29,9 @@ def test_degrees() -> None:
     assert not said("degrees", strategy_of("x:4", tp=2, dp=2))
     short = replace(strategy_of("x:2,2", dp=2), groups=(StageGroup("x", (4,)),))
     assert said("degrees", short) == ["1 stages are described, pp is 2"]
+    assert not said("degrees", strategy_of("x:4", tp=1, dp=2, cp=2))
+    assert said("degrees", strategy_of("x:4", tp=1, dp=4, cp=2)) == ["tp 1 x pp 1 x cp 2 x dp 4 = 8 devices, not 4"]
+    assert said("degrees", strategy_of("x:4", dp=0))[0] == "dp is 0, and must be at least 1"
 
 
 def test_heads() -> None:
@@ -82,8 +86,13 @@ def test_interleaving() -> None:
 
 def test_even_chunks() -> None:
     assert not said("even_chunks", strategy_of("x:2,2", dp=2, vpp=2))
-    broken = said("even_chunks", strategy_of("x:3,1", dp=2, vpp=2))
-    assert broken == ["stage 0 has 3 layers, not a multiple of vpp 2", "stage 1 has 1 layers, not a multiple of vpp 2"]
+    broken = said("even_chunks", strategy_of("x:4,5,7", dp=2, vpp=3))
+    assert broken == [
+        "stage 0 has 4 layers, not a multiple of vpp 3, nor with the embedding for one",
+        "stage 1 has 5 layers, not a multiple of vpp 3",
+        "stage 2 has 7 layers, not a multiple of vpp 3, nor with the head for one",
+    ]
+    assert not said("even_chunks", strategy_of("x:2,3,5", dp=2, vpp=3))
     assert not said("even_chunks", strategy_of("x:3,1", dp=2, vpp=1))
 
 
@@ -93,6 +102,8 @@ def test_sequence_parallel() -> None:
     short = problem_of(sequence=1022)
     broken = said("sequence_parallel", strategy_of(tp=4, flags="s"), short)
     assert broken == ["sequence length 1022 is not a multiple of tp 4"]
+    split = said("sequence_parallel", strategy_of(tp=4, cp=2, flags="s"), problem_of(sequence=1028))
+    assert split == ["514 tokens of a sequence on each of cp 2 ranks are not a multiple of tp 4"]
     assert not said("sequence_parallel", strategy_of(tp=4, flags=""), short)
     assert not said("sequence_parallel", strategy_of(tp=2, flags="s"), short)
 
@@ -101,11 +112,13 @@ def test_distributed_optimizer() -> None:
     assert not said("distributed_optimizer", strategy_of(tp=2, dp=2, flags="z"))
     assert "dp is 1" in said("distributed_optimizer", strategy_of(tp=4, dp=1, flags="z"))[0]
     assert not said("distributed_optimizer", strategy_of(tp=4, dp=1, flags=""))
+    assert not said("distributed_optimizer", strategy_of(tp=2, dp=1, cp=2, flags="z"))
 
 
 def test_chip_count() -> None:
     problem = problem_of({"x": {"spec": chip_spec(), "max": 2}, "y": chip_spec()})
     assert not said("chip_count", strategy_of("x:2 y:2", dp=2), problem)
+    assert said("chip_count", strategy_of("x:2 y:2", dp=2, cp=2), problem) == ["4 x are used, at most 2 are there"]
     assert said("chip_count", strategy_of("x:2,2", dp=2), problem) == ["4 x are used, at most 2 are there"]
     assert not said("chip_count", strategy_of("y:2,2", dp=2), problem)
     assert said("chip_count", strategy_of("z:4"), problem) == ["chip z is not in the cluster (x, y)"]
@@ -120,6 +133,7 @@ def test_whole_nodes() -> None:
     ]
     assert not said("whole_nodes", strategy_of("x:1,1 y:1,1", dp=2), problem)
     assert not said("whole_nodes", strategy_of("x:2,2", dp=1), problem)
+    assert not said("whole_nodes", strategy_of("x:2 y:2", dp=2, cp=2), problem)
 
 
 def test_contiguous_chips() -> None:
@@ -131,7 +145,8 @@ def test_contiguous_chips() -> None:
 def test_layers() -> None:
     assert not said("layers", strategy_of("x:3,1"))
     assert said("layers", strategy_of("x:3,2")) == ["the stages have 5 layers in all, the model 4"]
-    assert said("layers", strategy_of("x:3,1", vpp=2)) == ["stage 1 has 1 layers for 2 chunks"]
+    assert not said("layers", strategy_of("x:3,1", vpp=2))
+    assert said("layers", strategy_of("x:1,1,2", vpp=2)) == ["stage 1 has 1 layers for 2 chunks"]
     assert said("layers", strategy_of("x:4,0")) == ["stage 1 has 0 layers for 1 chunks"]
 
 
@@ -156,6 +171,7 @@ def test_recompute() -> None:
     assert said("recompute", short)[0] == "x: 1 recompute numbers for 2 stages"
     unequal = replace(strategy_of("x:2,2"), groups=(StageGroup("x", (2, 2), "block", (1, 2)),))
     assert "recompute_scope is chip" in said("recompute", unequal)[0]
+    assert not said("recompute", strategy_of("x:2,2", recompute="block", amount=99))  # as Megatron: all there are
     assert not said("recompute", unequal, problem_of(recompute_scope="stage"))
 
 
@@ -178,6 +194,13 @@ def test_memory() -> None:
         ({"pin": {"tp": [1, 2]}}, strategy_of(tp=2), strategy_of(tp=4), "tp is 4, pinned to 1, 2"),
         ({"forbid": {"mbs": 2}}, strategy_of(mbs=1), strategy_of(mbs=2), "mbs 2 is forbidden"),
         ({"pin": {"flash_attention": True}}, strategy_of(), strategy_of(flags=""), "flash_attention is False"),
+        ({"pin": {"cp": 2}}, strategy_of(cp=2, dp=2), strategy_of(), "cp is 1, pinned to 2"),
+        ({"forbid": {"ulysses": 2}}, strategy_of(cp=2, dp=2), strategy_of(cp=2, ulysses=2), "ulysses 2 is forbidden"),
+        ({"pin": {"cp_gather": True}}, strategy_of(cp=2, cp_gather=True), strategy_of(), "cp_gather is False, pinned"),
+        ({"pin": {"ep": [2, 4]}}, strategy_of(ep=4), strategy_of(), "ep is 1, pinned to 2, 4"),
+        ({"forbid": {"etp": 2}}, strategy_of(), strategy_of(etp=2), "etp 2 is forbidden"),
+        ({"pin": {"sharded": "gradients"}}, strategy_of(sharded="gradients"), strategy_of(), "sharded is optimizer"),
+        ({"pin": {"sharding_group": 2}}, strategy_of(sharding_group=2), strategy_of(), "sharding_group is 0, pinned"),
         ({"pin": {"stages": {"x": 1}}}, strategy_of("x:4"), strategy_of("x:2,2"), "stages of x is 2, pinned to 1"),
         ({"pin": {"layers": [1, 3]}}, strategy_of("x:1,3"), strategy_of("x:2,2"), "layers is 2, 2, pinned to 1, 3"),
         ({"forbid": {"layers": [1, 3]}}, strategy_of("x:2,2"), strategy_of("x:1,3"), "layers 1, 3 is forbidden"),
@@ -217,11 +240,14 @@ def test_violations_lists_all_and_judges_memory_of_sound_plans_only() -> None:
     alone = {"heads", "kv_groups", "feed_forward", "tensor_nodes", "distributed_optimizer"}
     assert {v.rule for v in violations(tiny, wrong)} == {"degrees", "layers", *alone}
     assert {v.rule for v in structure_violations(tiny, wrong)} == {"degrees", "layers"}
+    nothing = replace(strategy_of(), tp=0, cp=0, ep=0)
+    assert {v.rule for v in violations(tiny, nothing)} == {"degrees", "context_parallel", "experts"}
     assert not violations(ONE, strategy_of())
     assert str(Violation("batch", "no")) == "batch: no"
 
 
 def test_every_rule_has_a_test_of_its_name_and_a_docstring() -> None:
-    assert {name for name in RULES if f"test_{name}" not in globals()} == set()
+    tests = {*globals(), *vars(test_rules_parallel)}
+    assert {name for name in RULES if f"test_{name}" not in tests} == set()
     assert all(RULES[name] is getattr(rules, name) and RULES[name].__doc__ for name in RULES)
     assert set(STRUCTURE) < set(RULES)

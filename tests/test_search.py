@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from oracle import brute_force
-from problems import chip_spec, model_spec, problem_of, quick_tables, strategy_of
+from problems import chip_spec, model_spec, problem_of, strategy_of
+from tables import quick_tables
 
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem

@@ -129,7 +129,7 @@ def test_a_section_commented_out_is_its_default():
         (
             "training.zzz",
             8,
-            "(allowed: global_batch_size, sequence_length, precision, dropout, fused_kernels)",
+            "(allowed: global_batch_size, sequence_length, precision, dropout, fused_kernels, expert_imbalance, ",
         ),
         (
             "cluster.chips",

@@ -1,16 +1,22 @@
 import json
 import re
 
+from cpsolver.cluster import Cluster
 from cpsolver.decisions import Decisions
-from cpsolver.spec import Spec, parse_spec, spec_json_schema
+from cpsolver.spec import Search, Spec, Training, parse_spec, spec_json_schema
 from cpsolver.starter import starter_spec
+from cpsolver.techniques import techniques
+from cpsolver.training import OFFLOAD_MODULES
 from cpsolver.yaml_file import parse_yaml
 
 
 def test_the_starter_is_a_valid_spec_with_every_default():
     spec = parse_spec(parse_yaml(starter_spec()).data)
-    assert (spec.model, spec.search) == ("llama2-70b", type(spec.search)())
-    for name in (*Spec.model_fields, *Decisions.model_fields):
+    assert (spec.model, spec.search, spec.launcher) == ("llama2-70b", type(spec.search)(), None)
+    sizes = ("global_batch_size", "sequence_length")
+    assert spec.training == Training(**{name: getattr(spec.training, name) for name in sizes})
+    parts = (Spec, Cluster, Training, Search, Decisions)
+    for name in (name for part in parts for name in part.model_fields):
         assert re.search(rf"^ *(# )?{name}: ?", starter_spec(), re.MULTILINE), name
 
 
@@ -19,6 +25,11 @@ def test_the_starters_examples_are_valid_too():
     spec = parse_spec(parse_yaml(text).data)
     assert None not in spec.search.pin.model_dump().values()
     assert spec.search.time_limit_s == 60
+
+
+def test_the_starter_names_every_optimizer_and_module():
+    for name in (*techniques().optimizers, *OFFLOAD_MODULES):
+        assert re.search(rf"[ \[]{name}[,;\]]", starter_spec()), name
 
 
 def test_the_starter_quotes_odd_names():

@@ -1,4 +1,5 @@
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,48 @@ def test_round_trip(amounts, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(strategy_to_dict(plan)))
     assert load_strategy(path) == plan
+
+
+KINDS = {"cp": 8, "ulysses": 2, "cp_gather": False, "ep": 4, "etp": 2} | {
+    "sharded": "parameters",
+    "sharding_group": 4,
+    "schedule": "zb1p",
+}
+
+
+def test_round_trip_of_every_kind_of_parallelism(tmp_path):
+    plan = Strategy(4, 4, 2, 1, 2, False, True, False, (StageGroup("h800", (4, 4, 4, 4), "none", (0,) * 4),), **KINDS)
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(strategy_to_dict(plan)))
+    assert load_strategy(path) == plan
+    assert {name: strategy_to_dict(plan)[name] for name in KINDS} == KINDS
+    assert set(strategy_to_dict(plan)) - {"stages"} == {field.name for field in fields(Strategy)} - {"groups"}
+
+
+def test_kinds_of_parallelism_have_defaults():
+    plain = read(PLAN)
+    assert (plain.cp, plain.ulysses, plain.cp_gather, plain.ep, plain.etp) == (1, 1, False, 1, 1)
+    assert (plain.sharded, plain.sharding_group, plain.schedule) == ("optimizer", 0, "1f1b")
+    alone = PLAN.replace("dp: 16", "dp: 1")
+    assert not read(alone).distributed_optimizer
+    assert read(alone + "cp: 2\n").distributed_optimizer  # over context-parallel ranks
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cp: 0", "cp = 0: must be at least 1"),
+        ("ulyses: 2", "did you mean 'ulysses'?"),
+        ("cp_gather: 1", "cp_gather = 1: must be true or false"),
+        ("etp: null", "etp"),
+        ("sharded: parameter", "did you mean 'parameters'?"),
+        ("sharding_group: -1", "sharding_group = -1: must be at least 0"),
+        ("schedule: zb1", "schedule = 'zb1'"),
+    ],
+)
+def test_mistakes_in_kinds_of_parallelism(line, said):
+    found = mistakes(PLAN + line + "\n")
+    assert any(said in text for text in found), found
 
 
 def test_neighbouring_groups_on_one_chip_are_one():
