@@ -37,7 +37,7 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     need = states + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
     for index, name in enumerate(names):
-        room = need * float(np.exp(rng.uniform(0.3, 2.8))) if tight else 100.0
+        room = need * float(np.exp(rng.uniform(0.5, 2.9))) if tight else 100.0
         fields_of = chip_spec(
             tflops=float(rng.uniform(20, 200)),
             gb=FRAMEWORK_GB + room,
