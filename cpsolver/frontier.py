@@ -21,7 +21,7 @@ from cpsolver.space import Space, enumerate_rows
 _BATCH = 512  # rows bounded in one go while no K plans are known: some may be spared
 _LATER = 4096  # and then: what is below the limit has to be bounded, and many at once are quicker
 _BLOCK = 8192  # rows whose coefficients are made in one go; later:
-_LATER_BLOCK = 32_768
+_LATER_BLOCK = 65_536
 INFINITE = float("inf")
 
 
