@@ -203,9 +203,12 @@ def _optimizer(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
 
 
-def _ulysses_heads(problem: Problem, rows: Candidates) -> Bools:
+def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
-    return np.asarray((heads % rows.ulysses == 0) & (groups % rows.ulysses == 0))
+    even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
+    if problem.model.attention.sliding_window is not None:
+        even &= (rows.cp == rows.ulysses) | rows.cp_gather
+    return np.asarray(even)
 
 
 def _experts(problem: Problem, rows: Candidates) -> Bools:
@@ -239,7 +242,7 @@ VARIANT_FILTERS: dict[str, Filter] = {
     "distributed_optimizer": _distributed_optimizer,
     "optimizer": _optimizer,
     "context_parallel": _exchange,
-    "ulysses_heads": _ulysses_heads,
+    "context_exchange": _context_exchange,
     "experts": _experts,
     "expert_sequence_parallel": _expert_sequence_parallel,
     "sharding": _sharding,

@@ -21,7 +21,7 @@ from cpsolver.space import Space, all_variants, divisors
 _LAYOUT_RULES = (
     *("heads", "kv_groups", "feed_forward", "tensor_nodes", "pipeline_depth", "context_parallel", "batch"),
 )
-_VARIANT_RULES = ("pin", "sequence_parallel", "ulysses_heads", "experts", "expert_sequence_parallel")
+_VARIANT_RULES = ("pin", "sequence_parallel", "context_exchange", "experts", "expert_sequence_parallel")
 """Those that look at nothing but what all numbers of devices share."""
 _RANGE = 4  # numbers up to so many times the smallest are bounded together, as if all were that small
 

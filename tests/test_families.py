@@ -272,11 +272,12 @@ def test_context_parallel() -> None:
     assert not rows_where(asked, cp=3, ulysses=2)
 
 
-def test_ulysses_heads() -> None:
+def test_context_exchange() -> None:
     problem = problem_of(model=model_spec(kv_heads=2))
     assert not rows_where(problem, cp=4, ulysses=4)
     assert rows_where(problem, cp=4, ulysses=2)
     assert not rows_where(problem, tp=2, cp=2, ulysses=2)
+    assert not rows_where(problem_of(model=model_spec(attention={"sliding_window": 9})), cp=4, ulysses=2)
 
 
 def test_experts() -> None:

@@ -75,12 +75,12 @@ GAPS: list[tuple[str, str, Problem, Strategy, Strategy]] = [
         strategy_of(even(1), tp=1, dp=16),
     ),
     (
-        *("a2a heads: tp8 cp8 a2a with 32 heads parses", "ulysses_heads", problem(gpus=64)),
+        *("a2a heads: tp8 cp8 a2a with 32 heads parses", "context_exchange", problem(gpus=64)),
         strategy_of(even(1), tp=8, cp=8, dp=1, ulysses=8),
         strategy_of(even(1), tp=8, cp=8, dp=1, ulysses=4),
     ),
     (
-        *("a2a heads, kv groups too: 8 kv heads tp2 cp8", "ulysses_heads", problem(kv_heads=8)),
+        *("a2a heads, kv groups too: 8 kv heads tp2 cp8", "context_exchange", problem(kv_heads=8)),
         strategy_of(even(1), tp=2, cp=8, dp=1, ulysses=8),
         strategy_of(even(1), tp=2, cp=8, dp=1, ulysses=4),
     ),

@@ -62,15 +62,21 @@ def test_optimizer() -> None:
     assert broken[0].endswith("needs the distributed optimizer")
 
 
-def test_ulysses_heads() -> None:
+def test_context_exchange() -> None:
     problem = problem_of(model=model_spec(heads=8, kv_heads=4))
-    assert not said("ulysses_heads", strategy_of(tp=2, cp=2, ulysses=2), problem)
-    assert said("ulysses_heads", strategy_of(tp=2, cp=4, ulysses=4), problem) == [
+    assert not said("context_exchange", strategy_of(tp=2, cp=2, ulysses=2), problem)
+    assert said("context_exchange", strategy_of(tp=2, cp=4, ulysses=4), problem) == [
         "2 key-value heads of a rank (tp 2) are not a multiple of ulysses 4"
     ]
-    assert len(said("ulysses_heads", strategy_of(tp=4, cp=4, ulysses=4), problem)) == 2
-    assert not said("ulysses_heads", strategy_of(tp=1, cp=4, ulysses=4), problem)
-    assert not said("ulysses_heads", strategy_of(tp=4, cp=4), problem)
+    assert len(said("context_exchange", strategy_of(tp=4, cp=4, ulysses=4), problem)) == 2
+    assert not said("context_exchange", strategy_of(tp=1, cp=4, ulysses=4), problem)
+    assert not said("context_exchange", strategy_of(tp=4, cp=4), problem)
+    window = problem_of(model=model_spec(attention={"sliding_window": 256}))
+    assert not said("context_exchange", strategy_of(dp=4), window)
+    assert not said("context_exchange", strategy_of(cp=4, ulysses=4), window)
+    assert not said("context_exchange", strategy_of(cp=4, cp_gather=True), window)
+    broken = said("context_exchange", strategy_of(cp=4, ulysses=2), window)
+    assert broken == ["a window of 256 tokens does not go around a ring of 2: ulysses 4, or cp_gather"]
 
 
 def test_feed_forward_of_experts() -> None:

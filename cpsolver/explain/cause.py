@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from cpsolver.coefficients import allowed_modules
+from cpsolver.cost.modules import applicable
 from cpsolver.decisions import forbidden_for, pinned_for
 from cpsolver.explain.changes import Changer, Clock, Remedy, wrong_layer_sum
 from cpsolver.explain.closest import Closest, closest_plan, memory_lines
@@ -109,6 +111,7 @@ def _no_fit(problem: Problem, result: Result) -> str:
 def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
     """Wishes on chips and recomputation that leave nothing on any row."""
     for chip in problem.chip_names:
+        yield from _no_modules(problem, chip)
         yield from _no_recompute(problem, chip)
     asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name in ("stages", "chip_order", "stage_chips"))
     limits = ", ".join(f"{supply.name} {supply.limit:,}" for supply in problem.supplies)
@@ -127,6 +130,17 @@ def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
         yield (
             f"No share of the stages among the chip types is legal{f' with {asked}' if asked else ''}: "
             f"limits {limits}, whole nodes of {problem.node} where chips mix."
+        )
+
+
+def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
+    pinned = pinned_for(problem.spec.search.pin.recompute_modules, chip)
+    if pinned and not allowed_modules(problem, chip):
+        wished = " or ".join(", ".join(names) for names in pinned)
+        where = "" if problem.launcher is None else f" that {problem.launcher.name} recomputes"
+        yield (
+            f"Recomputation on {chip} cannot be of {wished} alone: the modules of {problem.model.name}'s layers{where} "
+            f"are {', '.join(applicable(problem))}."
         )
 
 

@@ -25,7 +25,7 @@ def rule_text(problem: Problem, name: str, asked: Set[str]) -> str:
         "interleaving": "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",
         "context_parallel": _context(problem, asked),
         "sequence_parallel": f"sequence parallelism needs tp > 1, and cp x tp must divide {problem.sequence:,} tokens",
-        "ulysses_heads": f"ulysses must divide a rank's heads ({model.heads} / tp, key-value {model.kv_heads} / tp)",
+        "context_exchange": f"ulysses must divide a rank's heads ({model.heads} / tp, key-value {model.kv_heads} / tp)",
         "experts": _experts(problem, asked),
         "expert_sequence_parallel": "a model with experts needs sequence parallelism with tp > 1",
         "sharding": _sharding(asked),

@@ -20,7 +20,7 @@ from cpsolver.rules.model import (
     heads,
     kv_groups,
     sequence_parallel,
-    ulysses_heads,
+    context_exchange,
 )
 from cpsolver.rules.pins import pin
 from cpsolver.rules.pipeline import even_chunks, interleaving, layer_split, layers, pipeline_depth, schedule
@@ -49,7 +49,7 @@ RULES: dict[str, Rule] = {
     "launcher": launcher,
     "heads": heads,
     "kv_groups": kv_groups,
-    "ulysses_heads": ulysses_heads,
+    "context_exchange": context_exchange,
     "feed_forward": feed_forward,
     "tensor_nodes": tensor_nodes,
     "pipeline_depth": pipeline_depth,

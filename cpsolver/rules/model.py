@@ -23,9 +23,10 @@ def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
 
 
-def ulysses_heads(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The heads of a tensor-parallel rank are split evenly over all-to-all ranks (Transformer Engine asks for it).
+def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring.
 
+    Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
     Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
     model does not know: refused as well.
     """
@@ -33,6 +34,9 @@ def ulysses_heads(problem: Problem, s: Strategy) -> Iterator[str]:
     for kind, count in counts.items():
         if count % s.ulysses:
             yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
+    window = problem.model.attention.sliding_window
+    if window is not None and s.cp > s.ulysses and not s.cp_gather:
+        yield f"a window of {window} tokens does not go around a ring of {s.cp // s.ulysses}: ulysses {s.cp}, or cp_gather"
 
 
 def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
