@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cpsolver.cost.comm import fast_domain
+from cpsolver.cost.collectives import fast_domain
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.shard import Candidates, Floats, Ints

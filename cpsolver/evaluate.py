@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.cost import memory
-from cpsolver.cost.comm import fast_domain
+from cpsolver.cost import memory, states
+from cpsolver.cost.collectives import fast_domain
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
@@ -259,8 +259,8 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     row, stack = Candidates.one(strategy, problem.batch), problem.stack
     table = memory_table(problem, row)
     dense, routed = _held(problem, strategy, memory.stage_parameters(problem, row))
-    state = memory.state_bytes(problem, row, row.shards)
-    expert = memory.state_bytes(problem, row, row.expert_shards)
+    state = states.state_bytes(problem, row, row.shards)
+    expert = states.state_bytes(problem, row, row.expert_shards)
     live = _live_chunks(problem, strategy)
     stages = []
     for index in range(strategy.pp):

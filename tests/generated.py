@@ -37,7 +37,7 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     need = states + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
     for index, name in enumerate(names):
-        room = need * float(np.exp(rng.uniform(0.5, 2.9))) if tight else 100.0
+        room = need * float(np.exp(rng.uniform(0.9, 3.1))) if tight else 100.0
         fields_of = chip_spec(
             tflops=float(rng.uniform(20, 200)),
             gb=FRAMEWORK_GB + room,
@@ -149,7 +149,7 @@ def _context(rng: np.random.Generator, left: bool, pin: dict[str, Any], forbid: 
         pin["cp"] = 1
         return
     if rng.random() < 0.6:
-        pin["cp"] = [2, 4] if rng.random() < 0.5 else _some(rng, (1, 2, 4))
+        pin["cp"] = [2, 4] if rng.random() < 0.35 else [1, *_some(rng, (2, 4))]
     if not left or rng.random() < 0.3:
         pin["cp_gather"] = bool(rng.random() < 0.3)
     elif rng.random() < 0.3:

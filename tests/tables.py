@@ -13,7 +13,7 @@ import pytest
 from oracle import short_of
 
 from cpsolver import bounds, coefficients, evaluate
-from cpsolver.cost import memory
+from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import SHARDED, Candidates, Floats, Shard
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
@@ -42,7 +42,7 @@ def quick_tables(bend: int | None = None) -> Iterator[None]:
         time, space = _bent_time(bend), _bent_memory(bend)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "stage_parameters", _remembered(parts))
-        patch.setattr(memory, "state_bytes", _remembered(memory.state_bytes))
+        patch.setattr(states, "state_bytes", _remembered(states.state_bytes))
         for module in (coefficients, bounds):
             patch.setattr(module, "memory_table", space)
         patch.setattr(coefficients, "time_table", time)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import ideal, model_spec, problem_of, strategy_of
 
-from cpsolver.cost import comm, compute, memory
+from cpsolver.cost import collectives, comm, compute, memory, states
 from cpsolver.cost.device import Device
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
@@ -155,8 +155,8 @@ def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:
     problem, _ = ideal()
     whole, shared = row(dp=4, flags="f"), row(dp=4, flags="fz")
-    assert memory.state_bytes(problem, whole, whole.shards).each == 18
-    assert memory.state_bytes(problem, shared, shared.shards).each == 6 + 12 / 4
+    assert states.state_bytes(problem, whole, whole.shards).each == 18
+    assert states.state_bytes(problem, shared, shared.shards).each == 6 + 12 / 4
 
 
 def test_vocabulary_is_padded_to_128_times_tp() -> None:
@@ -198,10 +198,10 @@ def test_biases_after_a_sum_over_the_ranks_are_held_by_each_of_them() -> None:
 )
 def test_ring_shares_the_adapters_of_its_ranks_in_a_node(size: int, stride: int, seconds: float) -> None:
     problem, chip = ideal(gpus=32, node=4)
-    found = comm.collective_seconds(problem, chip, "all_reduce", floats(1e9), ints(size), ints(stride))
+    found = collectives.collective_seconds(problem, chip, "all_reduce", floats(1e9), ints(size), ints(stride))
     assert found == pytest.approx(seconds, abs=1e-9)
     for kind in ("all_gather", "reduce_scatter"):
-        half = comm.collective_seconds(problem, chip, kind, floats(1e9), ints(size), ints(stride))  # type: ignore[arg-type]
+        half = collectives.collective_seconds(problem, chip, kind, floats(1e9), ints(size), ints(stride))  # type: ignore[arg-type]
         assert half == pytest.approx(seconds / 2, abs=1e-9)
 
 
@@ -209,9 +209,11 @@ def test_small_payloads_pay_latency_and_half_the_bandwidth() -> None:
     latencies = {"collective_half_payload_mib": 8.0, "collective_latency_us": 20.0, "network_latency_us": 10.0}
     problem, chip = ideal(latencies, gpus=32, node=4)
     half = 8 * 2**20
-    inside = comm.collective_seconds(problem, chip, "all_reduce", floats(half, 10 * half), ints(4, 4), ints(1, 1))
+    inside = collectives.collective_seconds(
+        problem, chip, "all_reduce", floats(half, 10 * half), ints(4, 4), ints(1, 1)
+    )
     assert inside == pytest.approx([20e-6 + 1.5 * 2 * half / 100e9, 20e-6 + 1.5 * 11 * half / 100e9])
-    across = comm.collective_seconds(problem, chip, "all_gather", floats(half), ints(16), ints(1))
+    across = collectives.collective_seconds(problem, chip, "all_gather", floats(half), ints(16), ints(1))
     assert across == pytest.approx(10e-6 + 2 * 10e-6 + 15 / 16 * 2 * half / 50e9)
 
 
@@ -219,9 +221,9 @@ def test_mesh_gives_a_group_only_the_links_between_its_ranks() -> None:
     mesh = {"topology": "mesh", "peer_bandwidth_gb_s": 15.0}
     problem, chip = ideal(gpus=8, node=8, scale_up=mesh)
     sizes = ints(2, 4, 8)
-    assert comm.fabric_bandwidth(chip, sizes, sizes).tolist() == [15e9, 45e9, 100e9]
+    assert collectives.fabric_bandwidth(chip, sizes, sizes).tolist() == [15e9, 45e9, 100e9]
     switched = ideal(gpus=8, node=8)[1]
-    assert comm.fabric_bandwidth(switched, sizes, sizes).tolist() == [100e9] * 3
+    assert collectives.fabric_bandwidth(switched, sizes, sizes).tolist() == [100e9] * 3
     near = comm.hop_seconds(problem, chip, floats(15e9), within_node=True)
     assert near == pytest.approx(1.0)
 
@@ -257,7 +259,7 @@ def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None
 
 def test_optimizer_moves_its_bytes() -> None:
     problem, chip = ideal()
-    assert compute.optimizer_seconds(problem, chip, floats(1e9)) == pytest.approx(34e9 / 1e12)
+    assert states.optimizer_seconds(problem, chip, floats(1e9)) == pytest.approx(34e9 / 1e12)
     plain, sharded = (time_table(problem, problem.supplies[0], row("x:4", dp=4, flags=f)) for f in ("f", "fz"))
     assert plain.update_layer == pytest.approx(4 * sharded.update_layer)
 
@@ -285,8 +287,8 @@ def test_embedding_is_on_the_first_stage_and_logits_on_the_last() -> None:
 def test_fp8_keeps_copies_of_the_weights() -> None:
     rows = row("x:4", dp=4)
     bf16, fp8 = (ideal(stack={"fp8_weight_bytes": 2}, training={"precision": p})[0] for p in ("bf16", "fp8"))
-    assert memory.state_bytes(fp8, rows, rows.shards).weight == 2 + 2
-    assert memory.state_bytes(bf16, rows, rows.shards).weight == 2
+    assert states.state_bytes(fp8, rows, rows.shards).weight == 2 + 2
+    assert states.state_bytes(bf16, rows, rows.shards).weight == 2
 
 
 def test_receive_buffers_of_all_microbatches_may_be_there_in_advance() -> None:

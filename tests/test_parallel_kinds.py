@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from problems import ideal, model_spec, strategy_of
 
-from cpsolver.cost import comm, compute, memory
+from cpsolver.cost import comm, compute, context, memory, routing, states
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
@@ -74,23 +74,23 @@ def test_unfused_attention_is_shared_by_context_parallel_ranks() -> None:
 def test_the_ring_brings_the_keys_and_values_of_the_whole_sequence(tp: int, kv_heads: int, held: int) -> None:
     problem, chip = ideal(model=model_spec(kv_heads=kv_heads), gpus=8, node=8)
     payload = 2 * 2 * held * 128 * 1024
-    assert comm.ring_seconds(problem, chip, shard(tp=tp, cp=2)) == pytest.approx(payload / 2 / 100e9)
+    assert context.ring_seconds(problem, chip, shard(tp=tp, cp=2)) == pytest.approx(payload / 2 / 100e9)
 
 
 def test_the_ring_leaves_the_node_where_its_ranks_do() -> None:
     problem, chip = ideal(gpus=8, node=4)
     payload = 2 * 2 * 2 * 128 * 1024
-    assert comm.ring_seconds(problem, chip, shard(tp=4, cp=2)) == pytest.approx(payload / 2 / 12.5e9)
+    assert context.ring_seconds(problem, chip, shard(tp=4, cp=2)) == pytest.approx(payload / 2 / 12.5e9)
 
 
 def test_no_ring_without_context_parallelism() -> None:
-    assert comm.ring_seconds(*ideal(), shard()) == 0
+    assert context.ring_seconds(*ideal(), shard()) == 0
 
 
 def test_the_ring_hides_under_attentions_core() -> None:
     """As much as the stack overlaps, and no more than the core lasts; backward sends twice as much."""
     problem, chip = ideal(stack={"context_overlap": 0.5})
-    ring = comm.ring_seconds(problem, chip, shard(cp=2))
+    ring = context.ring_seconds(problem, chip, shard(cp=2))
     for core, out in ((0.0, ring), (ring / 2, 0.75 * ring), (10 * ring, 0.5 * ring)):
         inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE)
         assert inside.forward == pytest.approx(out)
@@ -119,9 +119,9 @@ def test_a_stack_hides_shares_of_tensor_parallel_communication() -> None:
 def test_tokens_go_to_their_experts_and_back_inside_a_node() -> None:
     """Each token's hidden state to each of its two experts, 3 of 4 of them on other devices, in either direction."""
     problem, chip = ideal(model=expert_model())
-    assert comm.routing_seconds(problem, chip, shard(ep=4)) == pytest.approx(2 * 2 * HIDDEN * 3 / 4 / 100e9)
+    assert routing.routing_seconds(problem, chip, shard(ep=4)) == pytest.approx(2 * 2 * HIDDEN * 3 / 4 / 100e9)
     inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED)
-    assert inside.forward == inside.backward == comm.routing_seconds(problem, chip, shard(ep=4))
+    assert inside.forward == inside.backward == routing.routing_seconds(problem, chip, shard(ep=4))
 
 
 def test_across_nodes_a_token_is_sent_once_to_each_node() -> None:
@@ -129,20 +129,20 @@ def test_across_nodes_a_token_is_sent_once_to_each_node() -> None:
     problem, chip = ideal(model=expert_model(), gpus=8, node=4, stack={"copies_once_per_node": 1})
     reached = 2 * (1 - (1 - 1 / 2) ** 2)
     away = reached * HIDDEN / 2  # the copies for the own node stay there
-    assert comm.routing_seconds(problem, chip, shard(ep=8)) == pytest.approx(2 * away / 12.5e9)
+    assert routing.routing_seconds(problem, chip, shard(ep=8)) == pytest.approx(2 * away / 12.5e9)
 
 
 def test_many_experts_a_token_fill_every_node_once() -> None:
     model = expert_model(experts=64, top_k=64)
     problem, chip = ideal(model=model, gpus=16, node=4, stack={"copies_once_per_node": 1})
     each_of_the_others = 3 * HIDDEN
-    assert comm.routing_seconds(problem, chip, shard(ep=16)) == pytest.approx(2 * each_of_the_others / 12.5e9)
+    assert routing.routing_seconds(problem, chip, shard(ep=16)) == pytest.approx(2 * each_of_the_others / 12.5e9)
 
 
 def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
     problem, chip = ideal(model=expert_model(), gpus=8, node=4)
     away = 2 * HIDDEN / 2  # one of two copies, on average, stays in the node
-    assert comm.routing_seconds(problem, chip, shard(ep=8)) == pytest.approx(2 * away / 12.5e9)
+    assert routing.routing_seconds(problem, chip, shard(ep=8)) == pytest.approx(2 * away / 12.5e9)
 
 
 def test_tensor_parallel_ranks_exchange_a_tokens_input_once_for_each_expert_it_visits() -> None:
@@ -156,7 +156,7 @@ def test_tensor_parallel_ranks_exchange_a_tokens_input_once_for_each_expert_it_v
 
 def test_tensor_parallel_ranks_route_a_share_of_the_sequence_each() -> None:
     problem, chip = ideal(model=expert_model())
-    whole, split = (comm.routing_seconds(problem, chip, shard(tp=2, ep=2, flags=flags)) for flags in ("f", "fs"))
+    whole, split = (routing.routing_seconds(problem, chip, shard(tp=2, ep=2, flags=flags)) for flags in ("f", "fs"))
     assert split == pytest.approx(whole / 2)
 
 
@@ -171,7 +171,7 @@ def test_only_layers_with_experts_route() -> None:
 
 def test_a_stack_hides_a_share_of_routing() -> None:
     given = ({"routing_overlap": share} for share in (0.0, 0.25))
-    plain, hidden = (comm.routing_seconds(*ideal(model=expert_model(), stack=s), shard(ep=4)) for s in given)
+    plain, hidden = (routing.routing_seconds(*ideal(model=expert_model(), stack=s), shard(ep=4)) for s in given)
     assert hidden == pytest.approx(0.75 * plain)
 
 
@@ -210,9 +210,9 @@ def test_gradients_of_experts_are_summed_over_fewer_devices_further_apart() -> N
 )
 def test_what_is_sharded_takes_a_share_of_its_bytes(sharded: str, each: float) -> None:
     rows = row(dp=4, sharded=sharded)
-    assert memory.state_bytes(ideal()[0], rows, rows.shards).each == each
+    assert states.state_bytes(ideal()[0], rows, rows.shards).each == each
     plain = row(dp=4, sharded=sharded, flags="f")
-    assert memory.state_bytes(ideal()[0], plain, plain.shards).each == 18
+    assert states.state_bytes(ideal()[0], plain, plain.shards).each == 18
 
 
 def test_sharded_weights_are_whole_while_their_layer_works() -> None:

@@ -128,7 +128,7 @@ def test_16_bit_gradients_are_reduced_as_such() -> None:
 
 def seconds(training: dict[str, Any], parameters: float = 1e9, **given: Any) -> float:
     problem = of(training, **given)
-    return float(compute.optimizer_seconds(problem, problem.supplies[0].chip, np.array([parameters])).item())
+    return float(states.optimizer_seconds(problem, problem.supplies[0].chip, np.array([parameters])).item())
 
 
 def test_a_step_s_traffic() -> None:
@@ -154,7 +154,7 @@ def test_offload_on_h100_takes_what_was_measured(share: float, measured_s: float
     spec["cluster"]["chips"] = {"h100": 16}
     on, off = (resolve(parse_spec({**spec, "training": training_of(optimizer_offload=x)})) for x in (share, 0.0))
     count = np.array([15.3e9 / 12])
-    more = compute.optimizer_seconds(on, on.supplies[0].chip, count) - compute.optimizer_seconds(
+    more = states.optimizer_seconds(on, on.supplies[0].chip, count) - states.optimizer_seconds(
         off, off.supplies[0].chip, count
     )
     assert more.item() == pytest.approx(measured_s, rel=0.12)

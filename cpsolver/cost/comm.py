@@ -7,16 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.collectives import collective_seconds as collective_seconds
-from cpsolver.cost.collectives import exchange_seconds
-from cpsolver.cost.collectives import fabric_bandwidth as fabric_bandwidth
-from cpsolver.cost.collectives import fast_domain as fast_domain
+from cpsolver.cost.collectives import collective_seconds, exchange_seconds
 from cpsolver.cost.context import context_seconds
-from cpsolver.cost.context import ring_seconds as ring_seconds
 from cpsolver.cost.device import ELEMENT
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.routing import expert_exchange_seconds
-from cpsolver.cost.routing import routing_seconds as routing_seconds
+from cpsolver.cost.routing import expert_exchange_seconds, routing_seconds
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem import Problem

@@ -12,7 +12,6 @@ from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.products import core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import StateBytes as StateBytes
-from cpsolver.cost.states import state_bytes as state_bytes
 from cpsolver.problem import Problem
 from cpsolver.strategy import RecomputeKind
 from models_zoo import Architecture

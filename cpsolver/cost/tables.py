@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, kept, memory
+from cpsolver.cost import comm, compute, kept, memory, states
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
@@ -187,7 +187,7 @@ def _data_parallel(
 
     def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
         held = parameters / rows.shards + experts / rows.expert_shards
-        return compute.optimizer_seconds(problem, chip, held)
+        return states.optimizer_seconds(problem, chip, held)
 
     return {
         "gather": gather,
@@ -214,8 +214,8 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     full, checkpoint, layer_buffer = (
         np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
     )
-    each = memory.state_bytes(problem, rows, rows.shards).each
-    each_expert = memory.state_bytes(problem, rows, rows.expert_shards).each
+    each = states.state_bytes(problem, rows, rows.shards).each
+    each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
     whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
     ends = np.maximum(parts.first, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)

@@ -14,13 +14,13 @@ from cpsolver.rules.chips import chip_count, contiguous_chips, tensor_nodes, who
 from cpsolver.rules.launching import launcher
 from cpsolver.rules.layout import batch, context_parallel, degrees
 from cpsolver.rules.model import (
+    context_exchange,
     expert_sequence_parallel,
     experts,
     feed_forward,
     heads,
     kv_groups,
     sequence_parallel,
-    context_exchange,
 )
 from cpsolver.rules.pins import pin
 from cpsolver.rules.pipeline import even_chunks, interleaving, layer_split, layers, pipeline_depth, schedule

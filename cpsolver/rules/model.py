@@ -36,7 +36,8 @@ def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
     window = problem.model.attention.sliding_window
     if window is not None and s.cp > s.ulysses and not s.cp_gather:
-        yield f"a window of {window} tokens does not go around a ring of {s.cp // s.ulysses}: ulysses {s.cp}, or cp_gather"
+        ring = s.cp // s.ulysses
+        yield f"a window of {window} tokens does not go around a ring of {ring}: ulysses {s.cp}, or cp_gather"
 
 
 def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
