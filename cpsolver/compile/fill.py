@@ -1,22 +1,36 @@
-"""Layers of several kinds in their places: the best split of one plan by dynamic programming, stage after stage.
+"""The best split of one plan's layers by dynamic programming, stage after stage.
 
-Exact for the integers that the solver gets, as long as the recomputation options are given (by stage or by chip type).
-The solver starts from it, and needs it no more than any other start.
+Exact for the integers that the solver gets wherever every stage chooses its recomputation on its own, among options
+given to it: then a stage's least time is a table by its layers (and by where they lie, with layers of several kinds),
+and nothing else ties stages together but their number of layers and the two maxima in the objective, the slowest stage
+and what follows the pipeline. Under limits on these two the least sum of the stages is a shortest path over layers
+placed (`_shortest`); `_descend` finds the limits.
+
+What it says is a lower bound on every plan that the solver's model allows: the model has these layers, options, memory
+limits and integers, and may only have more constraints (a launcher's split of layers, pins). The solver starts from the
+split and stops at once where it is allowed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
-from cpsolver.compile.data import Kinds, Option, PlanData
+from cpsolver.compile.data import Option, PlanData
 from cpsolver.cost.shard import Ints
 
 Options = tuple[int, ...]
 """Indices of the recomputation options that a stage may have."""
-_NEVER = np.iinfo(np.int64).max // 8
-_TRIES = 400  # limits on the slowest stage that are tried before a lower bound has to do
+NEVER = np.iinfo(np.int64).max // 8
+"""More steps than any plan takes."""
+_TRIES = 400  # boxes of limits that are tried before a lower bound has to do
+
+Box = tuple[int, int, int, int]
+"""First and last limit on the slowest stage, first and last limit on what follows: indices, ends included."""
 
 
 @dataclass(frozen=True)
@@ -33,65 +47,99 @@ class Split:
 
 
 class Filler:
-    """One plan's stages. `needed`: layers of a chunk over all stages. Tables are by stage, length - 1 and begin."""
+    """One plan's stages.
 
-    def __init__(self, plan: PlanData, kinds: Kinds, needed: int) -> None:
-        self._plan, self._kinds, self._needed = plan, kinds, needed
+    Tables are by stage, length - 1, and the place where the stage ends: one column where all layers are alike.
+    """
+
+    def __init__(self, plan: PlanData) -> None:
+        self._plan, self._needed = plan, plan.needed
+        needed = plan.needed
         self._length = np.arange(1, plan.longest + 1)[:, None]
-        begin = np.arange(needed + 1)[None, :]
-        self._beyond = begin + self._length > needed
-        self._end = np.minimum(begin + self._length, needed)
-        self._odd = kinds.odd[self._end] - kinds.odd[begin]
-        self._begin = begin
+        end = np.arange(needed + 1)[None, :]
+        begin = end - self._length
+        self._from = np.where(begin < 0, needed + 1, begin)  # the last entry of a path's lengths: no way to there
         self._pairs = plan.microbatches * plan.vpp - 1
+        self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
+        self._afters = np.unique(self._follows)
+        if plan.kinds is not None:
+            self._begin, self._end = np.maximum(begin, 0), end
+            self._odd = plan.kinds.odd[end] - plan.kinds.odd[self._begin]
 
-    def best(self, choice: tuple[Options, ...]) -> Split | None:
-        """The best split with these options; None where memory is too small."""
+    def best(self, choice: tuple[Options, ...], known: int = NEVER) -> Split | None:
+        """The best split with these options; None where memory is too small.
+
+        If none is below the objective `known` any of them, or one of objective NEVER: then `lower` is `known`.
+        """
         seconds, option = self._tables(choice)
         slowest = self._smallest(seconds)
-        if slowest >= _NEVER:
+        if slowest >= NEVER:
             return None
-        follows = self._follows()
-        least_sum, _ = self._shortest(seconds, None, follows, None)
-        limits = np.unique(seconds[(seconds >= slowest) & (seconds < _NEVER)])
-        afters = np.unique(follows)
-        best: tuple[int, Ints] | None = None
-        lower = _NEVER
-        for tried, limit in enumerate(limits.tolist()):
-            beyond = self._pairs * limit + least_sum + self._plan.vpp * int(afters[0])
-            if tried == _TRIES or (best is not None and beyond >= best[0]):
-                lower = min(lower, beyond)
+        beyond = self._pairs * slowest + self._least_sum(seconds) + self._plan.vpp * int(self._afters[0])
+        if beyond >= known:
+            none = np.zeros(self._plan.pp, dtype=np.int64)
+            return Split(NEVER, slowest, known, none, none)
+        objective, lower, chunk = self._descend(seconds, slowest, known)
+        chosen = [table[at] for table, at in zip(option, self._at(seconds, chunk), strict=True)]
+        return Split(objective, slowest, lower, chunk, np.array(chosen))
+
+    def _at(self, seconds: Ints, chunk: Ints) -> Iterator[tuple[int, int]]:
+        """Where a split's stages stand in their tables."""
+        ends = np.minimum(np.cumsum(chunk), seconds.shape[2] - 1)
+        return zip((chunk - 1).tolist(), ends.tolist(), strict=True)
+
+    def _descend(self, seconds: Ints, slowest: int, known: int) -> tuple[int, int, Ints]:
+        """The least objective (one not below `known` if there is no less), a lower bound, and the split.
+
+        A split's slowest stage and what follows it are entries of the tables, so it lies in a point of a grid of
+        limits. In a box of the grid no objective is below pairs * the box's first limit + the least sum under its last
+        limits + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
+        below the best. The split found for a box's last limits is as good as any in all points from its own maxima on,
+        for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
+        """
+        limits = np.unique(seconds[(seconds >= slowest) & (seconds < NEVER)])
+        afters, vpp = self._afters, self._plan.vpp
+        best, found = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
+        waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
+        for _ in range(_TRIES):
+            if not waiting or waiting[0][0] >= min(best, known):
                 break
-            for after in afters[::-1].tolist():
-                total, chunk = self._shortest(seconds, limit, follows, after)
-                if total >= _NEVER:
-                    break  # less after the pipeline leaves less room still
-                used = int(max(follows[p, chunk[p] - 1] for p in range(len(chunk))))
-                longest = int(max(self._at(seconds, chunk)))
-                objective = self._pairs * longest + total + self._plan.vpp * used
-                if best is None or objective < best[0]:
-                    best = (objective, chunk)
-                if self._pairs * limit + total + self._plan.vpp * int(afters[0]) >= best[0]:
-                    break
-        assert best is not None, "the smallest limit has a split"
-        begins = np.cumsum(best[1]) - best[1]
-        chosen = np.array([option[p, best[1][p] - 1, begins[p]] for p in range(len(best[1]))])
-        return Split(best[0], slowest, min(lower, best[0]), best[1], chosen)
+            a, b, c, d = heappop(waiting)[1]
+            total, chunk = self._shortest(seconds, int(limits[b]), int(afters[d]))
+            if total >= NEVER:
+                continue
+            longest = max(int(table[at]) for table, at in zip(seconds, self._at(seconds, chunk), strict=True))
+            used = int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
+            objective = self._pairs * longest + total + vpp * used
+            if objective < best:
+                best, found = objective, chunk
+            i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
+            for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
+                for half in self._halves(box, limits):
+                    bound = self._pairs * int(limits[half[0]]) + total + vpp * int(afters[half[2]])
+                    if bound < min(best, known):
+                        heappush(waiting, (bound, half))
+        lower = min(best, known, waiting[0][0] if waiting else NEVER)
+        return best, lower, found
 
-    def _at(self, table: Ints, chunk: Ints) -> list[int]:
-        begins = np.cumsum(chunk) - chunk
-        return [int(table[p, chunk[p] - 1, begins[p]]) for p in range(len(chunk))]
-
-    def _follows(self) -> Ints:
-        """Steps after the pipeline by stage and length - 1."""
-        plan = self._plan
-        return np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])
+    def _halves(self, box: Box, limits: Ints) -> Iterator[Box]:
+        """A box cut where it is longer in steps of the objective; nothing of an empty one."""
+        a, b, c, d = box
+        if a > b or c > d:
+            return
+        slowest, after = self._pairs * (limits[b] - limits[a]), self._plan.vpp * (self._afters[d] - self._afters[c])
+        if a == b and c == d:
+            yield box
+        elif c == d or (a < b and slowest >= after):
+            yield from ((a, (a + b) // 2, c, d), ((a + b) // 2 + 1, b, c, d))
+        else:
+            yield from ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2 + 1, d))
 
     def _tables(self, choice: tuple[Options, ...]) -> tuple[Ints, Ints]:
         """Steps of each stage, the least of its options, and the option that takes them."""
         plan = self._plan
-        shape = (plan.pp, *self._end.shape)
-        seconds, option = np.full(shape, _NEVER), np.zeros(shape, dtype=np.int64)
+        shape = (plan.pp, plan.longest, 1 if plan.kinds is None else self._needed + 1)
+        seconds, option = np.full(shape, NEVER), np.zeros(shape, dtype=np.int64)
         for chip, options in plan.options.items():
             places = np.array(plan.places(chip))
             for pick in sorted({pick for p in places.tolist() for pick in choice[p]}):
@@ -103,49 +151,74 @@ class Filler:
         return seconds, option
 
     def _steps(self, chip: int, places: Ints, option: Option, pick: int) -> Ints:
-        plan, kinds, length = self._plan, self._kinds, self._length
+        plan, kinds, length = self._plan, self._plan.kinds, self._length
 
         def each(values: Ints) -> Ints:
             return values[places][:, None, None]
 
         steps = each(plan.fixed) + plan.extra[chip][pick] + each(plan.layer) * length
-        steps = steps + kinds.before[chip][self._end] - kinds.before[chip][self._begin]
         steps = steps + each(plan.repeat) * np.minimum(option.repeats, length) + plan.again[chip][pick] * length
+        if kinds is None:
+            return np.where(length > plan.fits[chip][:, pick][:, None, None], NEVER, steps)
+        steps = steps + kinds.before[chip][self._end] - kinds.before[chip][self._begin]
         fits = kinds.fits[chip][:, pick][:, self._odd]
-        return np.where((length > fits) | self._beyond, _NEVER, steps)
+        return np.where((length > fits) | (length > self._end), NEVER, steps)
 
     def _smallest(self, seconds: Ints) -> int:
-        """The smallest slowest stage of any split."""
-        reached = np.full(self._needed + 1, _NEVER)
-        reached[0] = 0
+        """The smallest slowest stage of any split, NEVER where there is none."""
+        if self._plan.kinds is None:
+            return self._smallest_alike(seconds[:, :, 0])
+        reached = self._nothing_placed()
         for table in seconds:
-            ways = np.maximum(reached[None, :], table)
-            reached = self._arrive(ways)[0]
-        return int(reached[-1])
+            reached[:-1] = np.maximum(reached[self._from], table).min(axis=0)
+        return int(reached[self._needed])
 
-    def _shortest(self, seconds: Ints, limit: int | None, follows: Ints, after: int | None) -> tuple[int, Ints]:
-        """The least sum of the stages within the limits, and the chunks that have it."""
-        reached = np.full(self._needed + 1, _NEVER)
+    def _smallest_alike(self, seconds: Ints) -> int:
+        """The same where layers are alike: more layers never take less, so a limit allows a stage any number of them up
+        to the most, and is enough when the most of all stages are.
+        """
+        limits = np.unique(seconds[seconds < NEVER])
+
+        def enough(limit: int) -> bool:
+            most = (seconds <= limit).sum(axis=1)
+            return bool(most.min() > 0 and most.sum() >= self._needed)
+
+        if len(seconds) > self._needed or not len(limits) or not enough(int(limits[-1])):
+            return NEVER
+        return int(limits[bisect_left(limits, True, key=enough)])
+
+    def _least_sum(self, seconds: Ints) -> int:
+        """No split's stages take less in all.
+
+        For any price of a layer, stages that may hold any numbers of layers, and are paid for each, take the least sum
+        less the price of all layers: prices are tried at which a layer costs as much with recomputation, or without.
+        """
+        if self._plan.kinds is not None:
+            return 0
+        layer, table = self._plan.layer, seconds[:, :, 0]
+        prices = np.unique([layer.min(), layer.max(), (layer + self._plan.repeat).min()])
+        least = [int((table - price * self._length.T).min(axis=1).sum() + price * self._needed) for price in prices]
+        return max(least)
+
+    def _nothing_placed(self) -> Ints:
+        reached = np.full(self._needed + 2, NEVER)
         reached[0] = 0
+        return reached
+
+    def _shortest(self, seconds: Ints, limit: int, after: int) -> tuple[int, Ints]:
+        """The least sum of the stages within the limits, and the chunks that have it."""
+        within = np.where((seconds > limit) | (self._follows > after), NEVER, seconds)
+        lengths = int(np.nonzero((within < NEVER).any(axis=(0, 2)))[0].max(initial=0)) + 1
+        begin, reached = self._from[:lengths], self._nothing_placed()
         taken = []
-        for p, table in enumerate(seconds):
-            ways = np.minimum(reached[None, :] + table, _NEVER)
-            if limit is not None and after is not None:
-                ways = np.where((table > limit) | (follows[p][:, None] > after), _NEVER, ways)
-            reached, length = self._arrive(ways)
-            taken.append(length)
+        for table in within[:, :lengths]:
+            ways = reached[begin] + table
+            pick = ways.argmin(axis=0)
+            reached[:-1] = np.minimum(ways[pick, np.arange(len(pick))], NEVER)
+            taken.append(pick + 1)
         chunk, at = np.zeros(len(seconds), dtype=np.int64), self._needed
-        if reached[-1] < _NEVER:
+        if reached[at] < NEVER:
             for p in reversed(range(len(seconds))):
                 chunk[p] = taken[p][at]
-                at -= chunk[p]
-        return int(reached[-1]), chunk
-
-    def _arrive(self, ways: Ints) -> tuple[Ints, Ints]:
-        """From (length - 1, begin) to the least by end, and the length that has it."""
-        count, size = ways.shape
-        ends = np.full((count, size), _NEVER)
-        for row in range(min(count, size - 1)):
-            ends[row, row + 1 :] = ways[row, : size - row - 1]
-        pick = ends.argmin(axis=0)
-        return ends[pick, np.arange(size)], pick + 1
+                at -= int(chunk[p])
+        return int(reached[self._needed]), chunk

@@ -1,8 +1,11 @@
 """A first plan and an exact lower bound on the slowest stage, from the same integers that the solver gets.
 
-Under a limit on the slowest stage every stage hosts some most layers for each recomputation option. The smallest
-limit at which the best options host the model is a lower bound; filling the stages at that limit, and at some above
-it, gives plans that are good enough to narrow the solver's search.
+`fill.py` finds the best plan for a choice of options that leaves every stage to itself: always where stages choose on
+their own, or layers are of several kinds, and otherwise where a guess is not good enough and there are few choices.
+
+The guess: all stages of a chip type share an option. Under a limit on the slowest stage every stage hosts some most
+layers for each option. The smallest limit at which the best options host the model is a lower bound; filling the stages
+at that limit, and at some above it, gives plans that are good enough to narrow the solver's search.
 """
 
 from __future__ import annotations
@@ -10,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 
-from cpsolver.compile.data import Kinds, PlanData
-from cpsolver.compile.fill import Filler, Options
+from cpsolver.compile.data import PlanData
+from cpsolver.compile.fill import NEVER, Filler, Options
 from cpsolver.cost.shard import Ints
 
 _FINENESS = 22  # bits to which the smallest limit is found
+_CHOICES = 128  # choices of a shared option by chip type that are looked at one by one
 _STRETCH = (1.0, 1.0005, 1.002, 1.006, 1.015, 1.04, 1.1)
 
 
@@ -36,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True)
 class _Group:
-    """Stages that share an option: all of a chip type, or a single one."""
+    """The stages of a chip type, which share an option."""
 
     places: Ints
     fits: Ints  # (stages, options)
@@ -48,15 +53,19 @@ class _Group:
 
 def start(plan: PlanData, layers: int, by_stage: bool) -> Start | None:
     """None where no limit is enough: the plan cannot host the model. A launcher's split of layers is not looked at."""
-    needed = plan.needed
-    if plan.kinds is not None:
-        return _start_in_place(plan, plan.kinds, needed, by_stage)
-    tries = (_start_one_way(plan, list(_groups(plan, by_stage, picks)), needed) for picks in _ways(plan))
+    if plan.needed < plan.pp:
+        return None
+    if by_stage or plan.kinds is not None:
+        return _start_exact(plan, by_stage, None)
+    tries = (_start_one_way(plan, list(_groups(plan, picks)), plan.needed) for picks in _ways(plan))
     found = [way for way in tries if way is not None]
     if not found:
         return None
     best = min(found, key=lambda way: way.objective)
-    return replace(best, slowest=min(way.slowest for way in found), lower=min(way.lower for way in found))
+    best = replace(best, slowest=min(way.slowest for way in found), lower=min(way.lower for way in found))
+    if best.lower >= best.objective or prod(map(len, plan.options.values())) > _CHOICES:
+        return best
+    return _start_exact(plan, by_stage, best)
 
 
 def _ways(plan: PlanData) -> Iterator[dict[int, list[int]]]:
@@ -87,15 +96,24 @@ def _start_one_way(plan: PlanData, groups: list[_Group], needed: int) -> Start |
     return Start(low, lower, objective, tuple(chunk.tolist()), tuple(option.tolist()))
 
 
-def _start_in_place(plan: PlanData, kinds: Kinds, needed: int, by_stage: bool) -> Start | None:
-    """The same where layers are of several kinds: the best split for every choice of options."""
-    filler = Filler(plan, kinds, needed)
-    splits = [split for split in map(filler.best, _choices(plan, by_stage)) if split is not None]
-    if not splits:
-        return None
-    best = min(splits, key=lambda split: split.objective)
-    slowest, lower = min(split.slowest for split in splits), min(split.lower for split in splits)
-    return Start(slowest, lower, best.objective, tuple(best.chunk.tolist()), tuple(best.option.tolist()))
+def _start_exact(plan: PlanData, by_stage: bool, best: Start | None) -> Start | None:
+    """The best plan: the best split for every choice of options that leaves each stage to itself.
+
+    The best plan so far spares work, and lets the bound of a choice be no more than its objective: the least bound of
+    all choices is one on any plan all the same.
+    """
+    filler = Filler(plan)
+    slowest, lower = [], []
+    for choice in _choices(plan, by_stage):
+        known = NEVER if best is None else best.objective
+        split = filler.best(choice, known)
+        if split is None:
+            continue
+        slowest.append(split.slowest)
+        lower.append(split.lower)
+        if split.objective < known:
+            best = Start(0, 0, split.objective, tuple(split.chunk.tolist()), tuple(split.option.tolist()))
+    return None if best is None else replace(best, slowest=min(slowest), lower=min(lower))
 
 
 def _choices(plan: PlanData, by_stage: bool) -> Iterator[tuple[Options, ...]]:
@@ -150,18 +168,11 @@ def _least_sum(plan: PlanData, needed: int) -> int:
     return int(plan.fixed.sum() + plan.layer.sum() + (plan.layer[order] * more).sum())
 
 
-def _groups(plan: PlanData, by_stage: bool, picks: dict[int, list[int]]) -> Iterator[_Group]:
+def _groups(plan: PlanData, picks: dict[int, list[int]]) -> Iterator[_Group]:
     for chip, some in picks.items():
-        places = np.array(plan.places(chip))
-        options = [plan.options[chip][index] for index in some]
-        repeats = np.array([option.repeats for option in options])
-        again = plan.again[chip][some]
-        fits, told = plan.fits[chip][:, some], (repeats, again, plan.extra[chip][some], np.array(some))
-        if by_stage:
-            for index, place in enumerate(places):
-                yield _Group(np.array([place]), fits[index : index + 1], *told)
-        else:
-            yield _Group(places, fits, *told)
+        repeats = np.array([plan.options[chip][index].repeats for index in some])
+        again, extra, option = plan.again[chip][some], plan.extra[chip][some], np.array(some)
+        yield _Group(np.array(plan.places(chip)), plan.fits[chip][:, some], repeats, again, extra, option)
 
 
 def _hosted(plan: PlanData, group: _Group, limit: int) -> Ints:
