@@ -3,84 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from cpsolver import breadth_first
 from cpsolver.cost import memory, states
 from cpsolver.cost.collectives import fast_domain
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
-from cpsolver.cost.modules import Modules, incidence
+from cpsolver.cost.modules import incidence
 from cpsolver.cost.shard import Candidates, Floats
-from cpsolver.cost.tables import TimeTable, crosses_domain, memory_table, time_table
+from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
+from cpsolver.evaluation import PARTS as PARTS
+from cpsolver.evaluation import Evaluation as Evaluation
+from cpsolver.evaluation import StageEvaluation as StageEvaluation
 from cpsolver.problem import Problem
 from cpsolver.schedule import closed_form_s, peak_live_total
-from cpsolver.strategy import RecomputeKind, Strategy
-
-PARTS = ("compute", "tensor_parallel", "recompute", "sharding", "pipeline_p2p", "bubble", "data_parallel", "optimizer")
-"""The parts of a step's time; they sum to it."""
-
-
-@dataclass(frozen=True)
-class StageEvaluation:
-    """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device.
-
-    `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and shares out
-    their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
-    """
-
-    chip: str
-    layers: int
-    recompute: RecomputeKind
-    recompute_layers: int
-    compute_s: float
-    tensor_parallel_s: float
-    recompute_s: float
-    sharding_s: float
-    pipeline_p2p_s: float
-    data_parallel_s: float
-    optimizer_s: float
-    memory: StageBytes
-    capacity_bytes: float
-    forward_s: float
-    recompute_modules: Modules = ()
-
-    @property
-    def backward_s(self) -> float:
-        """The rest of `microbatch_s` but for the transfers: backward pass and recomputation."""
-        return self.microbatch_s - self.pipeline_p2p_s - self.forward_s
-
-    @property
-    def microbatch_s(self) -> float:
-        """Forward and backward of one microbatch, with all that the stage waits for."""
-        return self.compute_s + self.tensor_parallel_s + self.recompute_s + self.sharding_s + self.pipeline_p2p_s
-
-    @property
-    def after_s(self) -> float:
-        """What follows the pipeline in a step."""
-        return self.data_parallel_s + self.optimizer_s
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`."""
-
-    step_time_s: float
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    mfu: float
-    breakdown_s: Mapping[str, float]
-    stages: tuple[StageEvaluation, ...]
-
-    @property
-    def memory_bytes_by_chip(self) -> dict[str, float]:
-        """The fullest stage of each chip type used, in pipeline order."""
-        worst: dict[str, float] = {}
-        for stage in self.stages:
-            worst[stage.chip] = max(worst.get(stage.chip, 0.0), stage.memory.total)
-        return worst
+from cpsolver.strategy import Strategy
+from cpsolver.timeline import plan_timeline
 
 
 def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None) -> Evaluation:
@@ -88,23 +30,16 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
     communication and optimizer step. A zero-bubble schedule fills part of the bubble with weight gradients.
+    Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
+    with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
     """
     problem = problem.of_size(strategy.devices)
     stages = stage_evaluations(problem, strategy, memory_bytes)
     m = strategy.microbatches(problem.batch)
-    times = np.array([stage.microbatch_s for stage in stages])
-    slowest = stages[int(times.argmax())]
     last = max(stages, key=lambda stage: stage.after_s)
-    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
-    bubble *= _bubble_left(strategy, slowest)
     breakdown = {
-        "compute": m * slowest.compute_s,
-        "tensor_parallel": m * slowest.tensor_parallel_s,
-        "recompute": m * slowest.recompute_s,
-        "sharding": m * slowest.sharding_s,
-        "pipeline_p2p": m * slowest.pipeline_p2p_s,
-        "bubble": bubble,
+        **(_pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)),
         "data_parallel": last.data_parallel_s,
         "optimizer": last.optimizer_s,
     }
@@ -124,12 +59,33 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     )
 
 
+def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
+    """The pipeline's seconds by part, as the slowest stage spends them."""
+    times = np.array([stage.microbatch_s for stage in stages])
+    slowest = stages[int(times.argmax())]
+    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
+    parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
+    return {**parts, "bubble": bubble * _bubble_left(strategy, slowest)}
+
+
+def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:
+    """The same where microbatches differ in size, as the stage with most work spends them.
+
+    Of its idle time as much is put down to transfers as they take, at most all of it; the rest is the bubble.
+    """
+    idle = plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
+    busiest = stages[int(idle.argmin())]
+    parts = {name: sum(getattr(each, f"{name}_s") for each in busiest.sized) for name in PARTS[:5]}
+    transfers = min(float(idle.min()), parts["pipeline_p2p"])
+    return {**parts, "pipeline_p2p": transfers, "bubble": float(idle.min()) - transfers}
+
+
 def _bubble_left(strategy: Strategy, stage: StageEvaluation) -> float:
     """Share of the 1F1B bubble that the schedule leaves, with backward split evenly in two (arXiv:2401.10241, 2.2).
 
     Of F + B + W a stage waits, F + B - W are left with the memory of 1F1B, and F + B - 2 W with twice that.
     """
-    if strategy.schedule == "1f1b":
+    if strategy.schedule in ("1f1b", "breadth_first"):
         return 1.0
     half = stage.backward_s / 2.0
     fills = {"zb1p": 1.0, "zb2p": 2.0}[strategy.schedule]
@@ -140,6 +96,8 @@ def stage_evaluations(
     problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None
 ) -> list[StageEvaluation]:
     """Every stage on its own, first to last."""
+    if strategy.dynamic:
+        return _stages_by_size(problem, strategy, memory_bytes or stage_memory(problem, strategy))
     row = Candidates.one(strategy, problem.batch)
     chips = dict.fromkeys(strategy.stage_chips)
     tables = {chip: time_table(problem, problem.supply(chip), row) for chip in chips}
@@ -156,6 +114,8 @@ def stage_evaluations(
         more = kinds[:, index] @ table.kind_layer[:, 0]
         tensor = layers * table.layer_tp[0] + kinds[:, index] @ table.kind_layer_tp[:, 0] + end_tp
         sync, update = _after_s(strategy, index, table)
+        if strategy.schedule == "breadth_first" and strategy.vpp > 1:
+            sync = breadth_first.sync_s(problem, strategy, index, problem.supply(chip), table)
         repeated = float(_recompute_s(strategy, index, table))
         stages.append(
             StageEvaluation(
@@ -183,6 +143,15 @@ def stage_evaluations(
             )
         )
     return stages
+
+
+def _stages_by_size(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes]) -> list[StageEvaluation]:
+    """Every stage with microbatches of the mean size, and with each one's own in `sized`."""
+    sizes = set(strategy.micro_batches) | {strategy.mbs}
+    alike = {size: replace(strategy, mbs=size, micro_batches=()) for size in sizes}
+    known = {size: stage_evaluations(problem, plan, memory_bytes) for size, plan in alike.items()}
+    sized = [tuple(known[size][index] for size in strategy.micro_batches) for index in range(strategy.pp)]
+    return [replace(stage, sized=each) for stage, each in zip(known[strategy.mbs], sized, strict=True)]
 
 
 def _after_s(strategy: Strategy, index: int, table: TimeTable) -> tuple[float, float]:
@@ -256,26 +225,17 @@ def _hops(problem: Problem, strategy: Strategy, tables: Mapping[str, TimeTable])
 
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     """Bytes per device of every stage, first to last."""
-    row, stack = Candidates.one(strategy, problem.batch), problem.stack
+    largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
+    row, stack = Candidates.one(replace(strategy, mbs=largest), problem.batch), problem.stack
     table = memory_table(problem, row)
     dense, routed = _held(problem, strategy, memory.stage_parameters(problem, row))
     state = states.state_bytes(problem, row, row.shards)
     expert = states.state_bytes(problem, row, row.expert_shards)
-    live = _live_chunks(problem, strategy)
+    in_flight = _activations(problem, strategy, table)
     stages = []
     for index in range(strategy.pp):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
-        held, experts = dense[index], routed[index]
-        chosen = (strategy.recompute_modules[index],)
-        layer = (float(table.full[0]), float(table.kept(chosen, [0])[0, 0]), float(table.checkpoint[0]))
-        activations = memory.activation_bytes(
-            layer,
-            live[index],
-            np.array(_places(strategy, index) / strategy.vpp),
-            strategy.recompute[index],
-            np.array(strategy.recompute_layers[index]),
-            float(table.replayed(chosen, [0])[0, 0]),
-        )
+        held, experts, activations = dense[index], routed[index], in_flight[index]
         buffers = (table.last_buffer if index == strategy.pp - 1 else table.buffer)[0]
         needed = StageBytes(
             weights=float(held * state.weight[0] + experts * expert.weight[0]),
@@ -291,12 +251,54 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     return stages
 
 
+def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> list[float]:
+    """Bytes of activations at every stage's peak; `largest`: the table of the largest microbatch.
+
+    Of microbatches that differ in size those in flight together are neighbours in the order, so the peak is the worst
+    run of that many, with the largest one's layers at work.
+    """
+    live = _live_chunks(problem, strategy)
+    if not strategy.dynamic:
+        return [_held_activations(strategy, index, largest, live[index]) for index in range(strategy.pp)]
+    tables = {
+        size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
+        for size in set(strategy.micro_batches)
+    }
+    peaks = []
+    for index in range(strategy.pp):
+        at_work = _held_activations(strategy, index, largest, 0)
+        one = {
+            size: _held_activations(strategy, index, table, 1) - _held_activations(strategy, index, table, 0)
+            for size, table in tables.items()
+        }
+        before = np.cumsum([0.0, *(one[size] for size in strategy.micro_batches)])
+        peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
+    return peaks
+
+
+def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int) -> float:
+    """Bytes of that many chunks' forward passes on a stage, and of the layers at work."""
+    chosen = (strategy.recompute_modules[index],)
+    layer = (float(table.full[0]), float(table.kept(chosen, [0])[0, 0]), float(table.checkpoint[0]))
+    bytes_held = memory.activation_bytes(
+        layer,
+        np.asarray(live),
+        np.array(_places(strategy, index) / strategy.vpp),
+        strategy.recompute[index],
+        np.array(strategy.recompute_layers[index]),
+        float(table.replayed(chosen, [0])[0, 0]),
+    )
+    return float(bytes_held)
+
+
 def _live_chunks(problem: Problem, strategy: Strategy) -> np.ndarray:
     """Chunks' forward passes that each stage holds at its peak.
 
     Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
     microbatch more for each that the schedule puts off.
     """
+    if strategy.schedule == "breadth_first":
+        return breadth_first.live_chunks(problem, strategy)
     m = strategy.microbatches(problem.batch)
     live = peak_live_total(strategy.pp, strategy.vpp, m)
     later = {"1f1b": live, "zb1p": live + 1, "zb2p": 2 * live + 2}[strategy.schedule]

@@ -49,6 +49,8 @@ class Launcher(BaseModel):
     pipeline: bool = Field(description="pp > 1")
     interleaving: bool = Field(description="vpp > 1")
     zero_bubble: tuple[Schedule, ...] = Field(description="its zero-bubble schedules")
+    breadth_first: bool = Field(description="interleaving in groups of all microbatches")
+    dynamic_micro_batches: bool = Field(description="microbatches of different sizes in a pipeline")
     uneven_layers: Split = Field(description="layers by stage")
     uneven_interleaved: Split = Field(description="the same with vpp > 1")
     uneven_context: Split = Field(description="the same with cp > 1")

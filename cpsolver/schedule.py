@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
+Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 Kind: TypeAlias = Literal["F", "B"]
 
 
@@ -157,9 +158,9 @@ def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int
     the stages before it and before the last has gone back through them; and one microbatch passes all chunks:
     max(max_s (m * t_s + sum_{i<s} t_i,0), sum_s t_s). Every term is linear in the stage times.
     """
-    forward, backward, _ = _checked_durations(forward_s, backward_s, None)
+    forward, backward, _ = _checked_durations(forward_s, backward_s, None, 1)
     check_sizes(forward.shape[0], forward.shape[1], microbatches, group)
-    both = forward + backward
+    both = (forward + backward)[:, :, 0]
     stage_s = both.sum(axis=1)
     before_s = np.cumsum(both[:, 0]) - both[:, 0]
     return float(max((microbatches * stage_s + before_s).max(), stage_s.sum()))
@@ -179,24 +180,25 @@ def simulate(
     its backward one chunk later. Sending takes time but occupies neither stage.
 
     Args:
-        forward_s: shape (pp, vpp), seconds of one microbatch's forward through each chunk.
-        backward_s: shape (pp, vpp), the same of its backward (recompute included).
+        forward_s: seconds of one microbatch's forward through each chunk, shape (pp, vpp), or (pp, vpp, m) where
+            microbatches differ in size.
+        backward_s: of the same shape, the same of its backward (recompute included).
         microbatches: m; for vpp > 1 and group None a multiple of pp.
-        p2p_s: shape (pp,), seconds to send between stage s and s + 1, in either direction; entry pp - 1 is
-            the link between the last stage and stage 0, used with vpp > 1 only. None: sending takes no time.
+        p2p_s: shape (pp,) or (pp, m), seconds to send between stage s and s + 1, in either direction; entry pp - 1
+            is the link between the last stage and stage 0, used with vpp > 1 only. None: sending takes no time.
         group: N, microbatches that pass a chunk before the next chunk's turn; pp if None. Matters with vpp > 1.
 
     Raises:
         ValueError: shapes do not fit, a duration is negative or not finite, or the schedule does not run
             these sizes (see `check_sizes`).
     """
-    forward, backward, delay = _checked_durations(forward_s, backward_s, p2p_s)
-    pp, vpp = forward.shape
+    forward, backward, delay = _checked_durations(forward_s, backward_s, p2p_s, microbatches)
+    pp, vpp, _ = forward.shape
     check_sizes(pp, vpp, microbatches, group)
     micro, chunk, size = _units(pp, vpp, microbatches, group)
     at = _positions(pp, vpp, microbatches, group)
-    duration_s = _by_position(at, forward[:, chunk], backward[:, vpp - 1 - chunk], np.float64)
-    start, end = _run(pp, *_all_inputs(at, delay, chunk, size), duration_s)
+    duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
+    start, end = _run(pp, *_all_inputs(at, delay[:, micro], chunk, size), duration_s)
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -281,7 +283,7 @@ def _all_inputs(
     first = np.arange(pp)[:, None] * 2 * count
     before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
     source_f, wait_f = _inputs(at[0] + first, delay_s, before)
-    source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1), before)  # the other way round
+    source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)  # the other way round
     return (
         _by_position(at, source_f, source_b[::-1], np.int64),
         _by_position(at, wait_f, wait_b[::-1], np.float64),
@@ -291,13 +293,13 @@ def _all_inputs(
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:
     """The event that each unit waits for (-1: none) and how long its output travels, both of shape at.shape.
 
-    `at` holds event numbers by stage in the order of travel; delay_s[s] is the link from that stage to the
+    `at` holds event numbers by stage in the order of travel; delay_s[s] is each unit's link from that stage to the
     next, the last entry the link from the last back to the first; `before` is each unit's predecessor there.
     """
     source = np.empty_like(at)
     wait = np.zeros(at.shape)
     source[1:] = at[:-1]
-    wait[1:] = delay_s[:-1, None]
+    wait[1:] = delay_s[:-1]
     source[0] = np.where(before >= 0, at[-1, before], -1)
     wait[0] = np.where(before >= 0, delay_s[-1], 0.0)
     return source, wait
@@ -332,18 +334,17 @@ def _run(pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) 
     return np.array(start), np.array(end)
 
 
-def _checked_durations(
-    forward_s: ArrayLike, backward_s: ArrayLike, p2p_s: ArrayLike | None
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _checked_durations(forward_s: ArrayLike, backward_s: ArrayLike, p2p_s: ArrayLike | None, m: int) -> Durations:
+    """The durations by microbatch: shapes (pp, vpp, m) and (pp, m)."""
     forward, backward = np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s, dtype=np.float64)
-    if forward.ndim != 2 or forward.size == 0 or forward.shape != backward.shape:
-        raise ValueError(
-            f"forward_s and backward_s must both have shape (pp, vpp), got {forward.shape} and {backward.shape}"
-        )
+    if forward.ndim < 2 or forward.shape[2:] not in ((), (m,)) or not forward.size or forward.shape != backward.shape:
+        both = f"{forward.shape} and {backward.shape}"
+        raise ValueError(f"forward_s and backward_s must both have shape (pp, vpp) or (pp, vpp, {m}), got {both}")
     delay = np.zeros(len(forward)) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
-    if delay.shape != (len(forward),):
+    if delay.shape not in ((len(forward),), (len(forward), m)):
         raise ValueError(f"p2p_s must have shape ({len(forward)},), got {delay.shape}")
     for name, values in (("forward_s", forward), ("backward_s", backward), ("p2p_s", delay)):
-        if not np.all(np.isfinite(values)) or np.any(values < 0):
+        if not np.all(np.isfinite(values) & (values >= 0)):
             raise ValueError(f"{name} must be finite and not negative")
-    return forward, backward, delay
+    to, wide = np.broadcast_to, (max(m, 1), *forward.T.shape[-2:])
+    return to(forward.T, wide).T, to(backward.T, wide).T, to(delay.T, wide[::2]).T

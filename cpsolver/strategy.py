@@ -18,8 +18,9 @@ CORE = ("core_attn",)
 Sharded = Literal["optimizer", "gradients", "parameters"]
 """What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
 
-Schedule = Literal["1f1b", "zb1p", "zb2p"]
-"""1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241)."""
+Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first"]
+"""1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241);
+breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does."""
 
 
 def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
@@ -67,6 +68,7 @@ class Strategy:
     out among them, 0 for all of them. Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for
     tokens; between these groups keys and values go around a ring, or with `cp_gather` are gathered. Experts have a
     grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups share the experts out.
+    `micro_batches` are the sequences of each microbatch in their order, `mbs` then their mean; empty: all have `mbs`.
     """
 
     tp: int
@@ -86,6 +88,7 @@ class Strategy:
     sharded: Sharded = "optimizer"
     sharding_group: int = 0
     schedule: Schedule = "1f1b"
+    micro_batches: tuple[int, ...] = ()
 
     @property
     def stage_devices(self) -> int:
@@ -155,6 +158,11 @@ class Strategy:
         """Microbatches that each pipeline runs in one step."""
         return global_batch_size // (self.mbs * self.dp)
 
+    @property
+    def dynamic(self) -> bool:
+        """Microbatches differ in size."""
+        return len(set(self.micro_batches)) > 1
+
     def key(self) -> tuple[object, ...]:
         """What makes two plans different ones: a degree, a flag, or which chip serves which stage.
 
@@ -162,5 +170,5 @@ class Strategy:
         """
         flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
         sizes = (self.cp, self.ulysses, self.cp_gather, self.ep, self.etp)
-        more = (*sizes, self.sharded, self.schedule)
+        more = (*sizes, self.sharded, self.schedule, *((self.micro_batches,) if self.dynamic else ()))
         return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)

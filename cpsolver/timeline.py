@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cpsolver.evaluate import Evaluation, StageEvaluation
+import numpy as np
+
+from cpsolver.evaluation import Evaluation, StageEvaluation
 from cpsolver.schedule import Timeline, simulate
 from cpsolver.strategy import Strategy
 
@@ -12,11 +14,20 @@ _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
 
 
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
-    """The schedule of that many microbatches, event by event; transfers are delays between the stages."""
+    """The schedule of that many microbatches, event by event; transfers are delays between the stages.
+
+    Zero-bubble schedules are shown as 1F1B, and Fold3D's order of a breadth-first pipeline as Megatron-Core's.
+    """
     vpp = strategy.vpp
-    forward = [[stage.forward_s / vpp] * vpp for stage in stages]
-    backward = [[stage.backward_s / vpp] * vpp for stage in stages]
-    return simulate(forward, backward, microbatches, _link_delays_s(stages, vpp))
+    each = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
+    forward, backward, p2p = (
+        np.array([[getattr(of_one, name) for of_one in row] for row in each]) / vpp
+        for name in ("forward_s", "backward_s", "pipeline_p2p_s")
+    )
+    delays = np.array([_link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
+    group = microbatches if strategy.schedule == "breadth_first" else None
+    chunks = np.ones((1, vpp, 1))
+    return simulate(forward[:, None] * chunks, backward[:, None] * chunks, microbatches, delays, group)
 
 
 def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float | None:
@@ -31,12 +42,12 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
     return plan_timeline(strategy, evaluation.stages, microbatches).makespan_s + after
 
 
-def _link_delays_s(stages: Sequence[StageEvaluation], vpp: int) -> list[float]:
+def _link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:
     """Seconds of one transfer from each stage to the next: a stage's p2p time is its link in plus its link out."""
     delays: list[float] = []
     before = 0.0
-    for stage in stages:
-        before = max(0.0, stage.pipeline_p2p_s / vpp - before)
+    for seconds in chunk_p2p_s:
+        before = max(0.0, seconds - before)
         delays.append(before)
     delays[-1] = 0.0 if vpp == 1 else sum(delays[:-1]) / max(1, len(delays) - 1)
     return delays

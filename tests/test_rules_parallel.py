@@ -1,4 +1,4 @@
-"""Rules on context and expert parallelism, sharding, schedules and launchers: legal, broken, and the nearest legal."""
+"""Rules on context and expert parallelism, sharding, schedules, launchers, stacks: legal, broken, the nearest legal."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_schedule() -> None:
     assert broken == [f"stack {ONE.stack.name} has no schedule zb1p: 1f1b, or stack zero-bubble"]
     told = replace(zero, launcher=load_launcher("megatron-lm"))
     broken = said("schedule", strategy_of("x:2,2", dp=2, schedule="zb1p"), told)
-    assert broken == ["megatron-lm has no schedule zb1p: 1f1b"]
+    assert broken == ["megatron-lm has no schedule zb1p: 1f1b, breadth_first"]
 
 
 PLANS: list[tuple[str, Strategy, str | None]] = [
@@ -225,6 +225,35 @@ def test_launcher(name: str, plan: Strategy, message: str | None) -> None:
 def test_launchers_and_experts(name: str, moe: dict[str, Any], plan: Strategy, message: str | None) -> None:
     found = said("launcher", plan, routed(launcher=name, **moe))
     assert (not found) if message is None else any(message in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "message"),
+    [
+        ("fsdp-composer", strategy_of(sharded="parameters"), None),
+        ("fsdp-composer", strategy_of(sharded="gradients"), "does not share out gradients with pp 1: sharded may be p"),
+        ("fsdp-composer", strategy_of(tp=2, sharded="parameters"), "has no tensor parallelism: tp is 2, and must be 1"),
+        ("fsdp-composer", strategy_of(flags="f"), "shares out weights over replicas: distributed_optimizer must be"),
+        ("fsdp-torchtitan", strategy_of(dp=1, flags="f"), "must be true, and there is a single replica"),
+        ("fsdp-torchtitan", strategy_of(tp=2, sharded="parameters"), "with sequence parallelism only: tp is 2"),
+        ("fsdp-torchtitan", strategy_of(tp=2, flags="sfz", sharded="parameters"), None),
+        ("fsdp-torchtitan", strategy_of("x:2,2", dp=2), None),
+        ("deepspeed-2021", strategy_of(), "has no flash attention"),
+        ("deepspeed-2021", strategy_of(flags="z", sharded="gradients"), None),
+        ("deepspeed-zero3", strategy_of("x:2,2", dp=2), "has no pipeline: pp is 2, and must be 1"),
+        ("megatron-core", strategy_of("x:2,2", dp=2), None),
+    ],
+)
+def test_stack(name: str, plan: Strategy, message: str | None) -> None:
+    problem = replace(ONE, stack=load_stack(name))
+    found = said("stack", plan, problem)
+    assert not said("launcher", plan, problem)
+    if message is None:
+        assert not found
+    else:
+        assert len(found) == 1
+        assert found[0].startswith(name)
+        assert message in found[0]
 
 
 def test_recomputation_by_stage() -> None:

@@ -169,6 +169,34 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     )
 
 
+@dataclass(frozen=True)
+class StepTraffic:
+    """Seconds on one chip type, one entry a candidate row, of what replicas exchange once a step, hidden or not.
+
+    `reduce` and `gather` of the mean layer's gradients and weights, `reduce_last` and `gather_last` of what the last
+    stage has more, `tied` of a table that the first and the last stage both hold; `forward` and `backward` of a layer
+    and microbatch without communication, under which they travel.
+    """
+
+    reduce: Floats
+    gather: Floats
+    reduce_last: Floats
+    gather_last: Floats
+    tied: Floats
+    forward: Floats
+    backward: Floats
+
+
+def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraffic:
+    """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
+    shard, back = rows.shard.distinct()
+    forward, backward = (_mean(problem, each)[back] for each in _Layers.of(problem, supply.chip, shard).own)
+    parts, sync = memory.stage_parameters(problem, rows), _Sync(problem, supply, rows)
+    last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
+    tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
+    return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
+
+
 def _mean(problem: Problem, of_kinds: Floats) -> Floats:
     """The mean over the model's layers of values (kinds, ...) of each kind."""
     return np.asarray(np.tensordot(np.array(kind_shares(problem.model)), of_kinds, axes=1))
@@ -278,7 +306,7 @@ class _Sync:
         gathered under the forward of the layers before it. What is longer than that sticks out, and so does one
         layer's share at the end (gradients) and at the start (weights).
         """
-        reduce, gather = self._once(*self._seconds(parts.layer, parts.experts))
+        reduce, gather = self.each_step(parts.layer, parts.experts)
         stack = self._problem.stack
         reduce_out = np.maximum(0.0, reduce - stack.gradient_overlap * backward)
         gather_out = np.maximum(0.0, gather - stack.parameter_overlap * forward)
@@ -286,15 +314,16 @@ class _Sync:
 
     def after(self, parameters: Floats) -> Floats:
         """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""
-        reduce, gather = self._once(*self._seconds(parameters))
+        reduce, gather = self.each_step(parameters)
         return reduce + gather
 
     def partly_hidden(self, parameters: Floats, experts: Floats | None) -> Floats:
         """Seconds of a group whose gradients are ready first and whose weights are needed last."""
-        reduce, gather = self._once(*self._seconds(parameters, experts))
+        reduce, gather = self.each_step(parameters, experts)
         stack = self._problem.stack
         return np.asarray(reduce * (1.0 - stack.gradient_overlap) + gather * (1.0 - stack.parameter_overlap))
 
-    def _once(self, reduce: Floats, gather: Floats) -> tuple[Floats, Floats]:
-        """Per step: nothing where every microbatch does it."""
+    def each_step(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
+        """Reducing gradients and gathering weights once a step; nothing where every microbatch does it."""
+        reduce, gather = self._seconds(parameters, experts)
         return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cpsolver.report.text import count
+from cpsolver.report.text import count, runs
 from cpsolver.strategy import Strategy
 
 Row = tuple[str, Callable[[Strategy], str]]
@@ -32,8 +32,11 @@ def state_rows(plans: Sequence[Strategy]) -> list[Row]:
 
 
 def schedule_rows(plans: Sequence[Strategy]) -> list[Row]:
-    """The pipelines' schedules, where one is not 1F1B."""
-    return [("schedule", lambda s: s.schedule)] if any(plan.schedule != "1f1b" for plan in plans) else []
+    """The pipelines' schedules, where one is not 1F1B, and sizes of microbatches, where they differ."""
+    rows: list[Row] = [("schedule", lambda s: s.schedule)] if any(plan.schedule != "1f1b" for plan in plans) else []
+    if any(plan.dynamic for plan in plans):
+        rows.append(("  sizes in order", lambda s: runs(s.micro_batches or (s.mbs,))))
+    return rows
 
 
 def layer_traffic(plans: Sequence[Strategy]) -> str:

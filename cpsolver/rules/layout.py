@@ -30,9 +30,23 @@ def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 def batch(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The global batch is a whole number of microbatches on every data-parallel rank."""
+    """The global batch is a whole number of microbatches on every data-parallel rank.
+
+    Sizes of single microbatches sum to a rank's share of the batch, and mbs is their mean (AscendSpeed,
+    _initialize_optimized_pipeline).
+    """
     if problem.batch % (s.mbs * s.dp):
         yield f"global batch {problem.batch} is not a multiple of mbs {s.mbs} x dp {s.dp} = {s.mbs * s.dp}"
+    if not s.micro_batches:
+        return
+    count, total = len(s.micro_batches), sum(s.micro_batches)
+    if min(s.micro_batches) < 1:
+        yield f"a size in micro_batches is {min(s.micro_batches)}, and must be at least 1"
+    if count != s.microbatches(problem.batch):
+        told = f"{problem.batch} / (dp {s.dp} x mbs {s.mbs})"
+        yield f"micro_batches has {count} sizes, not {s.microbatches(problem.batch)}: global batch {told}"
+    if total * s.dp != problem.batch:
+        yield f"micro_batches have {total} sequences x dp {s.dp} = {total * s.dp}, not global batch {problem.batch}"
 
 
 def context_parallel(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cpsolver.breadth_first import FOLD3D_STACK, runs_fold3d
 from cpsolver.problem import Problem
 from cpsolver.rules.base import listed
 from cpsolver.strategy import Strategy
 
 ZERO_BUBBLE_STACK = "zero-bubble"
 """The stack profile whose framework has zero-bubble schedules."""
+
+BREADTH_FIRST_STACKS = (FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge")
+"""The stack profiles whose frameworks can interleave in groups of all microbatches."""
 
 
 def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -19,15 +23,21 @@ def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Interleaving needs a pipeline, and microbatches in whole groups of pp (Megatron's schedule).
+    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
 
     Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
-    pp here, the default; what is left over is then always less than pp.
+    pp here, the default; what is left over is then always less than pp. With schedule breadth_first N is m, and
+    Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
     """
+    m, wide = s.microbatches(problem.batch), s.schedule == "breadth_first"
     if s.vpp > 1 and s.pp == 1:
         yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
-    elif s.vpp > 1 and s.microbatches(problem.batch) % s.pp:
-        yield f"vpp {s.vpp}: {s.microbatches(problem.batch)} microbatches are not a multiple of pp {s.pp}"
+    elif s.vpp > 1 and s.dynamic:
+        yield f"micro_batches of different sizes do not interleave: vpp is {s.vpp}, and must be 1"
+    elif s.vpp > 1 and wide and m < s.pp:
+        yield f"schedule breadth_first: {m} microbatches are fewer than pp {s.pp}"
+    elif s.vpp > 1 and m % s.pp and (not wide or runs_fold3d(problem)):
+        yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -43,18 +53,38 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A zero-bubble schedule needs a pipeline without interleaving, and a launcher or stack that has it."""
+    """A zero-bubble schedule needs a pipeline without interleaving, a breadth-first one an interleaved pipeline, and
+    microbatches of different sizes plain 1F1B; each needs a launcher or stack that has it.
+    """
+    if s.dynamic:
+        yield from _dynamic(problem, s)
     if s.schedule == "1f1b":
         return
     if s.pp == 1:
         yield f"schedule {s.schedule} needs a pipeline, and pp is 1"
-    if s.vpp > 1:
+    if s.schedule == "breadth_first" and s.vpp == 1:
+        yield "schedule breadth_first interleaves: vpp is 1, and must be more"
+    elif s.schedule != "breadth_first" and s.vpp > 1:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
     launcher = problem.launcher
-    if launcher is None and problem.stack.name != ZERO_BUBBLE_STACK:
-        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {ZERO_BUBBLE_STACK}"
-    elif launcher is not None and s.schedule not in launcher.zero_bubble:
-        yield f"{launcher.name} has no schedule {s.schedule}: {listed(('1f1b', *launcher.zero_bubble))}"
+    stacks = BREADTH_FIRST_STACKS if s.schedule == "breadth_first" else (ZERO_BUBBLE_STACK,)
+    if launcher is None and problem.stack.name not in stacks:
+        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {listed(stacks)}"
+    elif launcher is not None:
+        has = ("1f1b", *launcher.zero_bubble, *("breadth_first",) * launcher.breadth_first)
+        if s.schedule not in has:
+            yield f"{launcher.name} has no schedule {s.schedule}: {listed(has)}"
+
+
+def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
+    """AscendSpeed's optimized pipeline (--optimized-pipeline): 1F1B, in which each microbatch has its own size."""
+    if s.pp == 1 or s.schedule != "1f1b":
+        yield f"micro_batches of different sizes need a pipeline and schedule 1f1b, not pp {s.pp} with {s.schedule}"
+    launcher = problem.launcher
+    if launcher is None and problem.stack.name != FOLD3D_STACK:
+        yield f"stack {problem.stack.name} has microbatches of one size: no micro_batches, or stack {FOLD3D_STACK}"
+    elif launcher is not None and not launcher.dynamic_micro_batches:
+        yield f"{launcher.name} has microbatches of one size: no micro_batches"
 
 
 def layers(problem: Problem, s: Strategy) -> Iterator[str]:
