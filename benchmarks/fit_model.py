@@ -23,7 +23,7 @@ from cpsolver.cost.memory import StageBytes
 from cpsolver.evaluate import evaluate, stage_memory
 from cpsolver.measured.case import Case
 from cpsolver.problem import Supply
-from cpsolver.stack import load_stack
+from cpsolver.stack import Stack, load_stack
 
 Floats = NDArray[np.float64]
 NOISE = 0.05
@@ -110,12 +110,22 @@ def load_free(path: Path) -> list[Free]:
     return found
 
 
-def predicted_s(case: Case, found: Calibration, memory_bytes: list[StageBytes] | None = None) -> float:
-    """The step time of a run under that calibration; memory, which does not depend on it, may be given."""
-    problem = case.problem
-    supply = Supply(found.chip(problem.supplies[0].chip), problem.num_gpus)
-    stack = found.stack(load_stack(problem.stack.name))
-    return evaluate(replace(problem, supplies=(supply,), stack=stack), case.strategy, memory_bytes).step_time_s
+class Predictor:
+    """Step times of runs under one calibration, whose stacks are made once."""
+
+    def __init__(self, found: Calibration) -> None:
+        self._found = found
+        self._stacks: dict[str, Stack] = {}
+
+    def step_time_s(self, case: Case, memory_bytes: list[StageBytes] | None = None) -> float:
+        """The step time of a run; memory, which does not depend on the calibration, may be given."""
+        problem = case.problem
+        name = problem.stack.name
+        if name not in self._stacks:
+            self._stacks[name] = self._found.stack(load_stack(name))
+        supply = Supply(self._found.chip(problem.supplies[0].chip), problem.num_gpus)
+        problem = replace(problem, supplies=(supply,), stack=self._stacks[name])
+        return evaluate(problem, case.strategy, memory_bytes).step_time_s
 
 
 def bent(residual: Floats) -> Floats:
@@ -148,6 +158,17 @@ class Fit:
         self.served = [[at for at, case in enumerate(cases) if each.serves(case)] for each in free]
         self._memory = [stage_memory(case.problem, case.strategy) for case in self.cases]
         self._workers = workers
+        self._known: tuple[Floats, Floats] | None = None
+
+    def without(self, rows: Sequence[int], begin: Floats) -> Fit:
+        """The fit of the other runs, to begin at those positions: the derivatives there are taken from this one's."""
+        if self._known is None or not np.array_equal(self._known[0], begin):
+            with self._pool() as self._running:
+                self._known = begin, self._jacobian(begin)[: len(self.cases)]
+        kept = [at for at in range(len(self.cases)) if at not in set(rows)]
+        fit = Fit([self.cases[at] for at in kept], [self.measured[at] for at in kept], self.free, self._workers)
+        fit._known = begin, self._known[1][kept]
+        return fit
 
     def run(self, start: Floats | None = None, rounds: int = 12) -> Floats:
         """Positions of the constants at the best fit."""
@@ -165,8 +186,8 @@ class Fit:
 
     def some_errors(self, positions: Floats, rows: Sequence[int]) -> list[float]:
         """As `errors`, for some of the runs."""
-        found = calibration(self.free, positions)
-        seconds = [predicted_s(self.cases[at], found, self._memory[at]) for at in rows]
+        predictor = Predictor(calibration(self.free, positions))
+        seconds = [predictor.step_time_s(self.cases[at], self._memory[at]) for at in rows]
         return [float(np.log(each / self.measured[at])) for each, at in zip(seconds, rows, strict=True)]
 
     def _pool(self) -> ProcessPoolExecutor:
@@ -176,6 +197,8 @@ class Fit:
         return np.concatenate([bent(self.errors(positions)), positions])
 
     def _jacobian(self, positions: Floats) -> Floats:
+        if self._known is not None and np.array_equal(self._known[0], positions):
+            return np.vstack([self._known[1], np.eye(len(self.free))])
         here = self.errors(positions)
         table = np.zeros((len(self.cases) + len(self.free), len(self.free)))
         for index, moved in enumerate(self._running.map(partial(_column, positions), range(len(self.free)))):

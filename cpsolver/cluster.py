@@ -98,8 +98,11 @@ class Cluster(Part):
         WithJsonSchema(_CHIPS_SCHEMA),
         Field(min_length=1),
     ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
-    memory_margin: Annotated[Number, Field(ge=0, le=0.5)] = Field(
-        default=0.04, description="share of each device's memory that the plan must leave free"
+    memory_margin: Number | None = Field(
+        default=None,
+        ge=0,
+        le=0.5,
+        description="share of each device's memory that the plan must leave free; null: the stack's own",
     )
     idle: StrictBool = Field(default=False, description="a plan may leave whole nodes idle")
     prices: dict[Name, Annotated[Number, Field(gt=0)]] | None = Field(

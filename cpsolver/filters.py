@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import gcd
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,9 +13,11 @@ from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.decisions import forbidden_for, pinned_for
 from cpsolver.launcher import Launcher, allowed_frames, allowed_layouts, allowed_variants, mixed_rows
 from cpsolver.problem import Problem
+from cpsolver.runs import Runs, runs_variants
 from models_zoo import Architecture
 
 Filter = Callable[[Problem, Candidates], Bools]
+Profile = TypeVar("Profile", bound=Launcher)
 
 
 def _choice(values: Ints | Bools, pinned: Iterable[object] | None, forbidden: Iterable[object] | None) -> Bools:
@@ -34,20 +37,30 @@ def _pins(problem: Problem, rows: Candidates, names: Iterable[str]) -> Bools:
     return allowed
 
 
-def _runs(part: Callable[[Launcher, Architecture, Candidates], Bools]) -> Filter:
+def _launcher(part: Callable[[Launcher, Architecture, Candidates], Bools]) -> Filter:
     """The part of the rule launcher that a layout, a variant or a frame decides."""
+    return lambda problem, rows: _runs(problem, rows, problem.named_launcher, part)
 
-    def launcher(problem: Problem, rows: Candidates) -> Bools:
-        if problem.launcher is None:
-            return np.ones(len(rows), dtype=np.bool_)
-        allowed = part(problem.launcher, problem.model, rows)
-        return np.asarray(allowed & (may_mix(problem, rows) | _one_type_will_do(problem, rows)))
 
-    return launcher
+def _stack(part: Callable[[Runs, Architecture, Candidates], Bools]) -> Filter:
+    """The same of the rule stack."""
+    return lambda problem, rows: _runs(problem, rows, problem.stack.runs, part)
+
+
+def _runs(
+    problem: Problem,
+    rows: Candidates,
+    profile: Profile | None,
+    part: Callable[[Profile, Architecture, Candidates], Bools],
+) -> Bools:
+    if profile is None:
+        return np.ones(len(rows), dtype=np.bool_)
+    allowed = part(profile, problem.model, rows)
+    return np.asarray(allowed & (mixed_rows(profile, rows) | _one_type_will_do(problem, rows)))
 
 
 def may_mix(problem: Problem, rows: Candidates) -> Bools:
-    """The rows whose plans may have several chip types, as far as the launcher goes; what is not decided hinders none.
+    """The rows whose plans may have several chip types, as far as launcher and stack go; what is open hinders none.
 
     For the others plans.py knows mixes of a single type only.
     """
@@ -165,7 +178,8 @@ LAYOUT_FILTERS: dict[str, Filter] = {
     "context_parallel": _context_parallel,
     "batch": _batch,
     "chip_count": _chip_count,
-    "launcher": _runs(allowed_layouts),
+    "launcher": _launcher(allowed_layouts),
+    "stack": _stack(allowed_layouts),
 }
 
 
@@ -246,7 +260,8 @@ VARIANT_FILTERS: dict[str, Filter] = {
     "experts": _experts,
     "expert_sequence_parallel": _expert_sequence_parallel,
     "sharding": _sharding,
-    "launcher": _runs(allowed_variants),
+    "launcher": _launcher(allowed_variants),
+    "stack": _stack(runs_variants),
 }
 
 
@@ -282,5 +297,6 @@ FRAME_FILTERS: dict[str, Filter] = {
     "even_chunks": _even_chunks,
     "interleaving": _interleaving,
     "layer_split": _layer_split,
-    "launcher": _runs(allowed_frames),
+    "launcher": _launcher(allowed_frames),
+    "stack": _stack(allowed_frames),
 }

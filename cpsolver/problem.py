@@ -13,8 +13,9 @@ from cpsolver.calibration import load_calibration
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
 from cpsolver.launcher import Launcher, load_launcher
+from cpsolver.runs import both
 from cpsolver.spec import ChipRequest, Spec, names_a_file
-from cpsolver.stack import Stack, load_stack, stack_names
+from cpsolver.stack import Stack, load_stack
 from cpsolver.training import Training
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
@@ -38,7 +39,7 @@ class Supply:
 class Problem:
     """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type.
 
-    `launcher` is None where any will do.
+    `launcher` is what the launcher of the spec runs and the stack's framework too, None where that is anything.
     """
 
     spec: Spec
@@ -46,6 +47,13 @@ class Problem:
     supplies: tuple[Supply, ...]
     stack: Stack
     launcher: Launcher | None = None
+
+    @property
+    def named_launcher(self) -> Launcher | None:
+        """The launcher that the spec names: `launcher` without what the stack adds."""
+        if self.stack.runs is None:
+            return self.launcher
+        return None if self.spec.launcher is None else load_launcher(self.spec.launcher)
 
     @property
     def num_gpus(self) -> int:
@@ -93,6 +101,12 @@ class Problem:
         return len(self.supplies) > 1
 
     @property
+    def memory_margin(self) -> float:
+        """Share of each device's memory that a plan leaves free: the spec's, or the stack's where it names none."""
+        told = self.spec.cluster.memory_margin
+        return float(self.stack.memory_margin) if told is None else told
+
+    @property
     def recompute_by_stage(self) -> bool:
         """Stages of one chip type may recompute differently: the spec asks for it and the launcher can tell them."""
         per_stage = self.launcher is None or self.launcher.recompute_per_chip
@@ -121,8 +135,8 @@ class Problem:
         raise KeyError(name)
 
     def capacity_bytes(self, chip: Chip) -> float:
-        """Device memory less the margin that the spec keeps free."""
-        return chip.memory_capacity_bytes * (1.0 - self.spec.cluster.memory_margin)
+        """Device memory less the margin that the plan keeps free."""
+        return chip.memory_capacity_bytes * (1.0 - self.memory_margin)
 
 
 def resolve(spec: Spec) -> Problem:
@@ -133,7 +147,7 @@ def resolve(spec: Spec) -> Problem:
     """
     troubles: list[Trouble] = []
     model = _attempt(troubles, lambda: _model(spec.model))
-    stack = _attempt(troubles, lambda: _stack(spec.stack))
+    stack = _attempt(troubles, lambda: load_stack(spec.stack))
     launcher = None if spec.launcher is None else _attempt(troubles, lambda: load_launcher(str(spec.launcher)))
     supplies: list[Supply] = []
     for name, request in spec.cluster.chips.items():
@@ -146,7 +160,7 @@ def resolve(spec: Spec) -> Problem:
     troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
-    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack), launcher)
+    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
 
 
 def _attempt(troubles: list[Trouble], make: Any) -> Any:
@@ -187,15 +201,6 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     if reasons:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
         raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
-    return found
-
-
-def _stack(name: str) -> Stack:
-    found = load_stack(name)
-    if found.shards_parameters:
-        plannable = [other for other in stack_names() if not load_stack(other).shards_parameters]
-        message = "trains with sharded parameters (FSDP, ZeRO-3), which cannot be planned yet"
-        raise InputError((Trouble("stack", message, value=name, allowed=", ".join(plannable), path=("stack",)),))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from cpsolver.errors import InputError, Trouble, nearest_names
+from cpsolver.runs import Runs, read_runs
 
 _FOLDER = Path(__file__).parent / "stacks"
 
@@ -77,13 +78,14 @@ class Constants(BaseModel):
     allocator_overhead: Constant
     cached_share: Constant
     cached_bytes: Constant
+    memory_margin: Constant
 
 
 class Stack(BaseModel):
     """A software-stack profile.
 
     `fitted_with`: profiles whose fitted constants are this one's too, unless it has its own; the nearest comes last.
-    `shards_parameters`: it trains with sharded parameters (FSDP, ZeRO-3), which the search does not plan yet.
+    `runs`: the layouts that its framework runs, for the rule `stack`; None: whatever the launcher runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,7 +93,7 @@ class Stack(BaseModel):
     name: str
     title: str
     fitted_with: tuple[str, ...] = ()
-    shards_parameters: bool = False
+    runs: Runs | None = None
     constants: Constants
 
     def __getattr__(self, item: str) -> Any:
@@ -122,15 +124,21 @@ def load_stack(name: str) -> Stack:
                 ),
             )
         )
-    return Stack.model_validate(_read(name))
+    fields = _read(name)
+    facts = fields.pop("runs", None)
+    runs = facts and read_runs(fields["name"], fields["title"], facts)
+    return Stack.model_validate({**fields, "runs": runs})
 
 
 def _read(name: str) -> dict[str, Any]:
-    """A profile's fields; a profile that extends another has its constants where it states none of its own."""
+    """A profile's fields; one that extends another has its constants and facts where it states none of its own."""
     from ruamel.yaml import YAML
 
     fields: dict[str, Any] = YAML(typ="safe").load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     base = fields.pop("extends", None)
     if base is not None:
-        fields["constants"] = {**_read(base)["constants"], **(fields.get("constants") or {})}
+        for part in ("constants", "runs"):
+            inherited = _read(base).get(part)
+            if inherited is not None:
+                fields[part] = {**inherited, **(fields.get(part) or {})}
     return fields

@@ -17,7 +17,7 @@ cluster:
   gpus_per_node: {gpus_per_node}  # devices in a node; default 8
   chips: {chips}  # name: most devices of it (`apss-cp chips`); -1 or null: no limit
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
-  memory_margin: 0.04  # share of device memory kept free, 0 to 0.5; default 0.04
+  memory_margin: null  # share of device memory kept free, 0 to 0.5; default: the stack's, 0.04 for megatron-core
   idle: false  # true: a plan may leave whole nodes idle; default false
   prices: null  # dollars per device-hour, {{{chip}: 2.5}} say; default null: not known
 

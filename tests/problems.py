@@ -63,8 +63,9 @@ def spec_of(
     batch: int = 8,
     sequence: int = 1024,
     training: Mapping[str, Any] | None = None,
-    margin: float = 0.04,
+    margin: float | None = 0.04,
     launcher: str | None = None,
+    stack: str | None = None,
     **search: Any,
 ) -> dict[str, Any]:
     """A whole spec as plain values; `chips` holds chip_spec values, or {"max": .., "spec": ..}."""
@@ -76,6 +77,7 @@ def spec_of(
         "training": {"global_batch_size": batch, "sequence_length": sequence, **(training or {})},
         "search": search,
         "launcher": launcher,
+        **({} if stack is None else {"stack": stack}),
     }
 
 

@@ -14,6 +14,7 @@ from cpsolver.launcher import Launcher, launcher_names, load_launcher
 from cpsolver.report.request import load_problem
 from cpsolver.rules import RULES
 from cpsolver.space import Space, divisors, enumerate_rows
+from cpsolver.stack import load_stack, stack_names
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "space.md").read_text(encoding="utf-8")
@@ -124,27 +125,42 @@ def row(one: Launcher) -> str:
     experts = {"one": "ep", "without_bias": "ep, etp", "any": "ep, etp"}[one.expert_tensor_parallel]
     cells = (
         f"`{one.name}`",
-        "tp, sp" if one.sequence_parallel else "tp",
+        ("tp, sp" if one.sequence_parallel else "tp") if one.tensor_parallel else "–",
         ("pp, vpp" if one.interleaving else "pp") if one.pipeline else "–",
         layers if one.pipeline else "–",
         ", ".join(one.context_parallel) or "–",
         experts if one.expert_parallel else "–",
         zero(one.sharded) + (f" (groups: {zero(one.sharding_groups)})" if one.sharding_groups else ""),
-        zero(one.sharded_pipeline),
+        zero(one.sharded_pipeline) if one.pipeline else "–",
         ", ".join(one.recompute),
         "yes" if one.mixed_chips else "no",
     )
     return f"| {' | '.join(cells)} |"
 
 
+HEADS = ("tensor", "pipeline", "layers", "context", "experts", "ZeRO, pp 1", "pp > 1", "recomputation", "mixed chips")
+
+
 def launchers() -> str:
-    heads = ("launcher", "tensor", "pipeline", "layers", "context", "experts", "ZeRO, pp 1", "pp > 1", "recomputation")
-    head = f"| {' | '.join((*heads, 'mixed chips'))} |"
+    head = f"| {' | '.join(('launcher', *HEADS))} |"
     return "\n".join([head, "|" + "---|" * 10, *(row(load_launcher(name)) for name in launcher_names())])
+
+
+def stacks() -> str:
+    told = [runs for name in stack_names() if (runs := load_stack(name).runs)]
+    flash = {(False, True): "on or off", (False,): "off", (True,): "on"}
+    more = [f" {'yes' if runs.plain_weights else 'no'} | {flash[runs.flash_attention]} |" for runs in told]
+    head = f"| {' | '.join(('stack', *HEADS, 'plain replicas', 'flash'))} |"
+    lines = [row(runs) + cells for runs, cells in zip(told, more, strict=True)]
+    return "\n".join([head, "|" + "---|" * 12, *lines])
 
 
 def test_the_page_says_what_each_launcher_runs() -> None:
     assert between("launchers") == launchers()
+
+
+def test_the_page_says_what_each_stack_with_facts_runs() -> None:
+    assert between("stacks") == stacks()
 
 
 def test_the_page_names_every_rule_and_every_decision() -> None:

@@ -308,9 +308,8 @@ def test_sharding() -> None:
     assert not rows_where(problem, distributed_optimizer=False, sharding_group=2)
     assert not rows_where(problem, distributed_optimizer=False, sharded=2)
     assert not rows_where(problem, sharding_group=3)
-    experts = problem_of(
-        model=model_spec(moe=EXPERTS | {"experts": 6}), gpus=12, node=12, batch=12, pin={"sharding_group": 2}
-    )
+    six = model_spec(moe=EXPERTS | {"experts": 6})
+    experts = problem_of(model=six, gpus=12, node=12, batch=12, pin={"sharding_group": 2})
     assert rows_where(experts, dp=12, ep=3)
     assert not rows_where(experts, dp=12, ep=4)
     assert rows_where(experts, dp=12, ep=6)
@@ -325,16 +324,17 @@ def test_schedule() -> None:
     assert not [told for plan in plans_found for told in RULES["schedule"](problem, plan)]
 
 
+def test_stack() -> None:
+    composer, titan = (problem_of(gpus=8, stack=name) for name in ("fsdp-composer", "fsdp-torchtitan"))
+    assert rows_where(composer, tp=1, pp=1, sharded=3) == len(enumerate_rows(composer).rows)
+    assert rows_where(titan, pp=2, sharded=1, tp=2, sequence_parallel=True)
+    assert not rows_where(titan, pp=2, sharded=3) + rows_where(titan, distributed_optimizer=False)
+
+
 def test_launcher() -> None:
     degrees: dict[str, Any] = {"tp": 2, "pp": 4, "vpp": 1, "cp": 1}
-    pins = {"mbs": 1, "pp": 4, "recompute": ["block", "uniform"]}
-    given: dict[str, Any] = {
-        "model": model_spec(layers=8),
-        "gpus": 8,
-        "node": 1,
-        "recompute_scope": "stage",
-        "pin": pins,
-    }
+    given: dict[str, Any] = {"model": model_spec(layers=8), "gpus": 8, "node": 1, "recompute_scope": "stage"}
+    given["pin"] = {"mbs": 1, "pp": 4, "recompute": ["block", "uniform"]}
     free, even, ends = (problem_of(TWO, **given, launcher=name) for name in (None, "deepspeed", "megatron-core-0.12"))
     assert rows_where(free, sequence_parallel=True)
     assert not rows_where(even, sequence_parallel=True)

@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.fit_margin import FEWEST, fit_margins
 from benchmarks.fit_memory import Reading, _solve
-from benchmarks.fit_model import Fit, Free, bent, calibration, load_free, positions_of, predicted_s
+from benchmarks.fit_model import Fit, Free, Predictor, bent, calibration, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
+from cpsolver.calibration import load_calibration
 from cpsolver.measured.case import make_case
+from cpsolver.measured.predict import predict
 from cpsolver.measured.table import PUBLISHED, read_runs
+from cpsolver.stack import load_stack
 from cpsolver.uncertainty import EVERY, UNSEEN
 
 FREE = [
@@ -30,7 +34,7 @@ def runs(start: str):
 def test_constants_are_found_where_runs_tell_them_and_left_at_their_start_where_not() -> None:
     cases = [make_case(run) for run in runs("kort22")]
     truth = calibration(FREE, TRUTH)
-    fit = Fit(cases, [predicted_s(case, truth) for case in cases], FREE, workers=1)
+    fit = Fit(cases, [Predictor(truth).step_time_s(case) for case in cases], FREE, workers=1)
     found = fit.run(rounds=8)
     assert found[0] == pytest.approx(TRUTH[0], abs=0.1)
     assert found[1] == pytest.approx(TRUTH[1], abs=0.25)
@@ -86,3 +90,27 @@ def test_cases_keep_what_the_row_says() -> None:
     assert case.strategy.sharding_group == (run.sharding_group or 0)
     other = make_case(replace(run, sharding="none"))
     assert not other.strategy.distributed_optimizer
+
+
+def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() -> None:
+    found, start = runs("zb_1F1B_")[:FEWEST], load_stack("zero-bubble").memory_margin
+    cases = [make_case(run) for run in found]
+    assert fit_margins(found, cases, load_calibration()) == {}  # none is above the margin of all stacks
+    assert found[0].peak_mem_gib is not None
+    worst = replace(found[0], peak_mem_gib=found[0].peak_mem_gib * 2)
+    said = predict(worst)
+    margin = fit_margins([worst, *found[1:]], cases, load_calibration())["zero-bubble"]
+    assert (margin.start, margin.rows) == (start, FEWEST)
+    assert said.memory_gib / (1 - margin.value) >= worst.peak_mem_gib > said.memory_gib / (1 - margin.value + 0.001)
+    assert fit_margins([worst, *found[2:]], [cases[0], *cases[2:]], load_calibration()) == {}  # too few readings
+
+
+def test_a_fit_without_some_runs_is_that_of_the_others() -> None:
+    cases = [make_case(run) for run in runs("kort22")]
+    measured = [1.1 * Predictor(calibration(FREE, TRUTH)).step_time_s(case) for case in cases]
+    begin = np.array([0.1, 0.0, 0.0])
+    left = Fit(cases, measured, FREE, workers=1).without((1, 3), begin)
+    alone = Fit([cases[at] for at in (0, 2, 4)], [measured[at] for at in (0, 2, 4)], FREE, workers=1)
+    assert left.cases == alone.cases
+    assert left.run(begin, rounds=4) == pytest.approx(alone.run(begin, rounds=4), abs=1e-9)
+    assert left.run(begin) == pytest.approx(alone.run(), abs=0.02)  # wherever it begins

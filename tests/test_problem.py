@@ -40,6 +40,17 @@ def test_capacity_leaves_the_margin_free() -> None:
     assert problem.capacity_bytes(problem.supplies[0].chip) == pytest.approx(45e9)
 
 
+def test_the_margin_is_the_stacks_where_the_spec_names_none() -> None:
+    plain, bloom = (_on_stack(name, None) for name in ("megatron-core", "megatron-deepspeed-bloom"))
+    assert plain.memory_margin == plain.stack.memory_margin == 0.04
+    assert bloom.memory_margin == bloom.stack.memory_margin > 0.2  # one published reading is that far above
+    assert _on_stack("megatron-deepspeed-bloom", 0.1).memory_margin == 0.1
+
+
+def _on_stack(stack: str, margin: float | None) -> Problem:
+    return resolve(parse_spec({**spec_of(margin=margin), "stack": stack}))
+
+
 def test_models_and_chips_written_in_the_spec() -> None:
     problem = problem_of({"mine": chip_spec(tflops=123)}, model_spec(layers=7))
     assert problem.supplies[0].chip.peak_flops("bf16") == 123e12

@@ -51,7 +51,7 @@ def wrong_text(text):
 
 def test_defaults():
     spec = good()
-    assert (spec.cluster.gpus_per_node, spec.cluster.memory_margin, spec.stack) == (8, 0.04, "megatron-core")
+    assert (spec.cluster.gpus_per_node, spec.cluster.memory_margin, spec.stack) == (8, None, "megatron-core")
     assert (spec.training.precision, spec.training.dropout, spec.training.fused_kernels) == (
         "bf16",
         False,

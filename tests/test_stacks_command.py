@@ -49,10 +49,6 @@ def test_the_list_names_every_stack_with_its_title():
     listed = json.loads(run("stacks", "--json").stdout)
     assert [entry["name"] for entry in listed] == list(stack_names())
     assert all(entry["title"] for entry in listed)
-    refused = {entry["name"] for entry in listed if not entry["supported"]}
-    assert {"fsdp-composer", "deepspeed-zero3"} <= refused < set(stack_names())
-    assert text.index("cannot be planned") < min(text.index(f"\n{name}") for name in refused)
-    assert "cannot be planned" in run("stacks", "fsdp-composer").stdout
 
 
 def test_the_list_says_which_stacks_were_measured(fitted):
@@ -74,6 +70,17 @@ def test_one_stack_shows_every_constant_that_planning_uses(name):
         told = fields["constants"][constant]
         assert (told["value"], told["confidence"]) == (entry.value, entry.confidence)
         assert (told["fitted"] is not None) == (told["replaces"] is not None) == (entry.confidence == "fitted")
+
+
+@pytest.mark.parametrize("name", ["megatron-core", "fsdp-composer", "fsdp-torchtitan"])
+def test_one_stack_shows_what_its_framework_runs(name):
+    text, told = run("stacks", name).stdout, json.loads(run("stacks", name, "--json").stdout)["runs"]
+    runs = load_stack(name).runs
+    assert (told is None) == (runs is None) == ("what it runs" not in text)
+    for fact, source in runs.sources.items() if runs else ():
+        value = getattr(runs, fact)
+        assert told[fact] == {"value": list(value) if isinstance(value, tuple) else value, "source": source}
+        assert source in after(text, fact)
 
 
 def test_a_fitted_constant_says_runs_error_and_what_it_replaced(fitted):

@@ -111,6 +111,7 @@ def _no_fit(problem: Problem, result: Result) -> str:
 def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
     """Wishes on chips and recomputation that leave nothing on any row."""
     for chip in problem.chip_names:
+        yield from _no_kinds(problem, chip)
         yield from _no_modules(problem, chip)
         yield from _no_recompute(problem, chip)
     asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name in ("stages", "chip_order", "stage_chips"))
@@ -133,6 +134,16 @@ def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
         )
 
 
+def _no_kinds(problem: Problem, chip: str) -> Iterator[str]:
+    pinned = pinned_for(problem.spec.search.pin.recompute, chip) or ()
+    for what, profile in (("launcher", problem.named_launcher), ("stack", problem.stack.runs)):
+        if pinned and profile is not None and not profile.kinds(pinned):
+            yield (
+                f"Recomputation on {chip} cannot be {' or '.join(pinned)}: {what} {profile.name} has "
+                f"{', '.join(('none', *profile.recompute))}."
+            )
+
+
 def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
     pinned = pinned_for(problem.spec.search.pin.recompute_modules, chip)
     if pinned and not allowed_modules(problem, chip):
@@ -140,7 +151,7 @@ def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
         where = "" if problem.launcher is None else f" that {problem.launcher.name} recomputes"
         yield (
             f"Recomputation on {chip} cannot be of {wished} alone: the modules of {problem.model.name}'s layers{where} "
-            f"are {', '.join(applicable(problem))}."
+            f"are {', '.join(applicable(problem)) or 'none'}."
         )
 
 

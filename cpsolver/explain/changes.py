@@ -101,11 +101,11 @@ def leanest(problem: Problem) -> Problem:
     return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
 
 
-def best_plan(problem: Problem, clock: Clock) -> Plan | None:
-    """A problem's fastest plan, or the best that a few seconds give; None where none is found."""
+def best_plan(problem: Problem, clock: Clock, most: float | None = None) -> Plan | None:
+    """A problem's fastest plan, or the best that so many seconds give; None where none is found."""
     if clock.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
-    limit, began = max(0.05, min(_EACH_S, clock.left)), time.monotonic()
+    limit, began = max(0.05, min(_EACH_S if most is None else most, clock.left)), time.monotonic()
     settings = problem.spec.search.model_copy(update={"top": 1, "time_limit_s": limit})
     result = search(replace(problem, spec=problem.spec.model_copy(update={"search": settings})))
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:

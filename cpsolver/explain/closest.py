@@ -81,7 +81,7 @@ def _judged(problem: Problem, strategy: Strategy) -> Closest:
 
 def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
     """What the closest plan needs where against what there is, and what the states alone need."""
-    index, margin = closest.fullest, problem.spec.cluster.memory_margin
+    index, margin = closest.fullest, problem.memory_margin
     stage = closest.stages[index]
     need = stage.memory
     parts = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")

@@ -14,7 +14,9 @@ from cpsolver.explain.changes import Changer, Remedy
 from cpsolver.explain.closest import states_share
 from cpsolver.explain.wishes import taken, wishes
 from cpsolver.filters import LAYOUT_FILTERS
+from cpsolver.problem import Problem
 from cpsolver.space import all_layouts, divisors
+from cpsolver.spec import Spec
 from hw_specs import Chip, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
@@ -22,6 +24,7 @@ _TIMES = 64  # most by which the cluster grows, or the sequence shrinks
 _SHORTEST = 512  # tokens: nobody trains on less for want of memory
 _STEPS = 5  # tries between a cluster that is too small and one that is not
 _TRIES = 6  # batches, clusters or chips that are tried, nearest first
+_STACK = str(Spec.model_fields["stack"].default)
 Path = tuple[str, ...]
 _GPUS: Path = ("cluster", "num_gpus")
 _SEQUENCE: Path = ("training", "sequence_length")
@@ -73,14 +76,23 @@ def _wishes(changer: Changer) -> Iterator[Remedy | None]:
 
 
 def _settings(changer: Changer) -> Iterator[Remedy | None]:
-    launcher = changer.problem.launcher
+    for changes, text in settings_freed(changer.problem):
+        yield changer.remedy(changes, text, 0.005)
+
+
+def settings_freed(problem: Problem) -> list[tuple[dict[Path, Any], str]]:
+    """Every setting of a spec that narrows the search, freed: the change to the spec, and what to call it."""
+    found: list[tuple[dict[Path, Any], str]] = []
+    launcher, stack, search = problem.named_launcher, problem.stack, problem.spec.search
     if launcher is not None:
-        yield changer.remedy({("launcher",): None}, f"with another launcher than {launcher.name}", 0.005)
-    search = changer.problem.spec.search
+        found.append(({("launcher",): None}, f"with another launcher than {launcher.name}"))
+    if stack.runs is not None:
+        found.append(({("stack",): _STACK}, f"with another stack than {stack.name} ({_STACK})"))
     wider = {"layer_split": (search.layer_split, "auto"), "recompute_scope": (search.recompute_scope, "stage")}
     for name, (now, free) in wider.items():
         if now != free:
-            yield changer.remedy({("search", name): free}, f"with search.{name} {free} instead of {now}", 0.005)
+            found.append(({("search", name): free}, f"with search.{name} {free} instead of {now}"))
+    return found
 
 
 # Memory
@@ -88,7 +100,7 @@ def _settings(changer: Changer) -> Iterator[Remedy | None]:
 
 def _margin(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
     """The largest margin, in thousandths, that leaves enough."""
-    path, margin = ("cluster", "memory_margin"), changer.problem.spec.cluster.memory_margin
+    path, margin = ("cluster", "memory_margin"), changer.problem.memory_margin
     if margin <= 0 or (1 - margin) * least_factor > 1.0:
         return
     best, low, high = None, 0, int(margin * 1000)

@@ -7,6 +7,7 @@ from collections.abc import Set
 from cpsolver.launcher import Launcher
 from cpsolver.problem import Problem
 from cpsolver.rules import RULES
+from cpsolver.runs import Runs
 
 
 def rule_text(problem: Problem, name: str, asked: Set[str]) -> str:
@@ -31,7 +32,8 @@ def rule_text(problem: Problem, name: str, asked: Set[str]) -> str:
         "sharding": _sharding(asked),
         "distributed_optimizer": "the distributed optimizer needs dp x cp > 1",
         "layer_split": f"layer_split is even: pp x vpp must divide the {layers} layers",
-        "launcher": _launcher(problem.launcher, asked),
+        "launcher": _run("launcher", problem.named_launcher, asked),
+        "stack": _run("stack", problem.stack.runs, asked),
     }
     return texts.get(name) or f"rule {name}: {_first_line(name)}" if name in RULES else name
 
@@ -71,14 +73,14 @@ def _sharding(asked: Set[str]) -> str:
     return _chosen({"sharded": alone, "sharding_group": group}, asked)
 
 
-def _launcher(launcher: Launcher | None, asked: Set[str]) -> str:
-    """What the launcher has no way to run among what is asked for."""
+def _run(what: str, launcher: Launcher | None, asked: Set[str]) -> str:
+    """What the launcher, or the stack's framework, has no way to run among what is asked for."""
     if launcher is None:
         return ""
     kinds = ", ".join(launcher.context_parallel)
     alone, under = (", ".join(some) or "nothing" for some in (launcher.sharded, launcher.sharded_pipeline))
     context = f"has context parallelism of kind {kinds}" if kinds else "has no context parallelism (cp 1)"
-    sharding = f"shares out {alone} without a pipeline, {under} with one"
+    sharding = f"shares out {alone}" + f" without a pipeline, {under} with one" * launcher.pipeline
     texts = {
         "tp": "" if launcher.tensor_parallel else "has no tensor parallelism (tp 1)",
         "pp": "" if launcher.pipeline else "has no pipeline (pp 1)",
@@ -93,7 +95,20 @@ def _launcher(launcher: Launcher | None, asked: Set[str]) -> str:
         "distributed_optimizer": sharding,
         "sharding_group": f"shares out {', '.join(launcher.sharding_groups) or 'nothing'} in groups",
         "stages": "" if launcher.mixed_chips else "does not mix chip types",
+        **(_of_stack(launcher, sharding) if isinstance(launcher, Runs) else {}),
         "layers": {"none": "needs equal stages", "any": ""}.get(launcher.uneven_layers, "needs equal middle stages"),
     }
     told = {name: text for name, text in texts.items() if text}
-    return f"launcher {launcher.name} {_chosen(told, asked)}"
+    return f"{what} {launcher.name} {_chosen(told, asked)}"
+
+
+def _of_stack(runs: Runs, sharding: str) -> dict[str, str]:
+    """What only stacks state."""
+    flash: dict[tuple[bool, ...], str] = {(False,): "has no flash attention", (True,): "always has flash attention"}
+    sequence = "" if runs.sequence_parallel else "has no sequence parallelism"
+    whole = "" if runs.plain_weights else "shares out weights over replicas (distributed_optimizer true, dp x cp > 1)"
+    return {
+        "flash_attention": flash.get(runs.flash_attention, ""),
+        "sequence_parallel": sequence if runs.plain_tensor else "has sequence parallelism wherever tp > 1",
+        "distributed_optimizer": whole or sharding,
+    }

@@ -91,7 +91,7 @@ def problem_document(problem: Problem) -> dict[str, Any]:
         "precision": problem.spec.training.precision,
         "stack": problem.stack.name,
         **objective_document(problem),
-        "launcher": problem.launcher and problem.launcher.name,
+        "launcher": problem.named_launcher and problem.named_launcher.name,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,7 +14,6 @@ from cpsolver.report.text import plural
 from cpsolver.stack import Constants, Stack, load_stack, stack_names
 
 _WIDTH = max(map(len, Constants.model_fields)) + 2
-_NOT_PLANNED = "sharded parameters cannot be planned yet"
 _SHARE = "_overlap"
 """Constants with this in their name are shares: their standard error is one on the logit scale."""
 
@@ -24,27 +22,17 @@ def stacks_report(name: str | None = None) -> RenderableType:
     """All profiles, or one; raises InputError for an unknown name."""
     if name is not None:
         return _detail(load_stack(name), load_calibration())
-    every = [load_stack(each) for each in stack_names()]
-    planned = [stack for stack in every if not stack.shards_parameters]
-    others = [stack for stack in every if stack.shards_parameters]
     note = (
         "measured runs: published ones that the intervals of this stack's plans rest on, by chip architecture; a "
         "few do not count. A spec names one of these: `stack: megatron-core`. Constants and sources: "
         "apss-cp stacks NAME"
     )
-    parts = [_titled(f"{len(planned)} software stacks can be planned with", planned), ""]
-    if others:
-        parts += [_titled(f"{len(others)} serve `apss-cp validate` only: {_NOT_PLANNED}", others), ""]
-    return Group(*parts, Text(note, style="dim"))
-
-
-def _titled(title: str, stacks: Sequence[Stack]) -> RenderableType:
-    parts: list[RenderableType] = [Text(title, style="bold")]
-    for stack in stacks:
+    parts: list[RenderableType] = [Text(f"{len(stack_names())} software stacks", style="bold")]
+    for stack in map(load_stack, stack_names()):
         runs = ", ".join(f"{count} on {chip}" for chip, count in _measured_on(stack, load_calibration()).items())
         parts.append(Text.assemble((stack.name, "bold"), (f"  measured runs: {runs}" if runs else "", "dim")))
         parts.append(Padding(Text(stack.title), (0, 0, 0, 2)))
-    return Group(*parts)
+    return Group(*parts, "", Text(note, style="dim"))
 
 
 def stacks_json(name: str | None = None) -> str:
@@ -53,7 +41,7 @@ def stacks_json(name: str | None = None) -> str:
     if name is not None:
         stack = load_stack(name)
         constants = {each: _constant_fields(stack, calibration, each) for each in Constants.model_fields}
-        return dumps({**_fields(stack, calibration), "constants": constants})
+        return dumps({**_fields(stack, calibration), "runs": _facts(stack), "constants": constants})
     return dumps([_fields(load_stack(each), calibration) for each in stack_names()])
 
 
@@ -81,7 +69,6 @@ def _fields(stack: Stack, calibration: Calibration) -> dict[str, Any]:
     return {
         "name": stack.name,
         "title": stack.title,
-        "supported": not stack.shards_parameters,
         "measured_runs": _measured_on(stack, calibration),
     }
 
@@ -108,9 +95,31 @@ def _detail(stack: Stack, calibration: Calibration) -> RenderableType:
         source = _fitted_source(name, fitted, stack) if fitted else constant.source
         parts.append(Padding(Text(source, style="dim"), (0, 0, 0, 4)))
     head = f"{len(Constants.model_fields)} constants, {len(found)} of them fitted to published runs"
-    title = stack.title + (f" ({_NOT_PLANNED})" if stack.shards_parameters else "")
-    top = (Text(stack.name, style="bold"), Padding(Text(title), (0, 0, 0, 1)))
-    return Group(*top, "", Text(head, style="bold"), *parts)
+    top = (Text(stack.name, style="bold"), Padding(Text(stack.title), (0, 0, 0, 1)))
+    return Group(*top, *_what_it_runs(stack), "", Text(head, style="bold"), *parts)
+
+
+def _what_it_runs(stack: Stack) -> list[RenderableType]:
+    facts = _facts(stack)
+    if facts is None:
+        return []
+    parts: list[RenderableType] = ["", Text("what it runs: the rule stack keeps plans to it", style="bold")]
+    for name, fact in facts.items():
+        value = fact["value"]
+        told = ", ".join(map(_word, value)) or "none" if isinstance(value, tuple) else _word(value)
+        parts += [Text(f"{name:<{_WIDTH}}{told}"), Padding(Text(fact["source"], style="dim"), (0, 0, 0, 4))]
+    return parts
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _facts(stack: Stack) -> dict[str, Any] | None:
+    """The facts that the profile states, by name; None where it states none."""
+    if stack.runs is None:
+        return None
+    return {name: {"value": getattr(stack.runs, name), "source": source} for name, source in stack.runs.sources.items()}
 
 
 def _fitted_source(name: str, fitted: Fitted, stack: Stack) -> str:

@@ -11,7 +11,7 @@ from cpsolver.problem import Problem
 from cpsolver.rules.base import Rule, Violation
 from cpsolver.rules.capacity import memory, recompute
 from cpsolver.rules.chips import chip_count, contiguous_chips, tensor_nodes, whole_nodes
-from cpsolver.rules.launching import launcher
+from cpsolver.rules.launching import launcher, stack
 from cpsolver.rules.layout import batch, context_parallel, degrees
 from cpsolver.rules.model import (
     context_exchange,
@@ -47,6 +47,7 @@ RULES: dict[str, Rule] = {
     **STRUCTURE,
     "pin": pin,
     "launcher": launcher,
+    "stack": stack,
     "heads": heads,
     "kv_groups": kv_groups,
     "context_exchange": context_exchange,

@@ -1,4 +1,4 @@
-"""The rule on what the launcher of the spec can run; every message says what it can instead."""
+"""The rules on what the launcher and the stack of the spec can run; every message says what they can instead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from cpsolver.launcher import Launcher
 from cpsolver.problem import Problem
 from cpsolver.rules.base import listed
+from cpsolver.runs import Runs
 from cpsolver.strategy import CORE, Strategy
 
 
@@ -15,10 +16,32 @@ def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
 
     Its zero-bubble schedules are for the rule `schedule`, which has a word on stacks too.
     """
-    profile = problem.launcher
+    yield from _not_run(problem.named_launcher, problem, s)
+
+
+def stack(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The framework of the stack runs the plan (a stack that states no `runs`: what the launcher runs)."""
+    runs = problem.stack.runs
+    yield from _not_run(runs, problem, s)
+    if runs is not None:
+        yield from (f"{runs.name} {message}" for message in _own(runs, s))
+
+
+def _not_run(profile: Launcher | None, problem: Problem, s: Strategy) -> Iterator[str]:
     if profile is not None:
         for part in _PARTS:
             yield from (f"{profile.name} {message}" for message in part(profile, problem, s))
+
+
+def _own(p: Runs, s: Strategy) -> Iterator[str]:
+    """What only stacks state."""
+    if s.flash_attention not in p.flash_attention:
+        yield f"{'has no' if s.flash_attention else 'always has'} flash attention"
+    if s.tp > 1 and not s.sequence_parallel and not p.plain_tensor:
+        yield f"has tensor parallelism with sequence parallelism only: tp is {s.tp}"
+    if not s.distributed_optimizer and not p.plain_weights:
+        alone = ", and there is a single replica" * (s.dp * s.cp == 1)
+        yield f"shares out weights over replicas: distributed_optimizer must be true{alone}"
 
 
 def _tensor(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
