@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,6 +15,13 @@ import cli
 def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test of a module that imports this runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
+
+
+def command(name: str) -> click.Command:
+    """The command of that name, loaded."""
+    found = cli.main.get_command(click.Context(cli.main), name)
+    assert found is not None
+    return found
 
 
 def run(*args: str, stdin: str | None = None) -> Result:

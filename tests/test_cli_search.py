@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from command import in_tmp, run, write  # noqa: F401
+from command import command, in_tmp, run, write  # noqa: F401
 
-import cli
 from cpsolver.report.request import problem_from
 from cpsolver.report.seed_tool import plan_dictionary
 from cpsolver.search import search
@@ -60,7 +59,7 @@ def test_search_has_the_seeds_flags_and_defaults():
         "--top": 5,
         "--mode": "fast",
     }
-    options = {option.opts[0]: option.default for option in cli.main.commands["search"].params}
+    options = {option.opts[0]: option.default for option in command("search").params}
     assert set(options) - set(expected) == {"--launcher", "--json"}  # ours
     assert {name: options[name] for name in expected} == expected
 

@@ -1,0 +1,17 @@
+"""The commands of the command line by name: where each lives, and a line on it, so that help need not load them."""
+
+COMMANDS = {
+    "solve": ("planning", "Find the K fastest plans for a spec, with proof."),
+    "search": ("apss", "The same search with the flags and the output of the APSS tool."),
+    "evaluate": ("planning", "What a given plan gives, and which rules it breaks."),
+    "check": ("explaining", "Hold a plan against every rule, with numbers."),
+    "explain": ("explaining", "Why there is no plan, why not yours, what your wishes cost."),
+    "batch": ("batch", "Solve a sweep of models, chips, sizes and prices; kept and resumed."),
+    "validate": ("measured", "How far off the predictions are on published, measured runs."),
+    "models": ("catalogue", "The models of the catalogue, or one of them in detail."),
+    "chips": ("catalogue", "The chips of the catalogue, or one of them in detail."),
+    "stacks": ("catalogue", "The software stacks that a spec can name, or one in detail."),
+    "init": ("starting", "Write a commented spec to start from."),
+    "schema": ("starting", "Print the JSON Schema of a spec."),
+}
+"""Name -> module of this package, and the line that `apss-cp --help` shows."""

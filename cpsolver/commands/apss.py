@@ -1,0 +1,75 @@
+"""search: the flags and the output of the APSS tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cpsolver.commands.common import exit_with, json_option, say_error
+
+
+@click.command()
+@click.option("--model-name", default="llama2-70b", show_default=True, help="Name in `apss-cp models`.")
+@click.option("--num-gpus", type=int, default=256, show_default=True, help="GPUs in use, up to 1,048,576.")
+@click.option(
+    "--gpu-infos",
+    default="a800",
+    show_default=True,
+    metavar="TYPE[:MAX][,...]",
+    help="Chip types and the most devices of each; -1, or no number: no limit. Names in `apss-cp chips`.",
+)
+@click.option("--nproc-per-node", type=int, default=8, show_default=True, help="GPUs in a node.")
+@click.option("--global-batch-size", type=int, default=1024, show_default=True, help="Sequences, up to 1,048,576.")
+@click.option(
+    "--sequence-length",
+    type=int,
+    default=4096,
+    show_default=True,
+    help="Tokens in a sequence: a multiple of 512, up to 1,048,576.",
+)
+@click.option("--top", type=int, default=5, show_default=True, help="How many plans, up to 100.")
+@click.option("--launcher", metavar="NAME", help="Only plans that this launcher can run, megatron-lm say.")
+@click.option(
+    "--mode",
+    type=click.Choice(["fast", "analytic"]),
+    default="fast",
+    show_default=True,
+    help="analytic: also write a trace of each plan to ./cache (for chrome://tracing or ui.perfetto.dev).",
+)
+@json_option
+def search(mode: str, as_json: bool, **flags: Any) -> None:
+    """Find the fastest plans with the flags of the APSS tool; one dictionary a plan, one a line, best first.
+
+    \b
+    Example:
+      apss-cp search --model-name llama2-70b --num-gpus 256 --nproc-per-node 8 \\
+        --gpu-infos a800:128,h800:160 --global-batch-size 512 --sequence-length 4096 --top 3
+
+    A line is a Python literal; with --json it is JSON. The same search with a report: `apss-cp solve`.
+    Exit codes: 0 a plan; 2 bad input; 3 proven that there is no plan; 4 interrupted before the first plan.
+    """
+    from cpsolver.report.commands import watched_search
+    from cpsolver.report.document import dumps_line
+    from cpsolver.report.seed_tool import Flags, plan_dictionary, problem_from_flags
+
+    problem = problem_from_flags(Flags(**flags))
+    if mode == "analytic":
+        Path("cache").mkdir(exist_ok=True)
+    result = watched_search(problem, verbose=False)
+    for plan in result.plans:
+        line = plan_dictionary(problem, plan)
+        click.echo(dumps_line(line) if as_json else repr(line))
+    for reason in result.reasons:
+        say_error(reason)
+    if as_json and not result.plans:
+        click.echo(dumps_line({"status": result.status, "reasons": list(result.reasons)}))
+    if mode == "analytic":
+        from cpsolver.report.plan_trace import write_traces
+
+        for told in write_traces(problem, result, Path("cache")):
+            click.echo(told, err=True)
+    if result.plans and result.status != "optimal":
+        click.echo(f"stopped early: another plan may be up to {result.plans[0].gap:.1%} faster", err=True)
+    exit_with(result)

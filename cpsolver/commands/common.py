@@ -1,0 +1,49 @@
+"""What commands share: exit codes, options, and how they tell what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from cpsolver.errors import InputError
+    from cpsolver.result import Result
+
+EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BUG = 2, 3, 4, 130, 70
+"""The first three as in cpsolver.errors, which is not imported to print a help text."""
+
+
+def say_error(text: str) -> None:
+    """One line on stderr."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+
+
+def print_troubles(error: InputError, as_json: bool) -> None:
+    """All that is wrong with an input, on stderr; as JSON on stdout too."""
+    for trouble in error.troubles:
+        say_error(str(trouble))
+    if as_json:
+        from cpsolver.report.document import dumps, trouble_document
+
+        click.echo(dumps(trouble_document(error)))
+
+
+def exit_with(result: Result) -> None:
+    """End the command with the exit code of a search's answer."""
+    codes = {"infeasible": EXIT_INFEASIBLE, "unknown": EXIT_NO_PLAN_IN_TIME}
+    click.get_current_context().exit(codes.get(result.status, 0))
+
+
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    """Errors are told as JSON too: remembered where the group finds it."""
+    if value:
+        ctx.find_root().ensure_object(dict)["json"] = True
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="Print JSON on stdout instead of text, errors too."
+)
+output_option = click.option("--output", "-o", metavar="FILE", help="Write the answer to FILE instead of stdout.")
+spec_argument = click.argument("spec")

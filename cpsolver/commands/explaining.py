@@ -1,0 +1,73 @@
+"""check and explain: what a plan breaks, why there is none, and why not another one."""
+
+from __future__ import annotations
+
+import click
+
+from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_INFEASIBLE, json_option, output_option, spec_argument
+
+_HOW = "YAML, JSON or an APSS line."
+
+
+@click.command()
+@spec_argument
+@click.option("--strategy", "-s", required=True, metavar="FILE", help=f"The plan: {_HOW}")
+@json_option
+@output_option
+def check(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
+    """Hold one plan for SPEC against every rule, and say which it breaks, with numbers.
+
+    \b
+    Example:
+      apss-cp check examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
+
+    Exit codes: 0 legal; 2 bad input, or sizes that do not add up; 3 a rule is broken.
+    """
+    from cpsolver import rules
+    from cpsolver.evaluate import evaluate
+    from cpsolver.report.document import dumps
+    from cpsolver.report.explanations import check_document, check_report
+    from cpsolver.report.output import check_writable, deliver, deliver_report
+    from cpsolver.report.request import load_problem
+    from cpsolver.strategy_file import load_strategy
+
+    problem = load_problem(spec)
+    plan = load_strategy(strategy, problem)
+    check_writable(output, spec, strategy)
+    broken = rules.violations(problem, plan)
+    sound = not rules.structure_violations(problem, plan)
+    if as_json:
+        deliver(dumps(check_document(plan, broken)), output)
+    else:
+        deliver_report(check_report(plan, broken, evaluate(problem, plan) if sound else None), output)
+    click.get_current_context().exit((EXIT_INFEASIBLE if sound else EXIT_BAD_INPUT) if broken else 0)
+
+
+@click.command()
+@spec_argument
+@click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
+@json_option
+@output_option
+def explain(spec: str, strategy: str | None, as_json: bool, output: str | None) -> None:
+    """Say why SPEC has no plan and what would give it one, what its wishes cost, or why a plan is not the best.
+
+    \b
+    Example:
+      apss-cp explain examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
+
+    Without --strategy: for a spec that has no plan the requirements that exclude each other and the smallest single
+    changes that help, each solved; for one that has plans what each pin, ban and setting costs. With --strategy:
+    the rules that the plan breaks, or the time that it loses against the best, and which of its decisions, freed
+    alone, help most. Exit codes: 0 there is a plan, and yours is legal; 2 bad input; 3 there is none, or yours is not
+    legal.
+    """
+    from cpsolver.report.explaining import explain_plan, explain_spec
+    from cpsolver.report.output import check_writable
+    from cpsolver.report.request import load_problem
+    from cpsolver.strategy_file import load_strategy
+
+    problem = load_problem(spec)
+    plan = None if strategy is None else load_strategy(strategy, problem)
+    check_writable(output, spec, *filter(None, [strategy]))
+    sound = explain_spec(problem, as_json, output) if plan is None else explain_plan(problem, plan, as_json, output)
+    click.get_current_context().exit(0 if sound else EXIT_INFEASIBLE)

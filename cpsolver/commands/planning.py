@@ -1,0 +1,87 @@
+"""solve and evaluate: a spec in, plans or the judgement of one out."""
+
+from __future__ import annotations
+
+import click
+
+from cpsolver.commands.common import (
+    EXIT_BAD_INPUT,
+    EXIT_INFEASIBLE,
+    exit_with,
+    json_option,
+    output_option,
+    say_error,
+    spec_argument,
+)
+
+
+@click.command()
+@spec_argument
+@json_option
+@click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
+@click.option("--top", type=click.IntRange(1, 100), help="How many plans; replaces search.top of the spec.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop after so many seconds with the best plans so far; replaces search.time_limit_s.",
+)
+@output_option
+def solve(
+    spec: str, as_json: bool, verbose: bool, top: int | None, time_limit: float | None, output: str | None
+) -> None:
+    """Find the K best plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
+
+    \b
+    Example:
+      apss-cp solve examples/llama2-70b-a800-256.yaml --top 5
+
+    The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
+    Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
+    2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
+    """
+    from cpsolver.report.commands import deliver_result, watched_search
+    from cpsolver.report.output import check_writable
+    from cpsolver.report.request import load_problem
+
+    problem = load_problem(spec, top=top, time_limit_s=time_limit)
+    check_writable(output, spec)
+    result = watched_search(problem, verbose)
+    deliver_result(problem, result, as_json, output)
+    exit_with(result)
+
+
+@click.command()
+@spec_argument
+@click.option("--strategy", "-s", required=True, metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@json_option
+@output_option
+def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
+    """Predict step time, throughput and memory of one plan for SPEC, and list every rule that it breaks.
+
+    \b
+    Example:
+      apss-cp evaluate examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
+
+    The plan's file has the shape of "strategy" in `solve --json`, or is one line of `apss-cp search`.
+    Exit codes: 0 evaluated and legal; 2 bad input, or no plan that could be evaluated (its layers, degrees,
+    batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
+    """
+    from cpsolver import evaluate as judge
+    from cpsolver import rules
+    from cpsolver.report.commands import deliver_evaluation
+    from cpsolver.report.output import check_writable
+    from cpsolver.report.request import load_problem
+    from cpsolver.strategy_file import load_strategy
+
+    problem = load_problem(spec)
+    plan = load_strategy(strategy, problem)
+    check_writable(output, spec, strategy)
+    broken = rules.violations(problem, plan)
+    sound = not rules.structure_violations(problem, plan)
+    evaluation = judge.evaluate(problem, plan) if sound else None
+    deliver_evaluation(problem, plan, evaluation, broken, as_json, output)
+    if evaluation is None:
+        for found in broken:
+            say_error(f"{strategy}: {found}")
+    click.get_current_context().exit(EXIT_INFEASIBLE if sound and broken else 0 if sound else EXIT_BAD_INPUT)

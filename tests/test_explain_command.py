@@ -1,0 +1,131 @@
+"""`check` and `explain`: a plan against every rule, why there is no plan, why not another one, what wishes cost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command import in_tmp, run, write  # noqa: F401
+from problems import chip_spec, problem_of, strategy_of
+
+from cpsolver.explain.changes import Clock, best_plan
+from cpsolver.explain.favourite import FREED, favourite, pins_of
+from cpsolver.problem import Problem
+from cpsolver.rules import RULES
+from cpsolver.strategy import Strategy
+
+SPEC = """\
+model: llama2-7b
+cluster: {num_gpus: 16, chips: a800}
+training: {global_batch_size: 64, sequence_length: 2048}
+search: {pin: {vpp: 1, cp: 1, flash_attention: true}}
+"""
+SLOW = "{tp: 8, pp: 1, dp: 2, mbs: 1, stages: [{chip: a800, layers: 32, recompute: uniform, recompute_layers: 1}]}"
+WRONG = "{tp: 3, pp: 1, dp: 2, mbs: 1, stages: [{chip: a800, layers: 32}]}"
+SMALL = {"vpp": 1, "cp": 1, "flash_attention": True, "distributed_optimizer": False}
+
+
+def small(**pins: object) -> Problem:
+    return problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8, pin={**SMALL, **pins}, layer_split="even")
+
+
+def plan_of(problem: Problem) -> Strategy:
+    found = best_plan(problem, Clock(60.0), 60.0)
+    assert found is not None
+    return found.strategy
+
+
+def test_check_names_every_broken_rule_with_numbers() -> None:
+    write("spec.yaml", SPEC)
+    write("plan.yaml", SLOW)
+    legal = run("check", "spec.yaml", "-s", "plan.yaml")
+    assert legal.exit_code == 0
+    assert f"Legal: all {len(RULES)} rules are kept." in legal.stdout
+    assert "stage 0 on a800:" in legal.stdout
+    write("plan.yaml", SLOW.replace("dp: 2, mbs: 1", "dp: 2, mbs: 1, vpp: 2"))
+    broken = run("check", "spec.yaml", "-s", "plan.yaml", "--json")
+    found = json.loads(broken.stdout)
+    assert broken.exit_code == 2  # interleaving without a pipeline cannot be evaluated
+    assert set(found["rules"]) == set(RULES)
+    assert found["rules"]["interleaving"]
+    assert not found["legal"]
+
+
+def test_check_of_a_plan_that_only_memory_refuses() -> None:
+    write("spec.yaml", SPEC.replace("llama2-7b", "llama2-70b"))
+    write("plan.yaml", "{tp: 8, pp: 1, dp: 2, mbs: 1, stages: [{chip: a800, layers: 80}]}")
+    result = run("check", "spec.yaml", "-s", "plan.yaml")
+    assert result.exit_code == 3
+    assert "Not legal: 1 of" in result.stdout
+    assert "- memory: " in result.stdout
+
+
+def test_explain_why_not_this_plan() -> None:
+    write("spec.yaml", SPEC)
+    write("plan.yaml", SLOW)
+    found = json.loads(run("explain", "spec.yaml", "-s", "plan.yaml", "--json").stdout)
+    assert found["legal"]
+    assert found["step_time_s"] > found["best"]["step_time_s"]
+    changes = {change["freed"]: change for change in found["changes"]}
+    freed = changes["recomputation"]
+    assert freed["gain_s"] == pytest.approx(found["step_time_s"] - freed["step_time_s"])
+    assert freed["strategy"]["tp"] == 8
+    assert {stage["recompute"] for stage in freed["strategy"]["stages"]} != {"uniform"}
+    text = run("explain", "spec.yaml", "-s", "plan.yaml").stdout
+    assert "slower" in text
+    assert "- recomputation: " in text
+
+
+def test_explain_an_illegal_favourite() -> None:
+    write("spec.yaml", SPEC)
+    write("plan.yaml", WRONG)
+    result = run("explain", "spec.yaml", "-s", "plan.yaml")
+    assert result.exit_code == 3
+    assert "It is not legal. degrees: " in " ".join(result.stdout.split())
+
+
+def test_explain_a_spec_without_plans() -> None:
+    write("spec.yaml", SPEC.replace("num_gpus: 16", "num_gpus: 8").replace("llama2-7b", "llama2-70b"))
+    result = run("explain", "spec.yaml", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["status"]) == (3, "infeasible")
+    assert "Too little memory" in found["causes"][0]
+    assert any("cluster.num_gpus" in remedy["changes"] for remedy in found["remedies"])
+
+
+def test_explain_what_wishes_cost() -> None:
+    write("spec.yaml", SPEC.replace("pin: {", "pin: {recompute: uniform, "))
+    result = run("explain", "spec.yaml", "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["status"]) == (0, "feasible")
+    (price,) = [price for price in found["prices"] if "search.pin.recompute = uniform" in price["text"]]
+    assert price["step_time_s"] < found["best"]["step_time_s"]
+    assert price["changes"] == {"search.pin.recompute": None}
+
+
+def test_the_best_plan_has_nothing_to_gain() -> None:
+    problem = small()
+    found = favourite(problem, plan_of(problem))
+    assert found.best is not None
+    assert not found.changes
+    assert found.in_time
+
+
+def test_every_decision_of_a_plan_is_pinned() -> None:
+    problem = small(tp=2, recompute="block", recompute_num_layers=1)
+    plan = plan_of(problem)
+    assert plan_of(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8, pin=pins_of(plan, problem))) == plan
+    assert {name for names in FREED.values() for name in names} >= set(pins_of(plan, problem)) - {"sharded"}
+
+
+def test_a_plan_whose_sizes_do_not_add_up_is_judged_all_the_same() -> None:
+    found = favourite(small(), strategy_of("x:4", tp=3, dp=1))
+    assert found.evaluation is None
+    assert any(violation.rule == "degrees" for violation in found.broken)
+
+
+def test_a_missing_plan_file_is_an_error() -> None:
+    write("spec.yaml", SPEC)
+    result = run("explain", "spec.yaml", "-s", "none.yaml")
+    assert result.exit_code == 2
+    assert "none.yaml" in result.stderr
