@@ -24,7 +24,7 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
         np.array([[getattr(of_one, name) for of_one in row] for row in each]) / vpp
         for name in ("forward_s", "backward_s", "pipeline_p2p_s")
     )
-    delays = np.array([_link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
+    delays = np.array([link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
     group = microbatches if strategy.schedule == "breadth_first" else None
     chunks = np.ones((1, vpp, 1))
     return simulate(forward[:, None] * chunks, backward[:, None] * chunks, microbatches, delays, group)
@@ -42,7 +42,7 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
     return plan_timeline(strategy, evaluation.stages, microbatches).makespan_s + after
 
 
-def _link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:
+def link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:
     """Seconds of one transfer from each stage to the next: a stage's p2p time is its link in plus its link out."""
     delays: list[float] = []
     before = 0.0

@@ -14,6 +14,9 @@ from cpsolver.commands.common import (
     spec_argument,
 )
 
+html_option = click.option("--html", metavar="FILE", help="Write the report as one HTML file too.")
+trace_option = click.option("--trace", metavar="FILE", help="Write a step's timeline too, for ui.perfetto.dev.")
+
 
 @click.command()
 @spec_argument
@@ -27,27 +30,42 @@ from cpsolver.commands.common import (
     help="Stop after so many seconds with the best plans so far; replaces search.time_limit_s.",
 )
 @output_option
+@html_option
+@trace_option
+@click.option("--trace-plan", type=click.IntRange(1, 100), metavar="N", help="The plan for --trace, by its rank (1).")
 def solve(
-    spec: str, as_json: bool, verbose: bool, top: int | None, time_limit: float | None, output: str | None
+    spec: str,
+    as_json: bool,
+    verbose: bool,
+    top: int | None,
+    time_limit: float | None,
+    output: str | None,
+    html: str | None,
+    trace: str | None,
+    trace_plan: int | None,
 ) -> None:
     """Find the K best plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
 
     \b
     Example:
       apss-cp solve examples/llama2-70b-a800-256.yaml --top 5
+      apss-cp solve examples/llama2-70b-mixed.yaml --html report.html --trace step.json
 
     The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
-    from cpsolver.report.commands import deliver_result, watched_search
-    from cpsolver.report.output import check_writable
+    from cpsolver.report.commands import check_files, deliver_result, watched_search
+    from cpsolver.report.pictures import check_trace_plan, write_result_pictures
     from cpsolver.report.request import load_problem
 
     problem = load_problem(spec, top=top, time_limit_s=time_limit)
-    check_writable(output, spec)
+    check_files({"--output": output, "--html": html, "--trace": trace}, spec)
+    check_trace_plan(problem, trace, trace_plan)
     result = watched_search(problem, verbose)
     deliver_result(problem, result, as_json, output)
+    for note in write_result_pictures(problem, result, html, trace, trace_plan or 1):
+        click.echo(f"note: {note}", err=True)
     exit_with(result)
 
 
@@ -56,7 +74,9 @@ def solve(
 @click.option("--strategy", "-s", required=True, metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
 @json_option
 @output_option
-def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
+@html_option
+@trace_option
+def evaluate(spec: str, strategy: str, as_json: bool, output: str | None, html: str | None, trace: str | None) -> None:
     """Predict step time, throughput and memory of one plan for SPEC, and list every rule that it breaks.
 
     \b
@@ -69,18 +89,20 @@ def evaluate(spec: str, strategy: str, as_json: bool, output: str | None) -> Non
     """
     from cpsolver import evaluate as judge
     from cpsolver import rules
-    from cpsolver.report.commands import deliver_evaluation
-    from cpsolver.report.output import check_writable
+    from cpsolver.report.commands import check_files, deliver_evaluation
+    from cpsolver.report.pictures import write_evaluation_pictures
     from cpsolver.report.request import load_problem
     from cpsolver.strategy_file import load_strategy
 
     problem = load_problem(spec)
     plan = load_strategy(strategy, problem)
-    check_writable(output, spec, strategy)
+    check_files({"--output": output, "--html": html, "--trace": trace}, spec, strategy)
     broken = rules.violations(problem, plan)
     sound = not rules.structure_violations(problem, plan)
     evaluation = judge.evaluate(problem, plan) if sound else None
     deliver_evaluation(problem, plan, evaluation, broken, as_json, output)
+    for note in write_evaluation_pictures(problem, plan, evaluation, broken, html, trace):
+        click.echo(f"note: {note}", err=True)
     if evaluation is None:
         for found in broken:
             say_error(f"{strategy}: {found}")

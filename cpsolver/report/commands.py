@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +63,24 @@ def deliver_evaluation(
         from cpsolver.report.console import evaluation_report
 
         deliver_report(evaluation_report(problem, plan, evaluation, broken), output)
+
+
+def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
+    """Raises InputError for every file of an option that cannot be written, is an input, or is another option's too."""
+    troubles: list[Trouble] = []
+    taken: dict[Path, str] = {}
+    for option, path in targets.items():
+        if path is None:
+            continue
+        try:
+            check_writable(path, *inputs)
+        except InputError as error:
+            troubles += error.troubles
+        first = taken.setdefault(Path(path).absolute(), option)
+        if first != option:
+            troubles.append(Trouble("", f"is the file of {first} and of {option}: give two", file=path))
+    if troubles:
+        raise InputError(troubles)
 
 
 def validate_table(path: str | None, output: str | None, scatter: str | None) -> Validation:

@@ -25,6 +25,7 @@ from cpsolver.report.goals import (
 )
 from cpsolver.report.interval import Interval, in_words, interval_of, provenance, tie_sentence, ties
 from cpsolver.report.plan_table import Column, PlanTable
+from cpsolver.report.terminal_timeline import timeline_section
 from cpsolver.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
 from cpsolver.result import Result
 from cpsolver.rules import RULES, Violation
@@ -38,16 +39,16 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
-    columns = [_column(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
-    parts: list[RenderableType] = [_task(problem), "", *_verdict(problem, result, columns)]
+    columns = [column_of(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns)]
     if result.plans:
         best = result.plans[0]
-        parts += _tight(problem, best.evaluation)
-        parts += _section("Plans", PlanTable(problem, columns), *_tied(problem, result, columns))
+        parts += tight(problem, best.evaluation)
+        parts += _section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
-    parts += _section("Proof", _proof(problem, result))
+    parts += _section("Proof", proof_account(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
-    parts += _section("What this is", *_disclaimer(problem, columns[0].interval if columns else None, used))
+    parts += _section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
     return Group(*parts)
 
 
@@ -55,23 +56,24 @@ def evaluation_report(
     problem: Problem, strategy: Strategy, evaluation: Evaluation, violations: Sequence[Violation]
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
-    column = _column(problem, "", strategy, evaluation)
-    parts: list[RenderableType] = [_task(problem), "", _headline(problem, "The plan", column), _legality(violations)]
-    parts += _tight(problem, evaluation)
+    column = column_of(problem, "", strategy, evaluation)
+    parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
+    parts += tight(problem, evaluation)
     if violations:
         parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += _section("Plan", PlanTable(problem, [column]))
     parts += _details(problem, strategy, evaluation, "")
     used = list(dict.fromkeys(strategy.stage_chips))
-    parts += _section("What this is", *_disclaimer(problem, column.interval, used))
+    parts += _section("What this is", *disclaimer(problem, column.interval, used))
     return Group(*parts)
 
 
-def _column(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> Column:
+def column_of(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> Column:
+    """A plan with its interval, under that title."""
     return Column(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
 
 
-def _tied(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def tie_lines(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
     """Which plans the best one cannot be told apart from, if any."""
     strategies, intervals = [column.strategy for column in columns], [column.interval for column in columns]
     tied = ties(comparable(problem, strategies, intervals))
@@ -84,21 +86,23 @@ def _section(title: str, *content: RenderableType) -> list[RenderableType]:
     return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
-def _task(problem: Problem) -> RenderableType:
+def task(problem: Problem) -> Group:
+    """What is to be planned: the model on its cluster, then the batch and what else was asked for."""
     chips = []
     for supply in problem.supplies:
         limit = supply.limit
         chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
     training = problem.spec.training
     batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
-    batch += f", launcher {problem.launcher.name}" if problem.launcher else ""
+    batch += f", launcher {problem.named_launcher.name}" if problem.named_launcher else ""
     most = "up to " if problem.may_idle else ""
     nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
     batch = "\n".join(filter(None, (batch, objective_line(problem))))
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
 
-def _headline(problem: Problem, subject: str, column: Column) -> Text:
+def headline(problem: Problem, subject: str, column: Column) -> Text:
+    """What a plan gives, in a sentence."""
     evaluation = column.evaluation
     step = evaluation.step_time_s
     return Text.assemble(
@@ -110,27 +114,29 @@ def _headline(problem: Problem, subject: str, column: Column) -> Text:
     )
 
 
-def _tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
+def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
     """A word of warning where a stage leaves next to nothing free."""
     fullest = max(evaluation.stages, key=lambda stage: stage.memory.total / stage.capacity_bytes)
     share = fullest.memory.total / fullest.capacity_bytes
     if _NEARLY_FULL < share <= 1:
-        margin = percent(problem.spec.cluster.memory_margin)
+        margin = percent(problem.memory_margin)
         text = f"Tight: {fullest.chip} is filled to {share * 100:.0f} % of what is usable after a margin of {margin}; "
         yield Text(f"{text}a larger cluster.memory_margin plans for a wider berth.", style="yellow")
 
 
-def _legality(violations: Sequence[Violation]) -> Text:
+def legality(violations: Sequence[Violation]) -> Text:
+    """Whether a given plan keeps every rule."""
     if not violations:
         return Text("Legal: it keeps every rule and fits in memory.", style="green")
     return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
 
 
-def _verdict(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def verdict(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+    """The best plan, what is proven of it, and where there is none why."""
     proof = result.proof
     considered = plural(proof.considered, "candidate")
     if result.plans:
-        yield _headline(problem, "Best plan", columns[0])
+        yield headline(problem, "Best plan", columns[0])
         if said := fewest_line(problem, [column.strategy for column in columns]):
             yield Text(said, style="green")
     if result.status == "optimal":
@@ -165,20 +171,28 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
     times = Text(said, style="dim")
-    memory = MemoryByStage(evaluation.stages), Text(_shown_by_meters(evaluation), style="dim")
+    memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
     return [
         *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
         *_section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]
 
 
-def _shown_by_meters(evaluation: Evaluation) -> str:
+def memory_notes(problem: Problem, evaluation: Evaluation) -> Iterator[str]:
+    """What the memory's numbers leave out."""
+    if problem.spec.cluster.memory_margin is None and problem.stack.constants.memory_margin.confidence == "fitted":
+        yield (
+            f"{percent(problem.memory_margin)} of device memory is kept free (cluster.memory_margin): published runs "
+            f"on {problem.stack.name} needed up to so much more than predicted."
+        )
     fullest = max(evaluation.stages, key=lambda stage: stage.memory.device).memory
     most, held = bytes_to_gib(fullest.device), bytes_to_gib(fullest.cached)
-    return f"The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back."
+    yield f"The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back."
 
 
-def _proof(problem: Problem, result: Result) -> RenderableType:
+def proof_account(problem: Problem, result: Result) -> Group:
+    """How every candidate ended: a table, then what else there is to say."""
     proof = result.proof
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
@@ -204,7 +218,8 @@ def _proof(problem: Problem, result: Result) -> RenderableType:
     return Group(table, Text(told, style="dim"))
 
 
-def _disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]) -> Iterator[RenderableType]:
+def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]) -> Iterator[RenderableType]:
+    """What the numbers rest on, and what is only assumed."""
     for line in provenance(interval):
         yield Text(line)
     for line in assumptions(problem, chips):

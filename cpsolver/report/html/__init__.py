@@ -1,0 +1,1 @@
+"""A report as one HTML file that needs nothing else: no network, no fonts, a little script that it can do without."""
