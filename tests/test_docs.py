@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from cpsolver.batch.cases import make_cases
+from cpsolver.batch.sweep import load_sweep
 from cpsolver.problem import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec import load_spec, parse_spec
@@ -59,6 +61,8 @@ def test_every_example_resolves(path: Path) -> None:
     if "strategy" in path.stem:
         arguments = ["evaluate", str(path).replace("-strategy", ""), "--strategy", str(path)]
         assert CliRunner().invoke(main, arguments).exit_code == 0
+    elif path.stem == "sweep":
+        assert not any(case.error for case in make_cases(load_sweep(path)))
     else:
         resolve(load_spec(path))
 

@@ -1,0 +1,124 @@
+"""batch: many specs from one sweep file, in parallel, kept and resumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cpsolver.commands.common import (
+    EXIT_BAD_INPUT,
+    EXIT_INFEASIBLE,
+    EXIT_INTERRUPTED,
+    EXIT_NO_PLAN_IN_TIME,
+    json_option,
+    say_error,
+)
+
+if TYPE_CHECKING:
+    from cpsolver.batch.run import Answer
+
+
+@click.command()
+@click.argument("sweep")
+@json_option
+@click.option("--db", metavar="FILE", help="Where results are kept; by default SWEEP with the ending .sqlite.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 4096), help="Cells solved at once; by default one a core.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="For each cell: stop after so many seconds with the best plans so far.",
+)
+@click.option("--retry-failed", is_flag=True, help="Solve again the cells that failed (a worker that died, say).")
+@click.option("--csv", "csv_file", metavar="FILE", help="Also write the cells as CSV.")
+@click.option("--parquet", "parquet_file", metavar="FILE", help="Also write them as Parquet (needs pyarrow).")
+@click.option("--html", "html_file", metavar="FILE", help="Also draw them: one page with plots and a table.")
+@click.option("--on", type=click.Choice(["ray"]), help="Solve on a Ray cluster; a local one without --ray-address.")
+@click.option("--ray-address", metavar="ADDRESS", help="Of the Ray cluster: HOST:PORT, ray://HOST:PORT or auto.")
+def batch(
+    sweep: str,
+    as_json: bool,
+    db: str | None,
+    jobs: int | None,
+    time_limit: float | None,
+    retry_failed: bool,
+    csv_file: str | None,
+    parquet_file: str | None,
+    html_file: str | None,
+    on: str | None,
+    ray_address: str | None,
+) -> None:
+    """Solve every cell of SWEEP (a YAML or JSON file, or - for standard input): models, chips, sizes, prices.
+
+    \b
+    Example:
+      apss-cp batch examples/sweep.yaml --html sweep.html
+
+    Each result is kept the moment it is known: a run that was stopped or killed goes on where it was when the
+    same command is given again. A cell that is wrong or infeasible is a row that says so. docs/batch.md has the
+    sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
+    3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
+    """
+    from cpsolver.batch.run import Request, run_batch
+
+    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed)
+    _check(request.sweep, [csv_file, parquet_file, html_file], parquet_file, on, ray_address)
+    answer = run_batch(request)
+    if answer.interrupted:
+        missing = sum(row is None for row in answer.rows)
+        told = f"stopped: {len(answer.rows) - missing:,} of {len(answer.rows):,} cells are kept in {answer.database}"
+        say_error(f"{told}; the same command goes on with the other {missing:,}")
+        click.get_current_context().exit(EXIT_INTERRUPTED)
+    _deliver(answer, as_json, csv_file, parquet_file, html_file)
+    click.get_current_context().exit(_exit_code(answer))
+
+
+def _check(
+    sweep: str, files: list[str | None], parquet_file: str | None, on: str | None, ray_address: str | None
+) -> None:
+    """Raise what would only show after the cells are solved."""
+    from cpsolver.errors import InputError, Trouble
+    from cpsolver.report.output import check_writable
+
+    for file in files:
+        check_writable(file, sweep)
+    if parquet_file is not None:
+        from cpsolver.batch.files import check_parquet
+
+        check_parquet()
+    if ray_address is not None and on is None:
+        raise InputError(Trouble("--ray-address", "says where Ray is, and --on ray is missing", ray_address))
+
+
+def _deliver(
+    answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
+) -> None:
+    from cpsolver.batch import files
+    from cpsolver.report.output import deliver, deliver_report
+
+    if csv_file is not None:
+        files.write_csv(answer, csv_file)
+    if parquet_file is not None:
+        files.write_parquet(answer, parquet_file)
+    if html_file is not None:
+        from cpsolver.batch.page import sweep_html
+
+        deliver(sweep_html(answer), html_file)
+    if as_json:
+        from cpsolver.report.document import dumps
+
+        deliver(dumps(files.document(answer)), None)
+    else:
+        from cpsolver.batch.summary import summary
+
+        deliver_report(summary(answer))
+
+
+def _exit_code(answer: Answer) -> int:
+    found = {row["status"] for _, row in answer.done}
+    if found & {"optimal", "feasible"}:
+        return 0
+    if found == {"error"}:
+        return EXIT_BAD_INPUT
+    return EXIT_NO_PLAN_IN_TIME if "unknown" in found else EXIT_INFEASIBLE
