@@ -5,8 +5,7 @@
 The fit: least squares on log(predicted / measured) with outliers bent and every constant pulled to its start
 (fit_model.py, fit_constants.yaml). Memory: least absolute deviations that punish too little more than too much
 (fit_memory.py), and the margins that the worst readings ask for (fit_margin.py). Then every source is left out in turn,
-the rest fitted anew from the priors, and the source predicted; and the same with every publisher, who may have several
-sources.
+the rest fitted anew, and the source predicted; and the same with every publisher, who may have several sources.
 """
 
 from __future__ import annotations
@@ -91,9 +90,9 @@ def save_left_out(ids: Sequence[str], source: Sequence[float], publisher: Sequen
 def cross_validate(fit: Fit, begin: Floats, groupings: Sequence[Sequence[str]]) -> list[list[float]]:
     """log(predicted / measured) of every run by grouping, from fits that have seen no run of its group.
 
-    Each fit goes on from `begin`, the answer for all runs, to the best for the runs that are left: where it ends does
-    not depend on where it begins (the same from the priors, in three times the time). A group of several groupings is
-    left out once.
+    Each fit goes on from `begin`, the answer for all runs, to the best for the runs that are left. Where it ends hardly
+    depends on where it begins: from the priors, in three times the time, the mean error differed by 0.1 to 0.3 % for
+    the three sources where both were tried. A group of several groupings is left out once.
     """
     found: dict[tuple[int, ...], Floats] = {}
     answers = []
