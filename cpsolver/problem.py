@@ -19,7 +19,15 @@ from cpsolver.stack import Stack, load_stack
 from cpsolver.training import Training
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
-from models_zoo import Architecture, UnknownModelError, load_architecture, unsupported_reasons
+from models_zoo import (
+    Architecture,
+    UnknownModelError,
+    UnsupportedConfigError,
+    from_hugging_face,
+    is_hugging_face,
+    load_architecture,
+    unsupported_reasons,
+)
 
 
 @dataclass(frozen=True)
@@ -194,14 +202,22 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     else:
         fields = _read(model, ("model",)) if isinstance(model, str) else model
         try:
+            fields = from_hugging_face(fields) if is_hugging_face(fields) else fields
             found = Architecture.model_validate({"name": "custom", **dict(fields)})
         except ValidationError as error:
             raise _invalid(("model",), error, fields, Architecture) from None
+        except UnsupportedConfigError as error:
+            raise InputError([_unsupported(reason, error) for reason in error.reasons]) from None
     reasons = unsupported_reasons(found)
     if reasons:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
         raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
     return found
+
+
+def _unsupported(reason: str, error: UnsupportedConfigError) -> Trouble:
+    where = dotted(("model", *((error.where,) if error.where else ())))
+    return Trouble(where, reason, error.value, error.allowed, error.nearest, path=("model",))
 
 
 def _chip(name: str, request: ChipRequest, training: Training) -> Chip:

@@ -1,7 +1,8 @@
 """Architecture catalogue: models with their sources, exact parameter counts, and what can be planned."""
 
 from models_zoo.catalogue import architecture_names, list_architectures, load_architecture
-from models_zoo.errors import UnknownModelError
+from models_zoo.errors import UnknownModelError, UnsupportedConfigError
+from models_zoo.hugging_face import from_hugging_face, is_hugging_face, supported_families
 from models_zoo.params import (
     LayerParameters,
     active_parameters,
@@ -18,14 +19,18 @@ __all__ = [
     "Architecture",
     "LayerParameters",
     "UnknownModelError",
+    "UnsupportedConfigError",
     "active_parameters",
     "architecture_names",
     "embedding_parameters",
     "final_norm_parameters",
+    "from_hugging_face",
     "head_parameters",
+    "is_hugging_face",
     "layer_parameters",
     "list_architectures",
     "load_architecture",
+    "supported_families",
     "total_parameters",
     "unsupported_reasons",
 ]

@@ -1,0 +1,93 @@
+"""import: a spec and today's plan from what is there already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cpsolver.commands.common import json_option
+
+if TYPE_CHECKING:
+    from cpsolver.importing.imported import Imported
+
+
+@click.command("import")
+@click.argument("source")
+@click.option("--chip", metavar="NAME", help="The chip that it trains on, as `apss-cp chips` names it.")
+@click.option("--num-gpus", type=click.IntRange(1), metavar="N", help="Devices; replaces what the script says.")
+@click.option("--gpus-per-node", type=click.IntRange(1), metavar="M", help="Devices in a node; likewise.")
+@click.option("--global-batch-size", type=click.IntRange(1), metavar="N", help="Sequences of a step; likewise.")
+@click.option("--sequence-length", type=click.IntRange(1), metavar="N", help="Tokens of a sequence; likewise.")
+@click.option("--vocab-size", type=click.IntRange(1), metavar="N", help="The vocabulary, where a tokenizer has it.")
+@click.option("--stack", metavar="NAME", help="The software stack (`apss-cp stacks`); replaces the guess.")
+@click.option("--launcher", metavar="NAME", help="The launcher profile, or any; replaces the guess.")
+@click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A shell variable's value; may be repeated.")
+@click.option("--output", "-o", metavar="FILE", help="Write the spec to FILE; without it, to stdout.")
+@click.option("--strategy-output", metavar="FILE", help="Write the plan that the script runs today to FILE.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@json_option
+def import_(
+    source: str,
+    given: tuple[str, ...],
+    output: str | None,
+    strategy_output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Read SOURCE: a Megatron, MindSpeed, MindSpeed-LLM or AscendSpeed pretraining script (or its arguments in a file,
+    - for standard input), or a Hugging Face config.json. Nothing is run.
+
+    \b
+    Example:
+      apss-cp import examples/mindspeed-llama-7b.sh --chip ascend_910b -o spec.yaml --strategy-output plan.yaml
+      apss-cp evaluate spec.yaml --strategy plan.yaml
+      apss-cp solve spec.yaml
+
+    Without -o the spec goes to stdout, and what was read to stderr. docs/import.md says what is read and what is not.
+    Exit codes: 0 imported; 2 bad input, every problem listed.
+    """
+    from cpsolver.importing import told
+    from cpsolver.importing.imported import Options, import_source
+    from cpsolver.importing.variables import parse_given
+
+    _check_files(source, output, strategy_output)
+    imported = import_source(source, Options(given=parse_given(given), **options))
+    spec = _write(imported, output, strategy_output, force)
+    if as_json:
+        from cpsolver.report.document import dumps
+
+        click.echo(dumps(told.document(imported)))
+        return
+    if output is None:
+        click.echo(spec, nl=False)
+    click.echo(told.report(imported, output, strategy_output), err=output is None)
+
+
+def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:
+    """Raises InputError for files that cannot be written, before anything is read."""
+    from cpsolver.errors import InputError, Trouble
+    from cpsolver.report.output import check_writable
+
+    for path in (output, strategy_output):
+        check_writable(path, source)
+    if output is not None and output == strategy_output:
+        raise InputError(Trouble("", "is the file of --output and of --strategy-output: give two", file=output))
+
+
+def _write(imported: Imported, output: str | None, strategy_output: str | None, force: bool) -> str:
+    """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there."""
+    from cpsolver.errors import InputError, Trouble
+    from cpsolver.importing.files import spec_text, strategy_text
+    from cpsolver.report.commands import write_starter
+
+    spec = spec_text(imported)
+    if strategy_output is not None and imported.strategy is None:
+        reasons = imported.refusals or ("a configuration says nothing of how it is trained",)
+        raise InputError([Trouble("--strategy-output", f"there is no plan to write: {reason}") for reason in reasons])
+    if output is not None:
+        write_starter(output, spec, force)
+    if strategy_output is not None and imported.strategy is not None:
+        write_starter(strategy_output, strategy_text(imported.strategy, imported.source), force)
+    return spec

@@ -1,0 +1,145 @@
+"""Shell arithmetic, `$((...))`: whole numbers of 64 bits, operators and precedence as in C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>&|^~!?:])")
+_LEVELS: tuple[tuple[str, ...], ...] = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<=", ">=", "<", ">"),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
+"""Binary operators from the loosest to the tightest; ** is tighter still, and to the right."""
+_PLAIN: dict[str, Callable[[int, int], int]] = {
+    "||": lambda a, b: int(bool(a or b)),
+    "&&": lambda a, b: int(bool(a and b)),
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "&": lambda a, b: a & b,
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<=": lambda a, b: int(a <= b),
+    ">=": lambda a, b: int(a >= b),
+    "<": lambda a, b: int(a < b),
+    ">": lambda a, b: int(a > b),
+    "<<": lambda a, b: a << (b & 63),
+    ">>": lambda a, b: a >> (b & 63),
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+}
+
+
+class ArithmeticUnclearError(Exception):
+    """The expression is none that is followed here; the text says why."""
+
+
+def evaluate(text: str, value_of: Callable[[str], int]) -> int:
+    """The value of an expression; `value_of` gives a variable's. Raises ArithmeticUnclearError."""
+    tokens, at = [], 0
+    text = text.rstrip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ArithmeticUnclearError(f"{text[at:].strip()!r} is not followed in arithmetic")
+        tokens.append(found.group(1))
+        at = found.end()
+    if not tokens:
+        return 0
+    reader = _Reader(tokens, value_of)
+    value = reader.choice()
+    if reader.tokens:
+        raise ArithmeticUnclearError(f"{reader.tokens[0]!r} is not followed in arithmetic")
+    return value
+
+
+class _Reader:
+    def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
+        self.tokens, self.value_of = tokens, value_of
+
+    def choice(self) -> int:
+        condition = self._binary(0)
+        if not self._take("?"):
+            return condition
+        first = self.choice()
+        self._need(":")
+        second = self.choice()
+        return first if condition else second
+
+    def _binary(self, level: int) -> int:
+        if level == len(_LEVELS):
+            return self._power()
+        left = self._binary(level + 1)
+        while self.tokens and self.tokens[0] in _LEVELS[level]:
+            operator = self.tokens.pop(0)
+            left = _applied(operator, left, self._binary(level + 1))
+        return left
+
+    def _power(self) -> int:
+        base = self._unary()
+        if not self._take("**"):
+            return base
+        exponent = self._power()
+        if not 0 <= exponent <= 63:
+            raise ArithmeticUnclearError(f"exponent {exponent} is not between 0 and 63")
+        return _wrapped(base**exponent)
+
+    def _unary(self) -> int:
+        if not self.tokens:
+            raise ArithmeticUnclearError("the expression ends too early")
+        token = self.tokens.pop(0)
+        if token in ("-", "+", "!", "~"):
+            value = self._unary()
+            return {"-": -value, "+": value, "!": int(value == 0), "~": ~value}[token]
+        if token == "(":
+            value = self.choice()
+            self._need(")")
+            return value
+        if token[0].isdigit():
+            return _number(token)
+        if token[0].isalpha() or token[0] == "_":
+            return self.value_of(token)
+        raise ArithmeticUnclearError(f"{token!r} is not followed in arithmetic")
+
+    def _take(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def _need(self, token: str) -> None:
+        if not self._take(token):
+            raise ArithmeticUnclearError(f"{token!r} is missing in arithmetic")
+
+
+def _number(token: str) -> int:
+    """A number in C's notation: 0x hexadecimal, a leading 0 octal."""
+    try:
+        return _wrapped(
+            int(token, 16 if token[:2].lower() == "0x" else 8 if token[0] == "0" and len(token) > 1 else 10)
+        )
+    except ValueError:
+        raise ArithmeticUnclearError(f"{token!r} is no octal number") from None
+
+
+def _applied(operator: str, left: int, right: int) -> int:
+    if operator not in ("/", "%"):
+        return _wrapped(_PLAIN[operator](left, right))
+    if right == 0:
+        raise ArithmeticUnclearError("division by 0")
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+    return _wrapped(quotient if operator == "/" else left - right * quotient)
+
+
+def _wrapped(value: int) -> int:
+    """The value in 64 bits with sign."""
+    return (value + 2**63) % 2**64 - 2**63

@@ -1,0 +1,209 @@
+"""What a script's text gives, compared with bash itself: assignments, expansions, arithmetic, splitting."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpsolver.errors import InputError
+from cpsolver.importing.arithmetic import ArithmeticUnclearError, evaluate
+from cpsolver.importing.shell import Script, read_script
+from cpsolver.importing.variables import parse_given
+
+BASH = shutil.which("bash")
+needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
+NAMES = ("A", "B", "C")
+
+
+def words(text: str, **values: str) -> list[str]:
+    """The words that a script shows."""
+    return [word for run in read_script(text, None, values).runs if run.words[0] == "show" for word in run.words[1:]]
+
+
+def bash_words(text: str) -> list[str]:
+    """What bash makes of the last command, `show`, which prints its words between separators."""
+    assert BASH is not None
+    script = 'show() { for word in "$@"; do printf \'%s\\001\' "$word"; done; }\n' + text
+    done = subprocess.run(
+        [BASH, "--norc", "-c", script], capture_output=True, text=True, check=True, env={}, timeout=20
+    )
+    return done.stdout.split("\001")[:-1]
+
+
+def reason(script: Script) -> str:
+    return "; ".join(f"{unclear.name} {unclear.reason} (line {unclear.line})" for unclear in script.variables.unclear)
+
+
+FIXED = {
+    "plain and quoted": 'A=1\nB="x $A y"\nC=\'$A\'\nshow $A "$B" $B $C',
+    "braces and joining": "A=a\nshow ${A}b \"${A}\"c d$A'e f'",
+    "defaults": 'A=\nshow ${A:-x} ${A-y} ${B:-"p q"} ${C:=z} $C "${A:+n}" ${C:+s}',
+    "nested defaults": "A=7\nshow ${B:-${C:-$A}} ${B:-$((A * 2))}",
+    "continuation": "show a \\\n  b \\\n c",
+    "continuation ended by a comment": "A=1\nshow a # b \\\nA=2\nshow $A",
+    "array": 'B=9\nA=(a "b c" $B)\nA+=(d)\nshow "${A[@]}" ${A[@]} ${#A[@]} ${A[1]} "${A[*]}"',
+    "array over lines": 'A=(\n  --x 1  # note\n  --y "2 3" \\\n  --z\n)\nshow "${A[@]}"',
+    "empty array": 'A=()\nshow "${A[@]}" end',
+    "appending": 'A=a\nA+=b\nA+="$A c"\nshow "$A"',
+    "arithmetic": "A=3\nB=4\nshow $((A*B)) $(( $A + $B * 2 )) $((-7 / 2)) $((-7 % 3)) $((2**5)) $((A > B ? 1 : 0))",
+    "trimming": 'A=dir/model-7b.tar.gz\nshow ${A##*/} ${A#*/} ${A%.gz} ${A%%.*} ${A/model/m} "${A//-/_}"',
+    "case, length and part": "A=Hello\nshow ${A,,} ${A^^} ${#A} ${A:1:3} ${A:2} ${A: -2}",
+    "indirect": "A=B\nB=5\nshow ${!A}",
+    "text with lines": 'A="\n  --x 1 \\\n  --y 2\n"\nshow $A',
+    "escapes": 'show a\\ b "q\\"q" \'s\'"\'"\'s\' \\$A "\\$A" "\\n"',
+    "several statements": "A=1; B=2 && C=3\nshow $A $B $C",
+    "export and declare": "export A=1 B=2\ndeclare -x C=3\nshow $A $B $C",
+    "here-document": "A=1\ncat > /dev/null <<EOF\nA=2\nshow no\nEOF\nshow $A",
+    "redirection": "show a b 2>&1 | cat",
+    "empty words": "A=\nshow $A \"$A\" ''",
+    "one value for one command": "A=1\nA=2 true\nshow $A",
+    "subshell": "A=1\n(A=2; true)\nshow $A",
+}
+
+
+@needs_bash
+@pytest.mark.parametrize("text", FIXED.values(), ids=FIXED.keys())
+def test_words_are_those_of_bash(text: str) -> None:
+    assert words(text) == bash_words(text)
+
+
+VALUES = st.text(alphabet="ab1 ./-", max_size=6)
+QUOTED = VALUES.map(lambda value: f"'{value}'")
+DOUBLE = st.tuples(VALUES, st.sampled_from(["", "${A}", "${B}", "${C:-d}", "$((A1 + 2))"]), VALUES).map(
+    lambda parts: '"' + "".join(parts) + '"'
+)
+SIMPLE = ["$A", "${A}", "x$A", '"$B"', "${A:+set}", "${#B}", '"${B#a}"', '"${B%%1*}"', '"${A:1:2}"', '"${A//a/b}"']
+LISTS = ['"${L[@]}"', "${L[@]}", "${#L[@]}", '"${L[0]}"', '"${L[@]:1}"', "$((A1*3%5))", '"${B^^}"']
+DEFAULTS = ['"${C:-$A}"', "${C:-x y}", '${C:-"x y"}', "a${C:-x $A}b"]
+EXPANSION = st.sampled_from([*SIMPLE, *LISTS, *DEFAULTS])
+ASSIGNED = st.tuples(st.sampled_from(NAMES), st.sampled_from(["=", "+="]), st.one_of(QUOTED, DOUBLE)).map("".join)
+LISTED = st.tuples(st.sampled_from(["L=", "L+="]), st.lists(st.one_of(QUOTED, DOUBLE, EXPANSION), max_size=3)).map(
+    lambda parts: f"{parts[0]}({' '.join(parts[1])})"
+)
+
+
+@needs_bash
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(ASSIGNED, LISTED), min_size=1, max_size=5), st.lists(st.one_of(DOUBLE, EXPANSION), max_size=4)
+)
+def test_random_assignments_and_expansions_are_those_of_bash(lines: list[str], shown: list[str]) -> None:
+    text = "\n".join(["A=a1; B='a 1'; C=; A1=7; L=(one 'two three')", *lines, f"show {' '.join(shown)}"])
+    assert words(text) == bash_words(text)
+
+
+NUMBER = st.integers(0, 99).map(str)
+EXPRESSION = st.recursive(
+    NUMBER | st.sampled_from(["A", "B"]),
+    lambda inner: (
+        st.tuples(
+            inner, st.sampled_from(["+", "-", "*", "<", "<=", "==", "!=", "&", "|", "^", "&&", "||", "<<", ">>"]), inner
+        ).map(lambda parts: f"({' '.join(parts)})")
+        | st.tuples(st.sampled_from(["-", "!", "~"]), inner).map(lambda parts: f"{parts[0]} {parts[1]}")
+        | st.tuples(inner, inner, inner).map(lambda parts: f"({parts[0]} ? {parts[1]} : {parts[2]})")
+    ),
+    max_leaves=8,
+)
+
+
+@needs_bash
+@settings(max_examples=40, deadline=None)
+@given(EXPRESSION, NUMBER, st.sampled_from(["+", "-", "*", "/", "%", "**"]), st.integers(1, 9))
+def test_arithmetic_is_that_of_bash(expression: str, left: str, operator: str, right: int) -> None:
+    text = f"A=6\nB=11\nshow $(({expression})) $(({left} {operator} {right})) $((-{left} {operator} {right}))"
+    assert words(text) == bash_words(text)
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "1 +", "A = 3", "2 ** -1", "08", "(1", "1 2"])
+def test_arithmetic_that_is_not_followed_says_so(text: str) -> None:
+    with pytest.raises(ArithmeticUnclearError):
+        evaluate(text, lambda name: 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("show $A", "A is not set in the script (line 1)"),
+        ("show $1", "1 is an argument of the script (line 1)"),
+        ("A=$(hostname)\nshow $A", "(hostname) is the output of a command, which is not run (line 1)"),
+        ("A=`nproc`\nshow $A", "(nproc) is the output of a command, which is not run (line 1)"),
+        ("A=1\nif [ x ]; then\n  A=2\nfi\nshow $A", "A is set in a conditional, which is not followed (to '2' there)"),
+        ("A=1\ntest -d x && A=2\nshow $A", "A is set in a conditional"),
+        ("for A in 1 2; do true; done\nshow $A", "A is the variable of a loop (line 1)"),
+        ("case x in\n  a) A=1 ;;\nesac\nshow $A", "A is set in a conditional"),
+        ("A=1\n((A++))\nshow $A", "A is changed by arithmetic that is not followed (line 2)"),
+        ("read A\nshow $A", "A is read when the script runs (line 1)"),
+        ("f() {\n  A=1\n}\nf\nshow $A", "A is set in a conditional"),
+        ("A=(1 2)\nA[1]=3\nshow ${A[1]}", "A has an element set by itself"),
+        ("A={a path}\nshow $A", "A is set for one command only"),
+        ("A=$((1 / 0))\nshow $A", "division by 0"),
+    ],
+)
+def test_what_cannot_be_known_is_named_with_its_line(text: str, said: str) -> None:
+    script = read_script(text, None, {})
+    assert said in reason(script)
+    assert script.variables.unclear_in(script.runs[-1].words[-1])
+
+
+def test_what_a_conditional_adds_is_left_out_with_a_warning() -> None:
+    script = read_script('A=(x)\nif [ -n "$K" ]; then\n  A+=(--wandb "$K")\nfi\nshow "${A[@]}"', None, {})
+    assert script.runs[-1].words == ("show", "x")
+    assert script.warnings == ["line 3: in a conditional, not followed: nothing is added to A (--wandb $K)"]
+
+
+def test_a_conditional_that_changes_nothing_is_certain() -> None:
+    assert words("A=1\nif [ x ]; then A=1; fi\nshow $A") == ["1"]
+
+
+def test_a_value_before_an_option_of_the_script_is_kept_with_a_warning() -> None:
+    script = read_script('A=1\nwhile [ $# -gt 0 ]; do\n  A="$2"\n  shift\ndone\nshow $A', None, {})
+    assert script.runs[-1].words == ("show", "1")
+    assert "its value before is taken" in script.warnings[0]
+
+
+def test_given_values_hold_whatever_the_script_says() -> None:
+    assert words("A=1\nif [ x ]; then A=2; fi\nshow $A $B $1", A="8", B="9", **{"1": "p"}) == ["8", "9", "p"]
+
+
+def test_given_values_are_name_and_value() -> None:
+    assert parse_given(("A=1", "B=x=y")) == {"A": "1", "B": "x=y"}
+    with pytest.raises(InputError, match="is not NAME=VALUE"):
+        parse_given(("A",))
+
+
+def test_sourced_files_and_eval() -> None:
+    script = read_script('. ./env.sh\nCMD="show a"\neval "$CMD" b', None, {})
+    assert script.warnings == ["line 1: the file ./env.sh is not read, nor what it sets"]
+    assert script.runs[-1].words == ("show", "a", "b")
+
+
+def test_defaults_that_the_environment_may_replace_are_remembered() -> None:
+    script = read_script('A=${A:-4}\nB=${SLURM_N:-"2"}\nshow $A $B', None, {})
+    assert script.runs[-1].words == ("show", "4", "2")
+    assert script.variables.defaults == {"A": "4", "SLURM_N": "2"}
+
+
+def test_texts_that_grow_or_call_themselves_end() -> None:
+    doubled = "A=aaaaaaaa\n" + 'A="$A$A"\n' * 60 + "B=(x x)\n" + 'B=("${B[@]}" "${B[@]}")\n' * 40 + "show $A"
+    assert "is too long to be followed" in reason(read_script(doubled, None, {}))
+    with pytest.raises(InputError, match="calls itself"):
+        read_script('A=\'eval "$A"\'\neval "$A"', None, {})
+    assert "not followed" in reason(read_script("A=A\nshow $((A))", None, {}))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(alphabet="A=x1 \n\"'`$(){}[]<>|&;#\\-!+:*@if thendofe", max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(InputError):
+        assert read_script(text, None, {}).variables.given == {}
+
+
+@pytest.mark.parametrize("text", ["A='x", 'A="x', "A=(x", "A=${x", "A=$(x", "A=`x", "A=(a;b)"])
+def test_text_that_never_closes_is_an_error(text: str) -> None:
+    with pytest.raises(InputError, match="is not a shell script"):
+        read_script(f"B=1\n{text}\n", "run.sh", {})
