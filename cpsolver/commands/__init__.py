@@ -7,11 +7,14 @@ COMMANDS = {
     "check": ("explaining", "Hold a plan against every rule, with numbers."),
     "explain": ("explaining", "Why there is no plan, why not yours, what your wishes cost."),
     "batch": ("batch", "Solve a sweep of models, chips, sizes and prices; kept and resumed."),
+    "export": ("export", "Turn a plan into what a framework is started with."),
+    "ranks": ("export", "Which rank stands where: every group of a plan."),
     "validate": ("measured", "How far off the predictions are on published, measured runs."),
     "models": ("catalogue", "The models of the catalogue, or one of them in detail."),
     "chips": ("catalogue", "The chips of the catalogue, or one of them in detail."),
     "stacks": ("catalogue", "The software stacks that a spec can name, or one in detail."),
     "init": ("starting", "Write a commented spec to start from."),
+    "import": ("importing", "A spec and today's plan from a script or a config.json."),
     "schema": ("starting", "Print the JSON Schema of a spec."),
 }
 """Name -> module of this package, and the line that `apss-cp --help` shows."""

@@ -1,0 +1,147 @@
+"""export and ranks: a plan as what a framework is started with, and which rank stands where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cpsolver.commands.common import EXIT_INFEASIBLE, exit_with, json_option, output_option, spec_argument
+
+if TYPE_CHECKING:
+    from cpsolver.export.base import Launch
+    from cpsolver.problem import Problem
+    from cpsolver.strategy import Strategy
+
+plan_option = click.option(
+    "--plan", "-p", metavar="FILE", help="The plan: what `solve --json` wrote, or a strategy file; else SPEC is solved."
+)
+rank_option = click.option(
+    "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
+)
+
+
+@click.command()
+@spec_argument
+@click.option("--to", "target", required=True, metavar="TARGET", help="The framework: a launcher's name.")
+@plan_option
+@rank_option
+@click.option("--output", "-o", "folder", metavar="DIR", help="Write the files into DIR instead of stdout.")
+@click.option("--force", is_flag=True, help="Replace files that DIR has already.")
+@json_option
+def export(
+    spec: str, target: str, plan: str | None, plan_rank: int, folder: str | None, force: bool, as_json: bool
+) -> None:
+    """Turn a plan for SPEC into the arguments, files and environment that a framework is started with.
+
+    \b
+    Example:
+      apss-cp export spec.yaml --to megatron-lm --plan plans.json --plan-rank 2 -o launch
+
+    Targets: megatron-lm, megatron-core-0.13, megatron-core-0.12, megatron-bridge, mindspeed-llm, loongforge, flagscale,
+    deepspeed, torchtitan, accelerate. plans.json is what `apss-cp solve spec.yaml --json` prints.
+
+    A plan that the framework cannot run is refused with the reasons, and with the nearest plan that it can run.
+    Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
+    """
+    from cpsolver.export.base import CannotExpress
+    from cpsolver.export.deliver import check_folder, check_target
+    from cpsolver.export.judge import launch_of
+    from cpsolver.report.request import load_problem
+
+    check_target(target)
+    problem = load_problem(spec)
+    strategy = _plan(problem, plan, plan_rank)
+    try:
+        launch = launch_of(problem, strategy, target)
+    except CannotExpress as refused:
+        _refuse(problem, strategy, target, refused.reasons, as_json)
+        click.get_current_context().exit(EXIT_INFEASIBLE)
+    if folder is not None:
+        check_folder(folder, launch, force)
+    _deliver(problem, strategy, launch, folder, as_json)
+
+
+@click.command()
+@spec_argument
+@plan_option
+@rank_option
+@json_option
+@output_option
+def ranks(spec: str, plan: str | None, plan_rank: int, as_json: bool, output: str | None) -> None:
+    """Show which ranks form the tp, cp, ep, dp and pp groups of a plan for SPEC, and on which node each rank is.
+
+    \b
+    Example:
+      apss-cp ranks examples/llama2-70b-a800-256.yaml
+
+    The order is Megatron's (tp-cp-ep-dp-pp). --json gives every group and the place of every rank.
+    """
+    from cpsolver.export.report import ranks_document, ranks_report
+    from cpsolver.ranks import rank_map
+    from cpsolver.report.document import dumps
+    from cpsolver.report.output import check_writable, deliver, deliver_report
+    from cpsolver.report.request import load_problem
+
+    problem = load_problem(spec)
+    check_writable(output, spec)
+    found = rank_map(problem, _plan(problem, plan, plan_rank))
+    if as_json:
+        deliver(dumps(ranks_document(problem, found)), output)
+    else:
+        deliver_report(ranks_report(problem, found), output)
+
+
+def _plan(problem: Problem, path: str | None, number: int) -> Strategy:
+    """The plan of the file, or of a search; ends the command where a search finds none."""
+    if path is not None:
+        from cpsolver.export.plan_input import load_plan
+
+        return load_plan(path, number, problem)
+    from cpsolver.report.commands import deliver_result, watched_search
+
+    search = problem.spec.search
+    if search.top < number:
+        from dataclasses import replace
+
+        more = search.model_copy(update={"top": number})
+        problem = replace(problem, spec=problem.spec.model_copy(update={"search": more}))
+    result = watched_search(problem, verbose=False)
+    if not result.plans:
+        as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
+        deliver_result(problem, result, as_json, None)
+        exit_with(result)
+    if len(result.plans) < number:
+        from cpsolver.errors import InputError, Trouble
+
+        raise InputError(Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}"))
+    return result.plans[number - 1].strategy
+
+
+def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[str, ...], as_json: bool) -> None:
+    from cpsolver.export.judge import nearest_plan
+    from cpsolver.export.report import refusal_document, refusal_text
+    from cpsolver.report.document import dumps
+    from cpsolver.search import search
+
+    near = nearest_plan(problem, strategy, target, search)
+    click.echo(
+        dumps(refusal_document(target, strategy, reasons, near)) if as_json else refusal_text(target, reasons, near)
+    )
+
+
+def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
+    from cpsolver.export.deliver import write_files
+    from cpsolver.export.report import launch_document, launch_text
+    from cpsolver.report.document import dumps
+
+    if folder is not None:
+        write_files(folder, launch)
+    if as_json:
+        click.echo(dumps(launch_document(problem, strategy, launch)))
+    elif folder is None:
+        click.echo(launch_text(launch))
+    else:
+        click.echo(f"{folder}: {', '.join(launch.files)}; start {launch.main}" if launch.main else folder)
+        for note in launch.notes:
+            click.echo(f"- {note}")

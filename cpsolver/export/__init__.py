@@ -1,0 +1,1 @@
+"""From a plan to what a training framework needs to run it: arguments, environment, files."""

@@ -1,0 +1,77 @@
+"""What the versions of Megatron-LM, and the frameworks built on it, say differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+Flag = tuple[str, ...]
+"""One option with its values: ("--hidden-size", "4096"), ("--swiglu",)."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Flags that one version has or lacks; read from `megatron/training/arguments.py` of the tag in `source`.
+
+    `layout`: --pipeline-model-parallel-layout; `layout_mtp`: it may have multi-token prediction layers.
+    `layers_per_chunk`: equal chunks are told by their layers, not by their number. `fsdp`: the flag of its FSDP of
+    sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
+    `bf16_moments`: --exp-avg-dtype takes bf16. The others name what a flag is there for: sliding windows, attention
+    sinks, a gate on attention's output, a gate on shared experts, activations sent to the host, experts'
+    communication under other layers' compute, biases in experts, the Lion optimizer.
+    """
+
+    name: str
+    source: str
+    layout: bool = True
+    layout_mtp: bool = True
+    layers_per_chunk: bool = False
+    fsdp: str = "--use-megatron-fsdp"
+    fsdp_checkpoint: str = "fsdp_dtensor"
+    bf16_moments: bool = True
+    windows: bool = True
+    sinks: bool = True
+    output_gate: bool = True
+    shared_gate: bool = True
+    activation_offload: bool = True
+    expert_overlap: bool = True
+    expert_bias: bool = True
+    lion: bool = False
+
+
+MEGATRON_LM = Dialect("megatron-lm", "core_v0.16.1 and main of 2026-08")
+CORE_0_13 = replace(
+    MEGATRON_LM,
+    name="megatron-core-0.13",
+    source="core_v0.13.0",
+    layout_mtp=False,
+    fsdp="--use-custom-fsdp",
+    fsdp_checkpoint="",
+    windows=False,
+    sinks=False,
+    output_gate=False,
+    shared_gate=False,
+    activation_offload=False,
+    expert_overlap=False,
+    expert_bias=False,
+)
+CORE_0_12 = replace(
+    CORE_0_13,
+    name="megatron-core-0.12",
+    source="core_v0.12.1",
+    layout=False,
+    bf16_moments=False,
+)
+CORE_0_15 = replace(
+    MEGATRON_LM,
+    name="loongforge",
+    source="core_v0.15.0",
+    output_gate=False,
+    shared_gate=False,
+    activation_offload=False,
+)
+
+
+def flattened(flags: Iterable[Flag]) -> tuple[str, ...]:
+    """The options as the tokens of a command line."""
+    return tuple(token for flag in flags for token in flag)
