@@ -1,18 +1,32 @@
 # make plan   plans the example         make test    every test, ruff and mypy
 # make quick  tests for daily work      make bench   times whole solves
-# make fit    fits and cross-validates the cost model's constants (half an hour)
+# make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
+# make fit    fits and cross-validates the cost model's constants (an hour)
 # make accuracy  writes docs/accuracy.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+REAL := .venv-real
+REAL_READY := $(REAL)/.ready
 
-.PHONY: plan test quick bench fit accuracy clean
+.PHONY: plan test quick test-real real-env bench fit accuracy clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $(READY)
+
+# Megatron-LM's parser comes with megatron-core from 0.17 on, which asks for Python 3.12 but needs no more than 3.11:
+# its wheel is unpacked beside the environment.
+$(REAL_READY): pyproject.toml
+	$(PYTHON) -m venv $(REAL)
+	$(REAL)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(REAL)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,real]'
+	$(REAL)/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.12 \
+		--dest $(REAL)/wheels megatron-core==0.19.2
+	$(REAL)/bin/python -m zipfile -e $(REAL)/wheels/megatron_core-0.19.2-*.whl $(REAL)/megatron-0.19
+	touch $(REAL_READY)
 
 plan: $(READY)
 	$(BIN)/apss-cp solve examples/llama2-70b-a800-256.yaml
@@ -22,6 +36,11 @@ test: $(READY)
 
 quick: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -x
+
+real-env: $(REAL_READY)
+
+test-real: $(REAL_READY)
+	MEGATRON_LM=$(CURDIR)/$(REAL)/megatron-0.19 $(REAL)/bin/python -m pytest -n auto --dist loadfile tests/real tests/test_megatron.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.solve_time
@@ -33,4 +52,4 @@ accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(REAL) build dist *.egg-info

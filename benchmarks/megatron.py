@@ -2,7 +2,7 @@
 
 Builds the real GPTModel on torch's meta device, for every stage of a case, in a world of fake communication; and
 reads Megatron's own schedule table. `python -m benchmarks.megatron` writes tests/data/megatron.yaml, which the tests
-compare with the planner's numbers. Needs `pip install '.[megatron]'`; a CPU will do.
+compare with the planner's numbers. Needs `pip install '.[real]'`; a CPU will do.
 """
 
 from __future__ import annotations
