@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
@@ -62,8 +63,11 @@ def equal_stages(problem: Problem, rows: Candidates) -> Ints:
     if problem.launcher is None:
         return np.zeros(len(rows), dtype=np.int64)
     code = {"any": 0, "first_last": 1, "none": 2}
-    codes = [[code[problem.launcher.split(vpp, cp)] for cp in (1, 2)] for vpp in (1, 2)]
-    return np.array(codes)[(rows.vpp > 1).astype(np.int64), (rows.cp > 1).astype(np.int64)]
+    launcher, mtp = problem.launcher, problem.model.mtp_layers > 0
+    beside = product((1, 2), (1, 2), (False, True))
+    codes = np.array([code[launcher.split(*each, mtp=mtp)] for each in beside]).reshape(2, 2, 2)
+    given = (rows.vpp > 1, rows.cp > 1, rows.sharding_group > 0)
+    return np.asarray(codes[tuple(one.astype(np.int64) for one in given)])
 
 
 class Coefficients:

@@ -11,8 +11,9 @@ import numpy as np
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.decisions import forbidden_for, pinned_for
-from cpsolver.launcher import Launcher, allowed_frames, allowed_layouts, allowed_variants, mixed_rows
+from cpsolver.launcher import Launcher
 from cpsolver.problem import Problem
+from cpsolver.runnable import allowed_frames, allowed_layouts, allowed_variants, mixed_rows
 from cpsolver.runs import Runs, runs_variants
 from models_zoo import Architecture
 

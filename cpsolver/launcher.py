@@ -1,32 +1,28 @@
 """Launcher profiles: what a training framework's own parser and schedules can run, each fact with its source.
 
 A stack says how fast a framework runs a plan and what it keeps; a launcher says whether it runs the plan at all. A
-profile lists facts only; the rule `launcher` and `allowed_rows` here judge plans by them.
+profile lists facts only; the rule `launcher` and `runnable.allowed_rows` judge plans by them, `problem.resolve` what a
+spec trains.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from cpsolver.errors import InputError, Trouble, nearest_names
 from cpsolver.strategy import RecomputeKind, Schedule, Sharded
-from models_zoo import Architecture
+from cpsolver.techniques import OffloadModule, OptimizerName, Precision, Switch
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Split = Literal["none", "first_last", "any"]
 """Layers by stage: all equal; all but the first and the last equal; any."""
 CpType = Literal["p2p", "allgather", "a2a", "a2a+p2p"]
 
 _FOLDER = Path(__file__).parent / "launchers"
 _STRICTEST: tuple[Split, ...] = ("none", "first_last", "any")
-_SHARDED: tuple[Sharded, ...] = ("optimizer", "gradients", "parameters")
 
 
 class Launcher(BaseModel):
@@ -50,16 +46,26 @@ class Launcher(BaseModel):
     interleaving: bool = Field(description="vpp > 1")
     zero_bubble: tuple[Schedule, ...] = Field(description="its zero-bubble schedules")
     breadth_first: bool = Field(description="interleaving in groups of all microbatches")
+    few_microbatches: bool = Field(description="fewer microbatches than stages, with vpp 1")
     dynamic_micro_batches: bool = Field(description="microbatches of different sizes in a pipeline")
     uneven_layers: Split = Field(description="layers by stage")
     uneven_interleaved: Split = Field(description="the same with vpp > 1")
     uneven_context: Split = Field(description="the same with cp > 1")
+    uneven_groups: Split = Field(
+        description="the same with a sharding group; with vpp > 1 no stricter than without one"
+    )
+    uneven_mtp: Split = Field(description="the same for a model with multi-token prediction")
     uneven_flag: str = Field(description="how stages that differ are told; empty where they cannot")
     mixed_chips: bool = Field(description="chip types may be mixed along the pipeline")
     mixed_chips_interleaving: bool = Field(description="and with vpp > 1")
     mixed_chips_context: bool = Field(description="and with cp > 1")
     mixed_chips_groups: bool = Field(description="and with a sharding group")
     context_parallel: tuple[CpType, ...] = Field(description="its kinds of context parallelism; none: cp is 1")
+    context_pipeline: bool = Field(description="cp > 1 with pp > 1")
+    ulysses_tensor: bool = Field(description="cp > 1 of kind a2a with tp > 1")
+    ulysses_groups: bool = Field(description="cp > 1 of kind a2a with a sharding group")
+    mtp_parallel: bool = Field(description="multi-token prediction with pp > 1 or cp > 1")
+    flash_attention: tuple[bool, ...] = Field(description="what flash_attention may be")
     expert_parallel: bool = Field(description="ep > 1")
     expert_tensor_parallel: Literal["one", "without_bias", "any"] = Field(
         description="etp: only 1; more for a model whose feed-forward has no bias; more for all"
@@ -71,7 +77,9 @@ class Launcher(BaseModel):
     sharded_pipeline: tuple[Sharded, ...] = Field(description="the same with pp > 1")
     sharding_groups: tuple[Sharded, ...] = Field(description="what may be shared out in groups of some replicas")
     whole_context_groups: bool = Field(description="a sharding group holds whole context-parallel groups")
+    context_groups: bool = Field(description="with cp > 1 a sharding group may be one context-parallel group")
     plain_replicas: bool = Field(description="replicas without sharding go together with tp or cp > 1")
+    plain_context: bool = Field(description="cp > 1 without the distributed optimizer")
     recompute: tuple[RecomputeKind, ...] = Field(description="its kinds of recomputation besides none")
     recompute_modules: tuple[str, ...] = Field(
         description="modules that selective recomputation can run again, by Megatron-LM's names"
@@ -79,6 +87,21 @@ class Launcher(BaseModel):
     recompute_units: Literal["one", "any"] = Field(description="layers in a unit of uniform recomputation")
     recompute_by_stage: tuple[RecomputeKind, ...] = Field(
         description="kinds and numbers that may differ from stage to stage; none: one choice for the whole plan"
+    )
+    recompute_by_stage_interleaving: bool = Field(description="they may differ with vpp > 1")
+    recompute_by_stage_context: bool = Field(description="and with cp > 1")
+    recompute_by_stage_groups: bool = Field(description="and with a sharding group")
+    precisions: tuple[Precision, ...] = Field(description="what training.precision may be")
+    optimizers: tuple[OptimizerName, ...] = Field(description="what training.optimizer may be")
+    switches: tuple[Switch, ...] = Field(
+        description="fields of training that may have another value than their default"
+    )
+    activation_offload: tuple[OffloadModule, ...] = Field(description="what training.activation_offload may have")
+    partial_offload: tuple[Sharded, ...] = Field(
+        description="what may be shared out where training.optimizer_offload is between 0 and 1"
+    )
+    experts_anywhere: bool = Field(
+        description="layers with experts need not be every n-th one, counted from the first behind the dense ones"
     )
 
     @property
@@ -91,10 +114,19 @@ class Launcher(BaseModel):
         """Stages may recompute differently."""
         return bool(self.recompute_by_stage)
 
-    def split(self, vpp: int, cp: int) -> Split:
-        """What the layers by stage may be with that many chunks and context-parallel ranks."""
+    def split(self, vpp: int, cp: int, grouped: bool = False, mtp: bool = False) -> Split:
+        """What the layers by stage may be with that many chunks and context-parallel ranks.
+
+        `grouped`: with a sharding group; `mtp`: for a model with multi-token prediction.
+        """
         told = [self.uneven_layers, *[self.uneven_interleaved] * (vpp > 1), *[self.uneven_context] * (cp > 1)]
+        told += [*[self.uneven_groups] * grouped, *[self.uneven_mtp] * mtp]
         return min(told, key=_STRICTEST.index)
+
+    def differing(self, vpp: int, cp: int, grouped: bool) -> tuple[RecomputeKind, ...]:
+        """The kinds of recomputation that may differ from stage to stage; `grouped`: with a sharding group."""
+        one = (vpp > 1 and not self.recompute_by_stage_interleaving) or (cp > 1 and not self.recompute_by_stage_context)
+        return () if one or (grouped and not self.recompute_by_stage_groups) else self.recompute_by_stage
 
     def kinds(self, wanted: tuple[RecomputeKind, ...]) -> tuple[RecomputeKind, ...]:
         """The kinds of recomputation among those wanted that it has."""
@@ -103,129 +135,6 @@ class Launcher(BaseModel):
 
 FACTS = tuple(name for name in Launcher.model_fields if name not in ("name", "title", "sources"))
 """The fields that state a fact."""
-
-
-class Rows(Protocol):
-    """Columns of candidate rows: cost.shard.Candidates, which this module may not import. `sharded` counts 1, 2, 3."""
-
-    @property
-    def tp(self) -> Ints: ...  # noqa: D102
-    @property
-    def pp(self) -> Ints: ...  # noqa: D102
-    @property
-    def dp(self) -> Ints: ...  # noqa: D102
-    @property
-    def vpp(self) -> Ints: ...  # noqa: D102
-    @property
-    def embedding_slot(self) -> Ints: ...  # noqa: D102
-    @property
-    def loss_slot(self) -> Ints: ...  # noqa: D102
-    @property
-    def sequence_parallel(self) -> Bools: ...  # noqa: D102
-    @property
-    def distributed_optimizer(self) -> Bools: ...  # noqa: D102
-    @property
-    def cp(self) -> Ints: ...  # noqa: D102
-    @property
-    def ulysses(self) -> Ints: ...  # noqa: D102
-    @property
-    def cp_gather(self) -> Bools: ...  # noqa: D102
-    @property
-    def ep(self) -> Ints: ...  # noqa: D102
-    @property
-    def etp(self) -> Ints: ...  # noqa: D102
-    @property
-    def sharded(self) -> Ints: ...  # noqa: D102
-    @property
-    def sharding_group(self) -> Ints: ...  # noqa: D102
-
-
-def allowed_rows(launcher: Launcher, model: Architecture, num_chip_types: int | Ints, rows: Rows) -> Bools:
-    """Which rows the launcher can run, as far as degrees and flags say; layers and recomputation come later.
-
-    `num_chip_types` is the fewest chip types that a plan of the row can do with (Problem.fewest_chip_types): 1 where
-    one type has the devices for all stages. `mixed_rows` says which rows may mix types.
-    """
-    parts = (allowed_layouts, allowed_variants, allowed_frames)
-    allowed = np.logical_and.reduce([part(launcher, model, rows) for part in parts])
-    return np.asarray(allowed & ((np.asarray(num_chip_types) <= 1) | mixed_rows(launcher, rows)))
-
-
-def mixed_rows(launcher: Launcher, rows: Rows) -> Bools:
-    """The rows whose plans may mix chip types, for the patterns in plans.py: others have one type for all stages."""
-    allowed = launcher.mixed_chips & (launcher.mixed_chips_interleaving | (rows.vpp == 1))
-    allowed &= launcher.mixed_chips_context | (rows.cp == 1)
-    ungrouped = ~rows.distributed_optimizer | (rows.sharding_group == 0)
-    return np.asarray(allowed & (launcher.mixed_chips_groups | ungrouped))
-
-
-def allowed_layouts(launcher: Launcher, model: Architecture, rows: Rows) -> Bools:
-    """The part of `allowed_rows` that looks at tp, pp and cp alone; rows need no more than these to be right."""
-    allowed = (launcher.tensor_parallel | (rows.tp == 1)) & (launcher.pipeline | (rows.pp == 1))
-    allowed &= bool(launcher.context_parallel) | (rows.cp == 1)
-    if launcher.kv_groups == "divides":
-        allowed &= model.kv_heads % rows.tp == 0
-    if launcher.even_layers:
-        allowed &= model.layers % rows.pp == 0
-    return np.asarray(allowed)
-
-
-def allowed_variants(launcher: Launcher, model: Architecture, rows: Rows) -> Bools:
-    """The part of `allowed_rows` that looks at flags, kinds of context parallelism, experts' grid and sharding too."""
-    parts = (_context_allowed, _experts_allowed, _sharding_allowed)
-    flags = launcher.sequence_parallel | ~rows.sequence_parallel
-    return np.asarray(np.logical_and.reduce([flags, *(part(launcher, model, rows) for part in parts)]))
-
-
-def allowed_frames(launcher: Launcher, model: Architecture, rows: Rows) -> Bools:
-    """The part of `allowed_rows` that looks at vpp, besides pp and cp."""
-    allowed = launcher.interleaving | (rows.vpp == 1)
-    for vpp, cp in ((1, 1), (2, 1), (1, 2), (2, 2)):
-        if launcher.split(vpp, cp) == "none":
-            these = ((rows.vpp > 1) == (vpp > 1)) & ((rows.cp > 1) == (cp > 1))
-            allowed &= ~these | (model.layers % (rows.pp * rows.vpp) == 0)
-        if launcher.split(vpp, cp) != "any":
-            these = ((rows.vpp > 1) == (vpp > 1)) & ((rows.cp > 1) == (cp > 1))
-            allowed &= ~these | (rows.embedding_slot + rows.loss_slot == 0)
-    return np.asarray(allowed)
-
-
-def _context_allowed(launcher: Launcher, _model: Architecture, rows: Rows) -> Bools:
-    known: dict[CpType, Bools] = {
-        "p2p": (rows.ulysses == 1) & ~rows.cp_gather,
-        "allgather": (rows.ulysses == 1) & rows.cp_gather,
-        "a2a": (rows.ulysses > 1) & (rows.ulysses == rows.cp),
-        "a2a+p2p": (rows.ulysses > 1) & (rows.ulysses != rows.cp),
-    }
-    allowed = rows.cp == 1
-    for kind in launcher.context_parallel:
-        allowed = allowed | known[kind]
-    return np.asarray(allowed)
-
-
-def _experts_allowed(launcher: Launcher, model: Architecture, rows: Rows) -> Bools:
-    allowed = launcher.expert_parallel | (rows.ep == 1)
-    whole = launcher.expert_tensor_parallel
-    if whole == "one" or (whole == "without_bias" and model.bias_mlp):
-        allowed &= rows.etp == 1
-    if launcher.experts_within == "sharding_group":
-        group = np.where(rows.sharding_group > 0, rows.sharding_group, rows.dp * rows.cp)
-        group = np.where(rows.distributed_optimizer, group, rows.cp)
-        allowed &= rows.tp * group % (rows.etp * rows.ep) == 0
-    return np.asarray(allowed)
-
-
-def _sharding_allowed(launcher: Launcher, _model: Architecture, rows: Rows) -> Bools:
-    def told(kinds: tuple[Sharded, ...]) -> Bools:
-        return np.isin(rows.sharded, [1 + _SHARDED.index(kind) for kind in kinds])
-
-    grouped = rows.sharding_group > 0
-    allowed = np.where(rows.pp == 1, told(launcher.sharded), told(launcher.sharded_pipeline))
-    allowed &= ~grouped | told(launcher.sharding_groups)
-    if launcher.whole_context_groups:
-        allowed &= ~grouped | (rows.sharding_group % rows.cp == 0)
-    plain = np.full(len(rows.tp), launcher.plain_replicas) | (rows.dp == 1) | ((rows.tp == 1) & (rows.cp == 1))
-    return np.asarray(np.where(rows.distributed_optimizer, allowed, plain))
 
 
 def launcher_names() -> tuple[str, ...]:

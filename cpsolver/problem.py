@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,8 @@ from cpsolver.launcher import Launcher, load_launcher
 from cpsolver.runs import both
 from cpsolver.spec import ChipRequest, Spec, names_a_file
 from cpsolver.stack import Stack, load_stack
+from cpsolver.strategy import Sharded
+from cpsolver.techniques import Switch
 from cpsolver.training import Training
 from cpsolver.yaml_file import load_yaml
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
@@ -166,9 +168,42 @@ def resolve(spec: Spec) -> Problem:
     names = [supply.name for supply in supplies]
     twice = sorted({name for name in names if names.count(name) > 1})
     troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
+    for what, profile in (("launcher", launcher), ("stack", stack and stack.runs)):
+        troubles += [] if profile is None else _not_trained(what, profile, spec, model)
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
     return Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
+
+
+def _not_trained(what: str, profile: Launcher, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
+    """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
+    training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
+
+    def trouble(name: str, message: str, allowed: str) -> Trouble:
+        allowed = f"{allowed}, or another {what}"
+        return Trouble(f"training.{name}", message, getattr(training, name), allowed, path=("training", name))
+
+    if training.precision not in profile.precisions:
+        yield trouble("precision", f"{whose} does not train in it", ", ".join(profile.precisions))
+    if training.optimizer not in profile.optimizers:
+        yield trouble("optimizer", f"{whose} does not have it", ", ".join(profile.optimizers))
+    for name in get_args(Switch):
+        default = Training.model_fields[name].default
+        if getattr(training, name) != default and name not in profile.switches:
+            yield trouble(name, f"{whose} has no setting for it", str(default).lower())
+    if not set(training.activation_offload) <= set(profile.activation_offload):
+        has = ", ".join(profile.activation_offload)
+        yield trouble("activation_offload", f"{whose} does not send these to the host", has or "null")
+    if 0 < training.optimizer_offload < 1 and not set(pinned or get_args(Sharded)) <= set(profile.partial_offload):
+        kinds = " or ".join(profile.partial_offload)
+        if kinds:
+            message = f"{whose} sends a part of the optimizer to the host only where {kinds} are shared out"
+            yield trouble("optimizer_offload", message, f"0, 1, search.pin.sharded = {kinds}")
+    moe = None if model is None else model.moe
+    if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
+        message = f"{whose} has experts in every n-th layer from the first one behind the dense ones only"
+        told = f"moe.freq {moe.freq}, moe.offset {moe.offset}, moe.first_dense {moe.first_dense}"
+        yield Trouble("model", f"{message}: {told}", value=model and model.name, path=("model",))
 
 
 def _attempt(troubles: list[Trouble], make: Any) -> Any:

@@ -8,18 +8,21 @@ with the means of the rule `launcher`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import Field
 
-from cpsolver.launcher import FACTS, Bools, Launcher, Rows, allowed_variants
+from cpsolver.launcher import FACTS, Launcher
+from cpsolver.runnable import Bools, Rows, allowed_variants
 from cpsolver.strategy import MODULES
+from cpsolver.techniques import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 
+_SPLITS = ("uneven_layers", "uneven_interleaved", "uneven_context", "uneven_groups", "uneven_mtp")
 _STRICTEST_FIRST: dict[str, tuple[str, ...]] = {
     "kv_groups": ("divides", "divides_or_multiple"),
-    **dict.fromkeys(("uneven_layers", "uneven_interleaved", "uneven_context"), ("none", "first_last", "any")),
+    **dict.fromkeys(_SPLITS, ("none", "first_last", "any")),
     "expert_tensor_parallel": ("one", "without_bias", "any"),
     "experts_within": ("sharding_group", "stage"),
     "recompute_units": ("one", "any"),
@@ -38,6 +41,12 @@ _UNSAID: dict[str, Any] = dict.fromkeys(FACTS, True) | {
     "recompute": _KINDS,
     "recompute_modules": MODULES,
     "recompute_by_stage": _KINDS,
+    "flash_attention": (False, True),
+    "precisions": get_args(Precision),
+    "optimizers": get_args(OptimizerName),
+    "switches": get_args(Switch),
+    "activation_offload": get_args(OffloadModule),
+    "partial_offload": _SHARDED,
 }
 """What a fact is where a profile does not state it."""
 
@@ -45,18 +54,10 @@ _UNSAID: dict[str, Any] = dict.fromkeys(FACTS, True) | {
 class Runs(Launcher):
     """The facts that a stack states, with their sources in `sources`; the others rule nothing out."""
 
-    flash_attention: tuple[bool, ...] = Field(default=(False, True), description="what flash_attention may be")
     plain_tensor: bool = Field(default=True, description="tp > 1 without sequence parallelism")
     plain_weights: bool = Field(
         default=True, description="the optimizer's states may be whole on every rank: DDP, or a single replica"
     )
-
-
-class RunsRows(Rows, Protocol):
-    """Columns of candidate rows that these facts look at."""
-
-    @property
-    def flash_attention(self) -> Bools: ...  # noqa: D102
 
 
 def read_runs(name: str, title: str, facts: Mapping[str, Mapping[str, Any]]) -> Runs:
@@ -66,9 +67,9 @@ def read_runs(name: str, title: str, facts: Mapping[str, Mapping[str, Any]]) -> 
     return Runs.model_validate({**_UNSAID, **values, "name": name, "title": title, "sources": sources})
 
 
-def runs_variants(runs: Runs, model: Architecture, rows: RunsRows) -> Bools:
+def runs_variants(runs: Runs, model: Architecture, rows: Rows) -> Bools:
     """The variants that a stack's framework can run: `allowed_variants`, and the facts of its own."""
-    allowed = allowed_variants(runs, model, rows) & np.isin(rows.flash_attention, runs.flash_attention)
+    allowed = allowed_variants(runs, model, rows)
     allowed &= runs.plain_tensor | rows.sequence_parallel | (rows.tp == 1)
     return np.asarray(allowed & (runs.plain_weights | rows.distributed_optimizer))
 

@@ -1,4 +1,4 @@
-"""What the switches of a spec's training section save and cost: numbers with their sources, in techniques.yaml."""
+"""The names of a spec's training switches, and what each saves and costs: numbers with sources, in techniques.yaml."""
 
 from __future__ import annotations
 
@@ -9,6 +9,33 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 Confidence = Literal["verified", "secondary", "assumed"]
+Precision = Literal["bf16", "fp16", "fp8"]
+OptimizerName = Literal[
+    "adam",
+    "precision_aware",
+    "precision_aware_bf16",
+    "precision_aware_bf16_grads",
+    "precision_aware_fp8",
+    "quantized_states",
+    "cadam",
+    "ema_adamw",
+    "lion",
+]
+OffloadModule = Literal[
+    "attention", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
+]
+"""A module whose input goes to the host; attention: all that it keeps but for its norm's input."""
+Switch = Literal[
+    "release_fp32_gradients",
+    "reuse_fp32_parameters",
+    "optimizer_offload",
+    "swap_optimizer",
+    "triangle_attention",
+    "fused_gate_up",
+    "fp8_parameter_gather",
+    "fp8_activations",
+]
+"""A field of the spec's training section that only some frameworks can have another value for than its default."""
 
 _FILE = Path(__file__).parent / "techniques.yaml"
 

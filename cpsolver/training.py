@@ -6,30 +6,17 @@ docs/techniques.md says what each switch saves and costs, and by which flag a fr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from cpsolver.decisions import Count
 from cpsolver.errors import Trouble
-from cpsolver.techniques import techniques
+from cpsolver.techniques import OffloadModule as OffloadModule
+from cpsolver.techniques import OptimizerName as OptimizerName
+from cpsolver.techniques import Precision, techniques
 
 Number = Annotated[float, Field(strict=True)]
-OptimizerName = Literal[
-    "adam",
-    "precision_aware",
-    "precision_aware_bf16",
-    "precision_aware_bf16_grads",
-    "precision_aware_fp8",
-    "quantized_states",
-    "cadam",
-    "ema_adamw",
-    "lion",
-]
-OffloadModule = Literal[
-    "attention", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
-]
-"""A module whose input goes to the host; attention: all that it keeps but for its norm's input."""
 OFFLOAD_MODULES: tuple[OffloadModule, ...] = OffloadModule.__args__  # type: ignore[attr-defined]
 
 
@@ -58,7 +45,7 @@ class Training(Part):
 
     global_batch_size: Count = Field(description="sequences in one optimizer step")
     sequence_length: Count = Field(description="tokens in a sequence")
-    precision: Literal["bf16", "fp16", "fp8"] = Field(default="bf16", description="type of the matrix products")
+    precision: Precision = Field(default="bf16", description="type of the matrix products")
     dropout: StrictBool = Field(default=False, description="dropout is in use, and its masks are kept")
     fused_kernels: StrictBool = Field(
         default=True, description="fused norms, rotary embedding, bias and activation kernels"

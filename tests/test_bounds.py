@@ -68,7 +68,7 @@ def assert_below(bounds: list[float], true: float, what: object) -> None:
 @pytest.mark.parametrize("block", range(2))
 def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
     close: dict[str, int] = defaultdict(int)
-    for seed in range(1000 + 60 * block + 200 * bend, 1060 + 60 * block + 200 * bend):
+    for seed in range(1000 + 80 * block + 200 * bend, 1080 + 80 * block + 200 * bend):
         problem = random_problem(seed)
         if not small_enough(problem, 250):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,38 @@ def zero(kinds: tuple[str, ...]) -> str:
     return ", ".join(str(1 + depth.index(kind)) for kind in kinds) or "–"
 
 
+APART: dict[str, tuple[str, Callable[[Launcher], object]]] = {
+    "context_pipeline": ("cp > 1 with a pipeline", lambda one: one.pipeline),
+    "plain_context": ("cp > 1 without the distributed optimizer", lambda one: one.context_parallel),
+    "context_groups": ("a sharding group of one context-parallel group", lambda one: one.sharding_groups),
+    "ulysses_tensor": ("all-to-all (`a2a`) with tp > 1", lambda one: "a2a" in one.context_parallel),
+    "ulysses_groups": ("all-to-all with a sharding group", lambda one: one.sharding_groups),
+    "mtp_parallel": ("multi-token prediction with pp > 1 or cp > 1", lambda one: True),
+    "few_microbatches": ("fewer microbatches than stages (vpp 1)", lambda one: one.pipeline),
+    "recompute_by_stage_interleaving": ("recomputation by stage with vpp > 1", lambda one: one.recompute_per_chip),
+    "recompute_by_stage_context": ("recomputation by stage with cp > 1", lambda one: one.recompute_per_chip),
+    "recompute_by_stage_groups": ("recomputation by stage with a sharding group", lambda one: one.recompute_per_chip),
+    "uneven_groups": ("any layers by stage with a sharding group", lambda one: one.uneven_layers == "any"),
+    "uneven_mtp": ("any layers by stage with multi-token prediction", lambda one: one.uneven_layers == "any"),
+    "uneven_interleaved": ("any layers by stage with vpp > 1", lambda one: one.uneven_layers == "any"),
+    "uneven_context": ("any layers by stage with cp > 1", lambda one: one.uneven_layers == "any"),
+    "mixed_chips_interleaving": ("mixed chips with vpp > 1", lambda one: one.interleaving and one.mixed_chips),
+    "mixed_chips_context": ("mixed chips with cp > 1", lambda one: one.mixed_chips),
+    "mixed_chips_groups": ("mixed chips with a sharding group", lambda one: one.mixed_chips),
+}
+"""What does not go together -> in words, and whose profiles that concerns."""
+FLASH = {(False, True): "on or off", (False,): "off", (True,): "on"}
+
+
+def apart() -> str:
+    profiles = [load_launcher(name) for name in launcher_names()]
+    lines = ["| not together | launchers |", "|---|---|"]
+    for fact, (text, concerns) in APART.items():
+        found = [f"`{one.name}`" for one in profiles if concerns(one) and getattr(one, fact) in (False, "first_last")]
+        lines.append(f"| {text} | {', '.join(found)} |")
+    return "\n".join(lines)
+
+
 def row(one: Launcher) -> str:
     layers = {"any": "any", "first_last": "first and last", "none": "equal"}[one.uneven_layers]
     experts = {"one": "ep", "without_bias": "ep, etp", "any": "ep, etp"}[one.expert_tensor_parallel]
@@ -142,14 +175,16 @@ HEADS = ("tensor", "pipeline", "layers", "context", "experts", "ZeRO, pp 1", "pp
 
 
 def launchers() -> str:
-    head = f"| {' | '.join(('launcher', *HEADS))} |"
-    return "\n".join([head, "|" + "---|" * 10, *(row(load_launcher(name)) for name in launcher_names())])
+    told = [load_launcher(name) for name in launcher_names()]
+    head = f"| {' | '.join(('launcher', *HEADS, 'flash', 'precision'))} |"
+    more = [f" {FLASH[one.flash_attention]} | {', '.join(one.precisions)} |" for one in told]
+    lines = [row(one) + cells for one, cells in zip(told, more, strict=True)]
+    return "\n".join([head, "|" + "---|" * 12, *lines])
 
 
 def stacks() -> str:
     told = [runs for name in stack_names() if (runs := load_stack(name).runs)]
-    flash = {(False, True): "on or off", (False,): "off", (True,): "on"}
-    more = [f" {'yes' if runs.plain_weights else 'no'} | {flash[runs.flash_attention]} |" for runs in told]
+    more = [f" {'yes' if runs.plain_weights else 'no'} | {FLASH[runs.flash_attention]} |" for runs in told]
     head = f"| {' | '.join(('stack', *HEADS, 'plain replicas', 'flash'))} |"
     lines = [row(runs) + cells for runs, cells in zip(told, more, strict=True)]
     return "\n".join([head, "|" + "---|" * 12, *lines])
@@ -157,6 +192,8 @@ def stacks() -> str:
 
 def test_the_page_says_what_each_launcher_runs() -> None:
     assert between("launchers") == launchers()
+    assert between("apart") == apart()
+    assert all(line.endswith("` |") for line in apart().splitlines()[2:])
 
 
 def test_the_page_says_what_each_stack_with_facts_runs() -> None:

@@ -172,6 +172,56 @@ GAPS: list[tuple[str, str, Problem, Strategy, Strategy]] = [
         strategy_of(even(1), tp=2, dp=8, flags="f"),
         strategy_of(even(1), tp=2, dp=8, sharded="parameters"),
     ),
+    (
+        *("accelerate: a group of one context-parallel group is dp_shard 1", "launcher", problem("accelerate")),
+        strategy_of(even(1), cp=2, dp=8, sharded="parameters", sharding_group=2),
+        strategy_of(even(1), cp=2, dp=8, sharded="parameters", sharding_group=4),
+    ),
+    (
+        *("accelerate: Ulysses has no axis for tp", "launcher", problem("accelerate")),
+        strategy_of(even(1), tp=2, cp=2, dp=4, ulysses=2, sharded="parameters"),
+        strategy_of(even(1), cp=2, dp=8, ulysses=2, sharded="parameters"),
+    ),
+    (
+        *("accelerate: Ulysses shards over all replicas", "launcher", problem("accelerate")),
+        strategy_of(even(1), cp=2, dp=8, ulysses=2, sharded="parameters", sharding_group=8),
+        strategy_of(even(1), cp=2, dp=8, ulysses=2, sharded="parameters"),
+    ),
+    (
+        *("DeepSpeed: no Ulysses under a pipeline", "launcher", problem("deepspeed")),
+        strategy_of(even(2), cp=2, dp=4, ulysses=2),
+        strategy_of(even(1), cp=2, dp=8, ulysses=2),
+    ),
+    (
+        *("DeepSpeed: no MiCS", "launcher", problem("deepspeed")),
+        strategy_of(even(1), dp=16, sharded="parameters", sharding_group=8),
+        strategy_of(even(1), dp=16, sharded="parameters"),
+    ),
+    (
+        *("torchtitan: 1F1B with fewer microbatches than stages", "launcher", problem("torchtitan", batch=12)),
+        strategy_of(even(4), dp=4),
+        strategy_of(even(2), dp=4, tp=2),
+    ),
+    (
+        *("torchtitan: FSDP shards over cp in any case", "launcher", problem("torchtitan")),
+        strategy_of(even(1), cp=2, dp=8, cp_gather=True, flags="f"),
+        strategy_of(even(1), cp=2, dp=8, cp_gather=True, sharded="parameters"),
+    ),
+    (
+        *("torchtitan: MTP raises with a pipeline", "launcher", problem("torchtitan", mtp_layers=1)),
+        strategy_of(even(2), dp=8),
+        strategy_of(even(1), dp=16, sharded="parameters"),
+    ),
+    (
+        *("core_v0.13.0: MTP in the layout raises", "launcher", problem("megatron-core-0.13", mtp_layers=1)),
+        strategy_of("x:7,9,8,8", dp=4),
+        strategy_of("x:7,9,9,7", dp=4),
+    ),
+    (
+        *("FlagScale: uneven stages are hetero: one instance", "launcher", problem("flagscale")),
+        strategy_of("x:7,9,8,8", dp=4, sharding_group=2),
+        strategy_of("x:7,9,9,7", dp=4, sharding_group=2),
+    ),
 ]
 
 

@@ -16,9 +16,10 @@ from tables import quick_tables
 from cpsolver import launcher
 from cpsolver.cost.shard import SHARDED, Candidates
 from cpsolver.errors import InputError
-from cpsolver.launcher import FACTS, allowed_rows, launcher_names, load_launcher, mixed_rows
+from cpsolver.launcher import FACTS, launcher_names, load_launcher
 from cpsolver.problem import Problem, resolve
 from cpsolver.rules import RULES, violations
+from cpsolver.runnable import allowed_frames, allowed_layouts, allowed_rows, allowed_variants, mixed_rows
 from cpsolver.search import search
 from cpsolver.spec import parse_spec
 from cpsolver.strategy import Sharded, StageGroup, Strategy
@@ -33,6 +34,7 @@ BIASED = Architecture.model_validate(
         **model_spec(layers=12, kv_heads=2, moe={"experts": 8, "top_k": 2, "expert_ffn": 512}),
     }
 )
+PREDICTING = BIASED.model_copy(update={"mtp_layers": 1})
 
 
 @pytest.mark.parametrize("name", launcher_names())
@@ -44,6 +46,7 @@ def test_every_fact_has_a_source(name: str) -> None:
     assert all(len(source) >= 4 for source in found.sources.values())
     assert all(launcher.Launcher.model_fields[fact].description for fact in FACTS)
     assert bool(found.uneven_flag) == (found.uneven_layers != "none")
+    assert found.uneven_groups == "any" or found.uneven_interleaved != "any"  # else it would tie frames to variants
 
 
 def test_the_dialects_differ_where_the_parsers_do() -> None:
@@ -89,6 +92,9 @@ SHARES: tuple[tuple[bool, Sharded, int], ...] = (
 )
 
 
+BATCH = 8
+
+
 def plans(chips: tuple[str, ...]) -> list[Strategy]:
     """Degrees and flags of every kind that a profile judges, with equal stages and chips in equal blocks."""
     degrees = product((1, 4), (1, 2, 8), (1, 4), (1, 2), (False, True), CONTEXT, (1, 2, 8), (1, 2), SHARES)
@@ -98,8 +104,11 @@ def plans(chips: tuple[str, ...]) -> list[Strategy]:
             continue
         groups = tuple(StageGroup(chip, (vpp,) * (pp // len(chips))) for chip in chips)
         more: dict[str, Any] = {"cp": cp, "ulysses": ulysses, "cp_gather": gather, "ep": ep, "etp": etp}
+        flash = len(found) % 5 > 0
         found.append(
-            Strategy(*(tp, pp, dp, 1, vpp, sequence, zero, True, groups), **more, sharded=sharded, sharding_group=group)
+            Strategy(
+                *(tp, pp, dp, 1, vpp, sequence, zero, flash, groups), **more, sharded=sharded, sharding_group=group
+            )
         )
     return found
 
@@ -107,7 +116,7 @@ def plans(chips: tuple[str, ...]) -> list[Strategy]:
 def rows_of(found: list[Strategy]) -> Candidates:
     names = [field.name for field in fields(Candidates) if hasattr(found[0], field.name)]
     columns: dict[str, Any] = {name: [getattr(plan, name) for plan in found] for name in names}
-    columns["microbatches"] = [1] * len(found)
+    columns["microbatches"] = [plan.microbatches(BATCH) for plan in found]
     columns["sharded"] = [1 + SHARDED.index(plan.sharded) for plan in found]
     return Candidates(**{name: np.array(column) for name, column in columns.items()})
 
@@ -119,12 +128,18 @@ def problem() -> Problem:
 
 
 @pytest.mark.parametrize("name", launcher_names())
-@pytest.mark.parametrize("chips", [("x",), ("x", "y")], ids=len)
-def test_rows_are_allowed_where_the_rule_finds_nothing(name: str, chips: tuple[str, ...], problem: Problem) -> None:
+@pytest.mark.parametrize(
+    ("chips", "model"),
+    [(("x",), BIASED), (("x", "y"), BIASED), (("x",), PREDICTING)],
+    ids=["one chip", "two chips", "multi-token prediction"],
+)
+def test_rows_are_allowed_where_the_rule_finds_nothing(
+    name: str, chips: tuple[str, ...], model: Architecture, problem: Problem
+) -> None:
     profile, found = load_launcher(name), plans(chips)[::3]
-    told = replace(problem, launcher=profile)
+    told = replace(problem, launcher=profile, model=model)
     rows = rows_of(found)
-    allowed = allowed_rows(profile, BIASED, len(chips), rows)
+    allowed = allowed_rows(profile, model, len(chips), rows)
     legal = [not any(True for _ in RULES["launcher"](told, plan)) for plan in found]
     wrong = [plan for plan, a, b in zip(found, allowed.tolist(), legal, strict=True) if a != b]
     assert not wrong, wrong[0]
@@ -136,13 +151,12 @@ def test_rows_are_allowed_where_the_rule_finds_nothing(name: str, chips: tuple[s
 def test_the_parts_are_the_whole(name: str) -> None:
     """Each part may be asked as soon as what it looks at is decided: the others keep their defaults."""
     profile, rows = load_launcher(name), rows_of(plans(("x",))[::7])
-    parts = [part(profile, BIASED, rows) for part in (launcher.allowed_layouts, launcher.allowed_variants)]
-    parts.append(launcher.allowed_frames(profile, BIASED, rows))
+    parts = [part(profile, BIASED, rows) for part in (allowed_layouts, allowed_variants, allowed_frames)]
     assert (np.logical_and.reduce(parts) == allowed_rows(profile, BIASED, 1, rows)).all()
     plain = replace(
         rows, **{key: getattr(Candidates.one(plans(("x",))[0], 8), key) for key in ("ep", "etp", "ulysses")}
     )
-    assert (launcher.allowed_layouts(profile, BIASED, plain) == parts[0]).all()
+    assert (allowed_layouts(profile, BIASED, plain) == parts[0]).all()
     mixed = mixed_rows(profile, rows)
     assert (allowed_rows(profile, BIASED, 2, rows) == (allowed_rows(profile, BIASED, 1, rows) & mixed)).all()
 
@@ -188,6 +202,15 @@ def tasks() -> Iterator[tuple[str, Problem]]:
     yield "experts", problem_of(model=model_spec(moe=EXPERTS), batch=4, top=6, pin=grid)
     dense = model_spec(layers=4, hidden=512, ffn=1024, moe={**EXPERTS, "first_dense": 1})
     kinds = {**ways, "ep": 1, "recompute": ["none", "block", "uniform"]}
+    few = {**FIXED, "mbs": [1, 2, 4], "pp": [2, 4], "cp": [1, 2], "vpp": 1, "distributed_optimizer": False}
+    yield "few microbatches", problem_of({"x": chip_spec()}, SMALL, 4, 4, 4, top=6, pin=few)
+    shared = {"pp": 2, "cp": [1, 2], "vpp": [1, 2], "sharding_group": [0, 2], "recompute": ["none", "block"]}
+    shared |= {"sharded": "optimizer", "distributed_optimizer": True, "ulysses": [1, 2], "cp_gather": False}
+    tuned: dict[str, Any] = {"recompute_scope": "stage", "pin": {**FIXED, **shared}}
+    yield "stages with chunks and groups", problem_of({"x": chip_spec(gb=3.45)}, SMALL, 8, 8, 16, 4096, top=8, **tuned)
+    ahead = {**FIXED, "pp": [1, 2, 4], "cp": [1, 2], "recompute": "none", "ulysses": 1}
+    more = model_spec(layers=5, hidden=512, ffn=1024, mtp_layers=1)
+    yield "prediction", problem_of({"x": chip_spec()}, more, 4, 4, 4, top=8, pin=ahead)
     yield "kinds of layers", problem_of(tight(4.6), dense, 2, 1, 8, 4096, top=4, pin=kinds)
 
 
@@ -215,6 +238,9 @@ def test_the_search_finds_the_best_plans_that_the_launcher_can_run(name: str, ta
         ("layers", "megatron-core-0.12", "megatron-core-0.13"),
         ("mixtures", "flagscale", "megatron-lm"),
         ("experts", "deepspeed", "torchtitan"),
+        ("few microbatches", "torchtitan", "megatron-lm"),
+        ("stages with chunks and groups", "flagscale", "loongforge"),
+        ("prediction", "torchtitan", "megatron-lm"),
     ],
 )
 def test_what_a_launcher_cannot_run_costs_time(task: str, strict: str, free: str) -> None:

@@ -12,6 +12,8 @@ from cpsolver.errors import InputError
 from cpsolver.problem import Problem, resolve
 from cpsolver.spec import parse_spec
 
+HOST_LINK = {"pcie_generation": 5, "bandwidth_gb_s": 50}
+
 
 def troubles(*args: Any, **given: Any) -> list[str]:
     with pytest.raises(InputError) as caught:
@@ -127,3 +129,51 @@ def test_problems_are_values() -> None:
     assert problem_of() == problem_of()
     assert problem_of() != problem_of(batch=4)
     assert isinstance(problem_of(), Problem)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "training", "where", "allowed"),
+    [
+        ("torchtitan", {"precision": "fp8"}, "training.precision", "bf16, or another launcher"),
+        ("torchtitan", {"precision": "fp16"}, "training.precision", "bf16, or another launcher"),
+        ("accelerate", {"precision": "fp8"}, "training.precision", "bf16, fp16, or another launcher"),
+        ("deepspeed", {"precision": "fp8"}, "training.precision", "bf16, fp16, or another launcher"),
+        ("accelerate", {"optimizer": "lion"}, "training.optimizer", "adam, or another launcher"),
+        ("megatron-lm", {"swap_optimizer": True}, "training.swap_optimizer", "false, or another launcher"),
+        ("deepspeed", {"fused_gate_up": False}, "training.fused_gate_up", "true, or another launcher"),
+        ("loongforge", {"activation_offload": ["core_attn"]}, "training.activation_offload", "null, or another"),
+        ("megatron-lm", {"activation_offload": ["attention"]}, "training.activation_offload", "attn_norm, qkv_linear"),
+        ("deepspeed", {"optimizer_offload": 0.5}, "training.optimizer_offload", "search.pin.sharded = parameters"),
+    ],
+    ids=str,
+)
+def test_a_launcher_trains_what_its_profile_says(
+    launcher: str, training: dict[str, Any], where: str, allowed: str
+) -> None:
+    chips = {"x": chip_spec(peak_tflops=dict.fromkeys(("bf16", "fp16", "fp8"), 100), host_link=HOST_LINK)}
+    with pytest.raises(InputError) as caught:
+        problem_of(chips, training=training, launcher=launcher)
+    (trouble,) = caught.value.troubles
+    assert trouble.where == where
+    assert ".".join(map(str, trouble.path)) == where
+    assert launcher in trouble.message
+    assert allowed in str(trouble.allowed)
+    problem_of(chips, training=training)
+
+
+def test_what_a_launcher_trains_with() -> None:
+    chips = {"x": chip_spec(peak_tflops=dict.fromkeys(("bf16", "fp8"), 100), host_link=HOST_LINK)}
+    problem_of(chips, training={"precision": "fp8", "fp8_parameter_gather": True}, launcher="megatron-lm")
+    problem_of(chips, training={"swap_optimizer": True}, launcher="mindspeed-llm")
+    part: dict[str, Any] = {"training": {"optimizer_offload": 0.5}}
+    problem_of(chips, **part, launcher="deepspeed", pin={"sharded": "parameters"})
+    problem_of(chips, **part, launcher="megatron-lm")
+    problem_of(chips, training={"optimizer_offload": 1}, launcher="deepspeed")
+
+
+def test_mindspeed_counts_the_layers_with_experts_from_the_first() -> None:
+    moe = {"experts": 4, "top_k": 2, "expert_ffn": 512, "freq": 2}
+    (told,) = troubles(model=model_spec(moe={**moe, "offset": 1}), launcher="mindspeed-llm")
+    assert "every n-th layer from the first" in told
+    problem_of(model=model_spec(moe={**moe, "offset": 1}), launcher="megatron-lm")
+    problem_of(model=model_spec(moe=moe), launcher="mindspeed-llm")

@@ -19,11 +19,12 @@ from test_oracle import assert_same
 from cpsolver.cost.shard import Candidates
 from cpsolver.explain import explanation
 from cpsolver.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
-from cpsolver.launcher import FACTS, allowed_rows, launcher_names, load_launcher
+from cpsolver.launcher import FACTS, launcher_names, load_launcher
 from cpsolver.measured.case import Unpredictable, make_case
 from cpsolver.measured.table import PUBLISHED, read_runs
 from cpsolver.problem import Problem, resolve
 from cpsolver.rules import RULES, violations
+from cpsolver.runnable import allowed_rows
 from cpsolver.runs import Runs, both
 from cpsolver.search import search
 from cpsolver.spec import parse_spec
@@ -54,7 +55,7 @@ def test_these_stacks_and_no_others_say_what_they_run() -> None:
 def test_every_stated_fact_has_a_source_and_the_others_rule_nothing_out(name: str) -> None:
     runs = runs_of(name)
     assert runs.name == name
-    assert set(runs.sources) <= {*FACTS, "flash_attention", "plain_tensor", "plain_weights"}
+    assert set(runs.sources) <= {*FACTS, "plain_tensor", "plain_weights"}
     assert all(len(source) > 4 for source in runs.sources.values())
     assert "parameters" in runs.sharded
     for fact in set(Runs.model_fields) - set(runs.sources) - {"name", "title", "sources"}:
@@ -78,8 +79,7 @@ def test_the_frameworks_differ_where_they_do() -> None:
 
 
 def some_plans() -> list[Strategy]:
-    every = [replace(plan, flash_attention=index % 5 > 0) for index, plan in enumerate(plans(("x",)))]
-    return [plan for index, plan in enumerate(every) if plan.ep * plan.etp == 1 or index % 11 == 0]
+    return [plan for index, plan in enumerate(plans(("x",))) if plan.ep * plan.etp == 1 or index % 11 == 0]
 
 
 def filtered(problem: Problem, rows: Candidates) -> np.ndarray:

@@ -135,7 +135,8 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         places = np.nonzero(chips == chip)[0]
         each = [_fits(table, row, stages, places, some, longest, n * odd_states) for n in range(odd.max() + 1)]
         fits[chip] = np.stack(each, axis=2)
-    ways = _ways(problem, told)
+    beside = (vpp, int(rows.cp[row]), bool(rows.sharding_group[row] > 0))
+    ways = _ways(problem, told, beside)
     again = {chip: scale.integers(vpp * _again(table, row, chip, some)) for chip, some in told.items()}
     extra = {chip: scale.integers(_extra(table, row, chip, some)) for chip, some in told.items()}
     repeat = scale.integers(vpp * stages.recompute[0])
@@ -158,7 +159,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         longest=longest,
         options=options,
         ways={chip: tuple(ways[chip][i] for i in keep[chip]) for chip in told},
-        split=_split(problem, vpp, int(rows.cp[row]), pp),
+        split=_split(problem, beside, pp),
         fits={chip: most.max(axis=2) for chip, most in fits.items()},
         again={chip: steps[keep[chip]] for chip, steps in again.items()},
         extra={chip: steps[keep[chip]] for chip, steps in extra.items()},
@@ -251,18 +252,22 @@ def _options(table: Coefficients, row: int, index: int, longest: int) -> list[Op
     return [o for o in found if (pinned is None or o.amount in pinned) and o.amount not in banned]
 
 
-def _split(problem: Problem, vpp: int, cp: int, pp: int) -> Split:
-    """What the launcher says of the layers by stage, "any" where it says nothing of that many stages."""
-    told = "any" if problem.launcher is None else problem.launcher.split(vpp, cp)
+def _split(problem: Problem, beside: tuple[int, int, bool], pp: int) -> Split:
+    """What the launcher says of the layers by stage, "any" where it says nothing of that many stages.
+
+    `beside`: vpp, cp, and whether there is a sharding group.
+    """
+    launcher = problem.launcher
+    told = "any" if launcher is None else launcher.split(*beside, mtp=problem.model.mtp_layers > 0)
     return "any" if pp == 1 or (told == "first_last" and pp <= 3) else told
 
 
-def _ways(problem: Problem, options: dict[int, list[Option]]) -> dict[int, list[int]]:
+def _ways(problem: Problem, options: dict[int, list[Option]], beside: tuple[int, int, bool]) -> dict[int, list[int]]:
     """The way of each option (see PlanData); -1 where a chip type cannot go that way with the others."""
     launcher = problem.launcher
     if launcher is None or not (problem.recompute_by_stage or len(options) > 1):
         return {chip: [0] * len(some) for chip, some in options.items()}
-    free = launcher.recompute_by_stage
+    free = launcher.differing(*beside)
     tied = {o: way for way, o in enumerate(_shared(options), 1) if o.kind not in free}
     return {chip: [0 if o.kind in free else tied.get(o, -1) for o in some] for chip, some in options.items()}
 

@@ -80,10 +80,16 @@ def _run(what: str, launcher: Launcher | None, asked: Set[str]) -> str:
     kinds = ", ".join(launcher.context_parallel)
     alone, under = (", ".join(some) or "nothing" for some in (launcher.sharded, launcher.sharded_pipeline))
     context = f"has context parallelism of kind {kinds}" if kinds else "has no context parallelism (cp 1)"
+    context += ", without a pipeline" * (launcher.pipeline and not launcher.context_pipeline)
+    context += ", with the distributed optimizer" * (not launcher.plain_context)
     sharding = f"shares out {alone}" + f" without a pipeline, {under} with one" * launcher.pipeline
+    flash: dict[tuple[bool, ...], str] = {(False,): "has no flash attention", (True,): "always has flash attention"}
+    stages = "" if launcher.few_microbatches else "needs a microbatch for each stage (global batch / mbs / dp >= pp)"
     texts = {
         "tp": "" if launcher.tensor_parallel else "has no tensor parallelism (tp 1)",
-        "pp": "" if launcher.pipeline else "has no pipeline (pp 1)",
+        "pp": stages if launcher.pipeline else "has no pipeline (pp 1)",
+        "mbs": stages,
+        "flash_attention": flash.get(launcher.flash_attention, ""),
         "vpp": "" if launcher.interleaving else "does not interleave (vpp 1)",
         "sequence_parallel": "" if launcher.sequence_parallel else "has no sequence parallelism",
         "cp": "" if {"ulysses", "cp_gather"} & asked else context,
@@ -93,7 +99,7 @@ def _run(what: str, launcher: Launcher | None, asked: Set[str]) -> str:
         "etp": "" if launcher.expert_tensor_parallel == "any" else "does not split every expert (etp 1)",
         "sharded": sharding,
         "distributed_optimizer": sharding,
-        "sharding_group": f"shares out {', '.join(launcher.sharding_groups) or 'nothing'} in groups",
+        "sharding_group": _groups(launcher),
         "stages": "" if launcher.mixed_chips else "does not mix chip types",
         **(_of_stack(launcher, sharding) if isinstance(launcher, Runs) else {}),
         "layers": {"none": "needs equal stages", "any": ""}.get(launcher.uneven_layers, "needs equal middle stages"),
@@ -102,13 +108,16 @@ def _run(what: str, launcher: Launcher | None, asked: Set[str]) -> str:
     return f"{what} {launcher.name} {_chosen(told, asked)}"
 
 
+def _groups(launcher: Launcher) -> str:
+    beside = ", of several context-parallel groups" * (not launcher.context_groups and bool(launcher.sharding_groups))
+    return f"shares out {', '.join(launcher.sharding_groups) or 'nothing'} in groups{beside}"
+
+
 def _of_stack(runs: Runs, sharding: str) -> dict[str, str]:
     """What only stacks state."""
-    flash: dict[tuple[bool, ...], str] = {(False,): "has no flash attention", (True,): "always has flash attention"}
     sequence = "" if runs.sequence_parallel else "has no sequence parallelism"
     whole = "" if runs.plain_weights else "shares out weights over replicas (distributed_optimizer true, dp x cp > 1)"
     return {
-        "flash_attention": flash.get(runs.flash_attention, ""),
         "sequence_parallel": sequence if runs.plain_tensor else "has sequence parallelism wherever tp > 1",
         "distributed_optimizer": whole or sharding,
     }

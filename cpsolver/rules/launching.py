@@ -35,8 +35,6 @@ def _not_run(profile: Launcher | None, problem: Problem, s: Strategy) -> Iterato
 
 def _own(p: Runs, s: Strategy) -> Iterator[str]:
     """What only stacks state."""
-    if s.flash_attention not in p.flash_attention:
-        yield f"{'has no' if s.flash_attention else 'always has'} flash attention"
     if s.tp > 1 and not s.sequence_parallel and not p.plain_tensor:
         yield f"has tensor parallelism with sequence parallelism only: tp is {s.tp}"
     if not s.distributed_optimizer and not p.plain_weights:
@@ -54,15 +52,31 @@ def _tensor(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"needs tp to divide the {groups} key-value heads, and tp is {s.tp}"
 
 
+def _attention(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.flash_attention not in p.flash_attention:
+        yield f"{'has no' if s.flash_attention else 'always has'} flash attention"
+
+
 def _pipeline(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
     if s.pp > 1 and not p.pipeline:
         yield f"has no pipeline: pp is {s.pp}, and must be 1"
     if s.vpp > 1 and not p.interleaving:
         yield f"does not interleave: vpp is {s.vpp}, and must be 1"
-    split = p.split(s.vpp, s.cp)
+    count = s.microbatches(problem.batch)
+    if s.vpp == 1 and count < s.pp and not p.few_microbatches:
+        yield f"needs a microbatch for each stage: {count} microbatches are fewer than pp {s.pp}"
+    if problem.model.mtp_layers and max(s.pp, s.cp) > 1 and not p.mtp_parallel:
+        yield f"has multi-token prediction with pp 1 and cp 1 only: pp is {s.pp}, cp is {s.cp}"
+    yield from _layers(p, problem, s)
+
+
+def _layers(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
+    mtp, grouped = problem.model.mtp_layers > 0, _grouped(s)
+    split = p.split(s.vpp, s.cp, grouped, mtp)
     if split != "any" and any(s.slots):
         yield f"needs chunks of layers only: vpp {s.vpp} puts the embedding or the head in the place of one"
     where = "".join(f" with {name} {size}" for name, size in (("vpp", s.vpp), ("cp", s.cp)) if size > 1)
+    where += " with a sharding group" * grouped + " with multi-token prediction" * mtp
     total = problem.model.layers
     if split == "none" and total % (s.pp * s.vpp):
         yield f"needs equal stages: {total} layers are not a multiple of pp {s.pp} x vpp {s.vpp} = {s.pp * s.vpp}"
@@ -83,7 +97,7 @@ def _mixture(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"does not interleave where chip types mix ({listed(chips)}): vpp is {s.vpp}, and must be 1"
     if s.cp > 1 and not p.mixed_chips_context:
         yield f"has no context parallelism where chip types mix ({listed(chips)}): cp is {s.cp}, and must be 1"
-    if s.distributed_optimizer and s.sharding_group and not p.mixed_chips_groups:
+    if _grouped(s) and not p.mixed_chips_groups:
         yield f"shards over all replicas where chip types mix ({listed(chips)}): sharding_group must be 0"
 
 
@@ -92,6 +106,18 @@ def _context(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"has no context parallelism: cp is {s.cp}, and must be 1"
     elif s.cp > 1 and s.cp_comm_type not in p.context_parallel:
         yield f"has no context parallelism of kind {s.cp_comm_type}: {listed(p.context_parallel)}"
+    if s.cp > 1 and s.pp > 1 and not p.context_pipeline:
+        yield f"has no context parallelism under a pipeline: cp {s.cp} needs pp 1, and pp is {s.pp}"
+    if s.cp > 1 and s.cp_comm_type == "a2a":
+        if s.tp > 1 and not p.ulysses_tensor:
+            yield f"has no tensor parallelism beside all-to-all (ulysses {s.ulysses}): tp is {s.tp}, and must be 1"
+        if _grouped(s) and not p.ulysses_groups:
+            group = f"sharding_group is {s.sharding_group}, and must be 0"
+            yield f"shards over all replicas beside all-to-all (ulysses {s.ulysses}): {group}"
+
+
+def _grouped(s: Strategy) -> bool:
+    return s.distributed_optimizer and s.sharding_group > 0
 
 
 def _experts(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
@@ -112,6 +138,8 @@ def _sharding(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
     if not s.distributed_optimizer:
         if not p.plain_replicas and s.dp > 1 and max(s.tp, s.cp) > 1:
             yield f"needs sharded replicas with tp {s.tp}, cp {s.cp} and dp {s.dp}: distributed_optimizer must be true"
+        if not p.plain_context and s.cp > 1:
+            yield f"shards over context-parallel ranks: with cp {s.cp} distributed_optimizer must be true"
         return
     kinds = p.sharded if s.pp == 1 else p.sharded_pipeline
     if s.sharded not in kinds:
@@ -121,6 +149,8 @@ def _sharding(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"shares out {s.sharded} over all replicas: sharding_group is {s.sharding_group}, and must be 0"
     elif s.sharding_group and p.whole_context_groups and s.sharding_group % s.cp:
         yield f"needs a sharding group of whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
+    elif s.sharding_group == s.cp > 1 and not p.context_groups:
+        yield f"needs a sharding group of several context-parallel groups: {s.sharding_group} is one of cp {s.cp}"
 
 
 def _recompute(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
@@ -131,14 +161,20 @@ def _recompute(p: Launcher, problem: Problem, s: Strategy) -> Iterator[str]:
     units = [amount for kind, amount, _ in told if kind == "uniform" and amount > 1]
     if units and p.recompute_units == "one":
         yield f"recomputes layer by layer: uniform with {units[0]} layers must be 1"
-    odd = [kind for kind, *_ in told if kind not in p.recompute_by_stage]
+    free = p.differing(s.vpp, s.cp, _grouped(s))
+    odd = [kind for kind, *_ in told if kind not in free]
     if len(told) > 1 and odd:
         words = ((kind, *[str(n)] * (n > 0), *(modules if modules != CORE else ())) for kind, n, modules in told)
         found = ", ".join(map(" ".join, words))
-        free = f"only {listed(p.recompute_by_stage)} may differ" if p.recompute_by_stage else "one choice for all"
-        yield f"cannot recompute differently by stage ({found}): {free}"
+        choice = f"only {listed(free)} may differ" if free else "one choice for all"
+        sizes = {"vpp": s.vpp, "cp": s.cp, "sharding_group": s.sharding_group}
+        known = p.recompute_by_stage != free
+        where = "".join(
+            f" with {name} {size}" for name, size in sizes.items() if known and size > (name != "sharding_group")
+        )
+        yield f"cannot recompute differently by stage{where} ({found}): {choice}"
 
 
 _PARTS: tuple[Callable[[Launcher, Problem, Strategy], Iterator[str]], ...] = (
-    *(_tensor, _pipeline, _mixture, _context, _experts, _sharding, _recompute),
+    *(_tensor, _attention, _pipeline, _mixture, _context, _experts, _sharding, _recompute),
 )
