@@ -7,7 +7,7 @@ step, and the score dollars per million tokens. A bound on the time times the lo
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,6 +110,16 @@ def objective_of(problem: Problem) -> Objective:
         known = device_prices(problem)
         prices = np.array([known[name] for name in problem.chip_names]) / _HOUR_S / tokens * _TOKENS
     return Objective(search.objective, problem, prices, deadline_s)
+
+
+def rank(problem: Problem, strategy: Strategy, step_s: float) -> tuple[int, float]:
+    """What plans are ordered by, the smaller the better: devices where the fewest are asked for, then the score.
+
+    The deadline does not count: whether a plan meets it is for the rules.
+    """
+    objective = objective_of(problem)
+    devices = strategy.devices if objective.name == "fewest_chips" else 0
+    return devices, replace(objective, deadline_s=float("inf")).score(strategy, step_s)
 
 
 def device_prices(problem: Problem) -> dict[str, float]:

@@ -30,14 +30,17 @@ def _llama(r: Reader, *, tied: bool = False, bias_qkv: bool = False, bias_out: b
     }
 
 
-def _window(r: Reader, layers: int, default: int | None = None) -> Fields:
-    """Sliding windows: in every layer, or by `layer_types` or `sliding_window_pattern` with full ones every so many."""
+def _window(r: Reader, layers: int, default: int | None = None, every: int | None = None) -> Fields:
+    """Sliding windows: by `layer_types` or `sliding_window_pattern` with full ones every so many, else in every layer.
+
+    `default` and `every` are the family's own size, and its own pattern where the configuration tells none.
+    """
     size = r.get("sliding_window", default=default)
     kinds = r.get("layer_types")
     if size is None or (kinds and "sliding_attention" not in kinds):
         return {}
     if not kinds:
-        every = r.get("sliding_window_pattern", "_sliding_window_pattern")
+        every = r.get("sliding_window_pattern", "_sliding_window_pattern", default=every)
         return {"sliding_window": size, **({"full_every": every} if every else {})}
     full = [index + 1 for index, kind in enumerate(kinds) if kind != "sliding_attention"]
     if not full:
@@ -45,6 +48,16 @@ def _window(r: Reader, layers: int, default: int | None = None) -> Fields:
     rule = [place for place in range(1, layers + 1) if place % full[0] == 0]
     r.refuse(full != rule, "layer_types: full attention is not in every n-th layer")
     return {"sliding_window": size, "full_every": full[0]}
+
+
+def _late_window(r: Reader, layers: int) -> Fields:
+    """Qwen's windows: none unless turned on, and from layer `max_window_layers` on where no `layer_types` are told."""
+    first = r.get("max_window_layers", default=0)
+    if not r.get("use_sliding_window") or (first >= layers and not r.get("layer_types")):
+        return {}
+    late = first > 0 and not r.get("layer_types")
+    r.refuse(late, f"max_window_layers: windows in the layers from {first} on alone, which no rule tells")
+    return _window(r, layers)
 
 
 def _mistral(r: Reader) -> Fields:
@@ -61,14 +74,14 @@ def _mixtral(r: Reader) -> Fields:
 def _qwen2(r: Reader) -> Fields:
     """Biases of queries, keys and values, whatever the configuration says."""
     fields = _llama(r)
-    window = _window(r, fields["layers"]) if r.get("use_sliding_window") else {}
+    window = _late_window(r, fields["layers"])
     return {**fields, "bias_qkv": True, "bias_attention_out": False, "attention": window}
 
 
 def _qwen3(r: Reader) -> Fields:
     """Norms of queries and keys by head; head_dim is 128 where nothing is said."""
     fields = _llama(r)
-    window = _window(r, fields["layers"]) if r.get("use_sliding_window") else {}
+    window = _late_window(r, fields["layers"])
     head_dim = fields["head_dim"] or 128
     return {**fields, "head_dim": head_dim, "attention": {"qk_norm": "head", **window}}
 
@@ -142,14 +155,12 @@ def _gemma(r: Reader) -> Fields:
 
 def _gemma2(r: Reader) -> Fields:
     fields = {**_gemma(r), "norms_per_layer": 4}
-    window = _window(r, fields["layers"], 4096)
-    return {**fields, "attention": {**window, **({"full_every": 2} if window else {})}}
+    return {**fields, "attention": _window(r, fields["layers"], 4096, 2)}
 
 
 def _gemma3(r: Reader) -> Fields:
     fields = {**_gemma(r), "norms_per_layer": 4}
-    window = _window(r, fields["layers"], 4096)
-    return {**fields, "attention": {"qk_norm": "head", **window, **({"full_every": 6} if window else {})}}
+    return {**fields, "attention": {"qk_norm": "head", **_window(r, fields["layers"], 4096, 6)}}
 
 
 def _gpt_oss(r: Reader) -> Fields:
@@ -161,8 +172,7 @@ def _gpt_oss(r: Reader) -> Fields:
         "expert_ffn": fields["ffn"],
         "router_bias": True,
     }
-    window = _window(r, fields["layers"], 128)
-    return {**fields, "moe": moe, "attention": {"sinks": True, **window, "full_every": window.get("full_every", 2)}}
+    return {**fields, "moe": moe, "attention": {"sinks": True, **_window(r, fields["layers"], 128, 2)}}
 
 
 def _phi3(r: Reader) -> Fields:
@@ -187,7 +197,7 @@ def _glm(r: Reader) -> Fields:
 def _olmo2(r: Reader) -> Fields:
     """Norms behind the blocks, and of whole queries and keys."""
     fields = _llama(r)
-    window = _window(r, fields["layers"]) if r.get("model_type") == "olmo3" else {}
+    window = _window(r, fields["layers"], 4096, 4) if r.get("model_type") == "olmo3" else {}
     return {**fields, "attention": {"qk_norm": "layer", **window}}
 
 

@@ -9,6 +9,7 @@ from problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.decisions import RECOMPUTE_CHOICES
+from cpsolver.errors import InputError
 from cpsolver.launcher import launcher_names
 from cpsolver.problem import Problem
 from models_zoo import Architecture
@@ -58,10 +59,21 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     batch = int(rng.choice([4, 8]))
     search["launcher"] = None if rng.random() < 0.75 else str(rng.choice(launcher_names()))
     given = {"training": training, **search}
+    if given["launcher"] is not None and not _trains(chips, model, gpus, node, batch, sequence, given):
+        given["launcher"] = None
     sets = module_sets(problem_of(chips, model, gpus, node, batch, sequence, **given))
     if len(sets) > 2 and rng.random() < 0.95:  # or brute force takes too long
         forbid["recompute_modules"] = [list(sets[i]) for i in rng.permutation(len(sets))[2:]]
     return problem_of(chips, model, gpus, node, batch, sequence, **given)
+
+
+def _trains(chips: Any, model: Any, gpus: int, node: int, batch: int, sequence: int, given: dict[str, Any]) -> bool:
+    """Whether the launcher can train such a model at all."""
+    try:
+        problem_of(chips, model, gpus, node, batch, sequence, **given)
+    except InputError:
+        return False
+    return True
 
 
 def _model(rng: np.random.Generator, layers: int, kinds: bool) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cpsolver.batch import cases as cases_module
-from cpsolver.batch.cases import make_cases, problem_key
+from cpsolver.batch.cases import make_cases, problem_key, product_version
 from cpsolver.batch.rows import new_row
 from cpsolver.batch.run import open_tasks
 from cpsolver.errors import InputError
@@ -41,6 +42,23 @@ def test_another_version_of_the_product_has_other_keys(monkeypatch: pytest.Monke
     assert case.problem is not None
     monkeypatch.setattr(cases_module, "product_version", lambda: "another")
     assert problem_key(case.problem) != case.key
+
+
+@pytest.mark.parametrize("name", ["memory.py", "params.py", "mixers.py", "document.py", "units.py"])
+def test_code_that_an_answer_comes_from_counts_as_the_version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, read = product_version.__wrapped__(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"#" * (self.name == name))
+    assert product_version.__wrapped__() != now
+
+
+def test_of_cells_with_several_time_limits_the_longest_is_used() -> None:
+    for limits in ("[1, 60, 5]", "[60, 1]"):
+        cases = cases_of(f"grid: {{search.time_limit_s: {limits}}}")
+        (task,) = open_tasks(cases, {}, retry_failed=False)
+        assert task.problem.spec.search.time_limit_s == 60
+    cases = cases_of("list: [{search.time_limit_s: 60}, {cluster.gpus_per_node: 8}]")
+    (task,) = open_tasks(cases, {}, retry_failed=False)
+    assert task.problem.spec.search.time_limit_s is None
 
 
 def test_a_broken_cell_says_what_is_wrong_and_where_and_the_others_are_problems() -> None:

@@ -133,6 +133,12 @@ def test_a_time_limit_is_each_cell_s_and_a_longer_one_tries_again() -> None:
     assert (document["solved"], document["cells"][0]["status"]) == (1, "optimal")
 
 
+def test_a_row_s_time_limit_is_the_one_that_it_was_solved_with() -> None:
+    write("sweep.yaml", BASE + "grid: {search.time_limit_s: [1, 60]}")
+    assert json.loads(run("batch", "sweep.yaml", "--json").stdout)["solved"] == 1
+    assert [row["time_limit_s"] for row in rows("sweep.sqlite").values()] == [60]
+
+
 def test_a_killed_run_goes_on_to_the_same_rows_and_does_nothing_twice() -> None:
     write("sweep.yaml", EIGHT)
     process = start("--jobs", "1")
@@ -194,3 +200,19 @@ def test_what_failed_is_kept_and_solved_again_only_when_asked_to() -> None:
     assert "--retry-failed" in shown
     document = json.loads(run("batch", "sweep.yaml", "--retry-failed", "--json").stdout)
     assert (document["solved"], document["counts"]) == (1, {"optimal": 2})
+
+
+def test_an_error_that_several_cells_have_is_told_once() -> None:
+    write("sweep.yaml", BASE + "grid: {model: [llama2-7b, llama9], cluster.num_gpus: [16, 32]}")
+    told = " ".join(run("batch", "sweep.yaml").stdout.split())
+    assert told.count("unknown model") == 1
+    assert "error llama9, 16 and 1 more cell:" in told
+    assert "None" not in told
+
+
+def test_one_file_cannot_be_two() -> None:
+    write("sweep.yaml", BASE + "list: [{cluster.num_gpus: 16}]")
+    for options in (["--csv", "out", "--html", "out"], ["--csv", "sweep.sqlite"], ["--html", "a", "--db", "a"]):
+        refused = run("batch", "sweep.yaml", *options)
+        assert refused.exit_code == 2
+        assert "give two" in refused.output

@@ -95,3 +95,11 @@ def test_ctrl_c_outside_a_search_is_quiet(monkeypatch):
     monkeypatch.setattr("cpsolver.report.request.load_problem", interrupted)
     result = run("solve", "spec.yaml")
     assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_dash_for_the_output_is_stdout() -> None:
+    write("spec.yaml", SMALL)
+    done = run("ranks", "spec.yaml", "-o", "-")
+    assert done.exit_code == 0
+    assert "tp varies fastest" in done.stdout
+    assert not Path("-").exists()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 from command import in_tmp, run, write  # noqa: F401
-from problems import chip_spec, problem_of, strategy_of
+from problems import chip_spec, problem_of, spec_of, strategy_of
 
-from cpsolver.explain.changes import Clock, best_plan
+from cpsolver.explain.changes import Clock, best_plan, is_better, rank_of
 from cpsolver.explain.favourite import FREED, favourite, pins_of
-from cpsolver.problem import Problem
+from cpsolver.explain.prices import wish_prices
+from cpsolver.problem import Problem, resolve
 from cpsolver.rules import RULES
+from cpsolver.spec import parse_spec
 from cpsolver.strategy import Strategy
 
 SPEC = """\
@@ -76,6 +80,19 @@ def test_explain_why_not_this_plan() -> None:
     assert "- recomputation: " in text
 
 
+def test_the_parts_that_explain_shows_add_up_and_no_plan_is_shown_twice() -> None:
+    write("spec.yaml", SPEC.replace("search: {pin: {vpp: 1, cp: 1, flash_attention: true}}", ""))
+    write("plan.yaml", "{tp: 8, dp: 2, mbs: 1, stages: [{chip: a800, layers: 32}]}")
+    text = run("explain", "spec.yaml", "-s", "plan.yaml").stdout
+    rows = re.findall(r"^ *([0-9.]+) s +([0-9.]+) s +([+-][0-9.]+) s  (.*)$", text, re.MULTILINE)
+    own, best = (float(number) for number in re.findall(r"([0-9.]+) s a step against ([0-9.]+) s", text)[0])
+    assert rows[-1][3] == "all else"
+    assert sum(float(row[0]) for row in rows) == pytest.approx(own, abs=0.004)
+    assert sum(float(row[2]) for row in rows) == pytest.approx(own - best, abs=0.004)
+    plans = [line.partition(" less): ")[2] for line in " ".join(text.split()).split(" - ")[1:]]
+    assert len(plans) == len(set(plans)) > 1
+
+
 def test_explain_an_illegal_favourite() -> None:
     write("spec.yaml", SPEC)
     write("plan.yaml", WRONG)
@@ -101,6 +118,33 @@ def test_explain_what_wishes_cost() -> None:
     (price,) = [price for price in found["prices"] if "search.pin.recompute = uniform" in price["text"]]
     assert price["step_time_s"] < found["best"]["step_time_s"]
     assert price["changes"] == {"search.pin.recompute": None}
+
+    assert found["all_settled"]
+
+
+@pytest.mark.parametrize(("objective", "dear_is_better"), [("throughput", True), ("cost", False)])
+def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> None:
+    chips = {"x": chip_spec(gb=60), "y": chip_spec(gb=60)}
+    data = spec_of(chips, objective=objective)
+    data["cluster"]["prices"] = {"x": 1.0, "y": 9.0}
+    problem = resolve(parse_spec(data))
+    cheap = best_plan(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8), Clock(60.0), 60.0)
+    assert cheap is not None
+    groups = tuple(replace(group, chip="y") for group in cheap.strategy.groups)
+    faster = replace(cheap.evaluation, step_time_s=0.6 * cheap.evaluation.step_time_s)
+    dear = replace(cheap, strategy=replace(cheap.strategy, groups=groups), evaluation=faster)
+    ranks = rank_of(problem, dear), rank_of(problem, cheap)
+    assert is_better(*ranks) == dear_is_better
+    assert is_better(*reversed(ranks)) != dear_is_better
+
+
+def test_what_is_not_proven_is_not_settled() -> None:
+    problem = small()
+    best = best_plan(problem, Clock(60), 60)
+    assert best is not None
+    assert wish_prices(problem, best).settled
+    assert not wish_prices(problem, replace(best, gap=0.1)).settled
+    assert not wish_prices(problem, best, seconds=0.0).settled
 
 
 def test_the_best_plan_has_nothing_to_gain() -> None:

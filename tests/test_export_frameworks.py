@@ -50,6 +50,26 @@ def test_the_command_says_why_not() -> None:
     assert "has no pipeline" in done.output
 
 
+def test_without_a_plan_it_is_the_best_of_those_that_the_target_runs() -> None:
+    spec = spec_of(batch=32)
+    write("spec.json", json.dumps(spec))
+    write("named.json", json.dumps({**spec, "launcher": "accelerate"}))
+    free, named = (run("export", name, "--to", "accelerate", "--json") for name in ("spec.json", "named.json"))
+    assert (free.exit_code, named.exit_code) == (0, 0)
+    assert json.loads(free.stdout)["strategy"] == json.loads(named.stdout)["strategy"]
+    assert "the spec names no launcher" in free.stderr
+    assert "the spec names no launcher" not in named.stderr
+
+
+def test_a_plan_that_breaks_a_rule_is_exported_with_a_note() -> None:
+    write("spec.yaml", "{model: llama2-7b, cluster: {num_gpus: 16, chips: a800},\n"
+          " training: {global_batch_size: 64, sequence_length: 4096}}")  # fmt: skip
+    write("plan.yaml", "{tp: 1, dp: 16, mbs: 4, distributed_optimizer: false, stages: [{chip: a800, layers: [32]}]}")
+    done = run("export", "spec.yaml", "--to", "megatron-lm", "--plan", "plan.yaml", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["notes"][0].startswith("this plan breaks a rule of the spec: memory: stage 0")
+
+
 # DeepSpeed
 
 

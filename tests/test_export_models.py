@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from problems import problem_of, strategy_of
+from problems import problem_of, strategy_of, with_stack
 from test_export_megatron import model_of, options
 
+from cpsolver.export.base import CannotExpress
 from cpsolver.export.model_args import expert_layers, padded_vocabulary
 from cpsolver.export.targets import exporter
+from cpsolver.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 
 
@@ -97,7 +100,7 @@ def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> No
 def test_sinks_and_windows_where_there_are_flags() -> None:
     found = told("gpt-oss-20b")
     assert found["--softmax-type"] == ("learnable",)
-    assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("128,0",), ("2",))
+    assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("127,0",), ("2",))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,7 @@ def test_bridges_file_sets_every_field() -> None:
     body = text.split("if __name__")[0].replace("import torch\n", "").split("def model()")
     exec(body[0][body[0].index("FIELDS") :] + "def configure" + body[1].split("def configure")[1], found)
     assert set(found["FIELDS"]) == set(fields)
+    found["get_mixed_precision_config"] = lambda name: SimpleNamespace(name=name, grad_reduce_in_fp32=None)
 
     class Part:
         def __getattr__(self, name: str) -> Any:
@@ -145,3 +149,50 @@ def test_bridges_file_sets_every_field() -> None:
     assert cfg.model.pipeline_model_parallel_layout == "Et*15|t*16|t*17|t*13mL"
     assert cfg.model.num_moe_experts == 256
     assert "MLAModelProvider" in text
+    assert (cfg.mixed_precision.name, cfg.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
+    assert (cfg.model.recompute_granularity, cfg.model.num_layers_in_first_pipeline_stage) == (None, None)
+
+
+def test_bridge_takes_back_what_a_recipe_may_have_set() -> None:
+    fields, _ = bridge("llama2-70b", "x:20,20,20,20", tp=4, dp=2, flags="fz")
+    assert (fields["model.sequence_parallel"], fields["model.virtual_pipeline_model_parallel_size"]) == (
+        "false",
+        "null",
+    )
+    assert (fields["model.recompute_granularity"], fields["model.pipeline_model_parallel_layout"]) == ("null", "null")
+    assert fields["optimizer.use_precision_aware_optimizer"] == "false"
+
+
+@pytest.mark.parametrize(("width", "there"), [(2, "False"), (4, "True")])
+def test_bridge_reduces_gradients_in_the_plans_type(width: int, there: str) -> None:
+    problem = with_stack(model_of("llama2-7b"), gradient_reduce_bytes=width)
+    text = exporter("megatron-bridge")(problem, strategy_of("x:32", dp=2)).files["plan.py"]
+    assert f"PRECISION = {{'grad_reduce_in_fp32': {there}}}" in text
+
+
+def ordered(first: int, every: int, offset: int) -> Problem:
+    model = load_architecture("mixtral-8x7b")
+    assert model.moe is not None
+    moe = model.moe.model_copy(update={"first_dense": first, "freq": every, "offset": offset})
+    return replace(problem_of(), model=model.model_copy(update={"moe": moe}))
+
+
+def test_mindspeed_counts_every_nth_layer_from_layer_0() -> None:
+    found = options(exporter("mindspeed-llm")(ordered(1, 2, 0), strategy_of("x:32")))
+    assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("1",), ("2",))
+
+
+@pytest.mark.parametrize(("places", "pp"), [((1, 2, 1), 1), ((0, 2, 0), 1), ((8, 1, 0), 4)])
+def test_experts_where_mindspeed_has_none_are_refused(places: tuple[int, int, int], pp: int) -> None:
+    stages = ",".join([str(32 // pp)] * pp)
+    with pytest.raises(CannotExpress, match="experts"):
+        exporter("mindspeed-llm")(ordered(*places), strategy_of(f"x:{stages}"))
+
+
+def test_mindspeed_has_no_mc2_beside_experts() -> None:
+    dense, experts = (with_stack(model_of(name), tensor_overlap=0.3) for name in ("llama2-7b", "mixtral-8x7b"))
+    plan = strategy_of("x:32", tp=2, flags="sf")
+    assert "--use-ascend-mc2" in options(exporter("mindspeed-llm")(dense, plan))
+    launch = exporter("mindspeed-llm")(experts, plan)
+    assert "--use-ascend-mc2" not in options(launch)
+    assert any("--use-ascend-mc2 excludes" in note for note in launch.notes)

@@ -10,6 +10,7 @@ from command import in_tmp, run, write  # noqa: F401
 from test_import_scripts import GPT, LLAMA, STEP, torchrun
 
 from cpsolver.importing.arguments import Arguments, table
+from cpsolver.importing.told import wrapped
 from cpsolver.importing.variables import Variables
 
 EXAMPLE = str(Path(__file__).parent.parent / "examples" / "mindspeed-llama-7b.sh")
@@ -153,6 +154,29 @@ def test_a_contradiction_is_an_error(arguments: str, said: str) -> None:
     assert said in errors(torchrun(f"{LLAMA} {STEP} {arguments}"), "--chip", "h100")
 
 
+def test_a_shape_that_is_wrong_is_told_without_the_words_of_the_checking_library() -> None:
+    told = errors(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 30 "
+        "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+        "--vocab-size 32000\n"
+    )
+    assert "hidden 4096 is not a multiple of heads 30" in told
+    assert "Value error" not in told
+
+
+def test_long_lines_are_wrapped_at_a_terminal_and_commands_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    told = wrapped("a: script\n  model        one two three four five six seven\n\nnext:\n  apss-cp solve " + "x" * 40)
+    assert told.split("\n") == [
+        "a: script",
+        "  model        one two three four five",
+        "               six seven",
+        "",
+        "next:",
+        "  apss-cp solve " + "x" * 40,
+    ]
+
+
 def test_noop_layers_must_be_places_of_layers() -> None:
     told = errors(torchrun(f"{LLAMA} {STEP} --noop-layers 32,33 --pipeline-model-parallel-size 2"), "--chip", "h100")
     assert "must be different places below --num-layers" in told
@@ -217,6 +241,11 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
         ("--lora-target-modules linear_qkv", "LoRA"),
         ("--optimized-pipeline --manual-mbs 1,2,3", "--manual-mbs has 3 sizes, 6 in all: 8 are needed, 8 in all"),
         ("--tp-2d", "two dimensions"),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --custom-pipeline-layers 16,16 "
+            "--recompute-granularity full --recompute-method block --custom-pipeline-recompute-layers 8,8",
+            "4 chunks a stage: which layers of each is not known",
+        ),
         ("--recompute-granularity selective --recompute-modules gdp_qkv", "recompute module gdp_qkv is not known"),
     ],
 )

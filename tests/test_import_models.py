@@ -309,3 +309,28 @@ def test_other_json_is_refused(text: str) -> None:
     result = run("import", "config.json")
     assert result.exit_code == 2
     assert "config.json" in result.output
+
+
+@pytest.mark.parametrize(
+    ("family", "more", "window"),
+    [
+        ("gemma3_text", {"sliding_window_pattern": 4}, {"sliding_window": 512, "full_every": 4}),
+        ("gemma3_text", {}, {"sliding_window": 512, "full_every": 6}),
+        ("gemma2", {"layer_types": ["sliding_attention"] * 24}, {"sliding_window": 512}),
+        ("olmo3", {}, {"sliding_window": 512, "full_every": 4}),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 24}, {}),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 0}, {"sliding_window": 512}),
+    ],
+)
+def test_windows_are_where_the_configuration_has_them(
+    family: str, more: dict[str, Any], window: dict[str, Any]
+) -> None:
+    config = {"model_type": family, **dense(24, 1024, 4096, 16, 8, 32000, sliding_window=512), **more}
+    attention = from_hugging_face(config).get("attention", {})
+    assert {name: attention[name] for name in attention if name != "qk_norm"} == window
+
+
+def test_windows_in_the_last_layers_alone_are_refused() -> None:
+    config = {"model_type": "qwen3", **dense(24, 1024, 4096, 16, 8, 32000, sliding_window=512)}
+    with pytest.raises(UnsupportedConfigError, match="max_window_layers"):
+        from_hugging_face({**config, "use_sliding_window": True, "max_window_layers": 12})

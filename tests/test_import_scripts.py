@@ -141,6 +141,12 @@ def test_dialect(name: str) -> None:
     assert {key: getattr(found, key) for key in values} == values
 
 
+@pytest.mark.parametrize("flag", ["--swap-optimizer", "--enable-recompute-layers-per-pp-rank", "--n-shared-experts 1"])
+def test_an_argument_that_only_mindspeed_has_names_it(flag: str) -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} {flag}"))
+    assert (found.spec["stack"], found.spec["launcher"]) == ("mindspeed", "mindspeed-llm")
+
+
 @pytest.mark.parametrize("name", STACKS)
 def test_stack_and_launcher(name: str) -> None:
     found = imported(DIALECTS[name][0])
@@ -163,6 +169,18 @@ def test_stack_and_launcher(name: str) -> None:
         ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", {"distributed_optimizer": False}),
         ("--recompute-activations", {"recompute_modules": (("core_attn",),)}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", {"recompute": ("none",)}),
+        ("--recompute-modules core_attn mlp", {"recompute": ("none",)}),
+        ("--moe-layer-recompute", {"recompute_modules": (("core_attn", "moe"),)}),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --custom-pipeline-layers 16,16 "
+            "--recompute-granularity full --recompute-method block --custom-pipeline-recompute-layers 16,16",
+            {"vpp": 4, "recompute_layers": (4, 4)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 6",
+            {"schedule": "breadth_first", "dp": 2},
+        ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
         ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
@@ -265,3 +283,30 @@ def test_another_model_is_written_with_its_fields() -> None:
     }
     assert found.spec["training"]["global_batch_size"] == 16  # micro batch x dp where none is given
     assert found.spec["training"]["dropout"] is True
+
+
+@pytest.mark.parametrize(
+    ("places", "values"),
+    [
+        ("--moe-layer-freq ([0,1]*16)", {"first_dense": 0, "freq": 2, "offset": 1}),
+        ("--moe-layer-freq ([0]*3+[1]*29) --noop-layers 0,31", {"first_dense": 2, "freq": 1}),
+        ("--moe-layer-freq ([0]*4+[1]*28)", {"first_dense": 4, "freq": 1}),
+    ],
+)
+def test_layers_with_experts(places: str, values: dict[str, int]) -> None:
+    name, pattern, *more = places.split()
+    moe = imported(torchrun(f"{MOE} {STEP} {name} '{pattern}' {' '.join(more)}")).model.moe
+    assert {key: getattr(moe, key) for key in values} == values
+
+
+def test_windows_sinks_and_long_contexts() -> None:
+    more = "--window-size 127,0 --window-attn-skip-freq 2 --softmax-type learnable --max-position-embeddings 10485760"
+    model = imported(torchrun(f"{LLAMA} {STEP} {more}")).model
+    assert (model.attention.sliding_window, model.attention.full_every, model.attention.sinks) == (128, 2, True)
+    assert model.max_positions == 10_485_760
+
+
+def test_a_launcher_whose_profile_lacks_what_the_script_runs_is_left_out() -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} --optimizer lion"))
+    assert "launcher" not in found.spec
+    assert any("no launcher is written: training.optimizer: launcher megatron-lm" in note for note in found.notes)

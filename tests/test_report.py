@@ -2,6 +2,8 @@ import io
 import json
 import math
 import re
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,13 +13,14 @@ from rich.padding import Padding
 
 from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem, resolve
+from cpsolver.report import progress as progress_module
 from cpsolver.report.breakdown import MemoryByStage, stage_times
 from cpsolver.report.catalogue import chips_report, models_report
 from cpsolver.report.console import evaluation_report, result_report
 from cpsolver.report.document import dumps, result_document
 from cpsolver.report.interval import interval_of
 from cpsolver.report.plan_trace import MOST_EVENTS, write_traces
-from cpsolver.report.progress import Watcher, describe
+from cpsolver.report.progress import Waiting, Watcher, describe
 from cpsolver.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
 from cpsolver.result import Result
 from cpsolver.rules import Violation, violations
@@ -295,3 +298,19 @@ def test_the_status_line_waits_and_verbose_does_not(capsys):
     with Watcher(verbose=True) as watcher:
         watcher(progress)
     assert "1,234 waiting" in capsys.readouterr().err
+
+
+def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(progress_module, "_QUIET_S", 0.01)
+    with Waiting("looking for reasons"):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Waiting("looking for reasons"):
+        told = ""
+        until = time.monotonic() + 10
+        while "looking for reasons" not in told and time.monotonic() < until:
+            time.sleep(0.05)
+            told += capsys.readouterr().err
+    assert "looking for reasons" in told

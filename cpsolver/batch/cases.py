@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ from cpsolver.errors import InputError, Trouble
 from cpsolver.problem import Problem
 from cpsolver.report.request import problem_from
 
-_ROOT = Path(__file__).parent.parent
-_CODE = ("*.py", "*.yaml", "calibrations/*.yaml", "cost/*.py", "compile/*.py", "explain/*.py", "rules/*.py")
+_SOLVER = ("*.py", "*.yaml", "calibrations/*.yaml", "cost/*.py", "compile/*.py", "explain/*.py", "rules/*.py")
+_CODE: dict[str, tuple[str, ...]] = {
+    "cpsolver": (*_SOLVER, "report/document.py", "report/goals.py"),
+    "models_zoo": ("*.py",),
+    "hw_specs": ("*.py",),
+}
+"""Package -> files that decide what a row says; the catalogues' own data are in a row's key (`problem_key`)."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,10 @@ def product_version() -> str:
     except PackageNotFoundError:
         released = "0"
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in _CODE for file in _ROOT.glob(pattern)}):
-        digest.update(file.relative_to(_ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    for package, patterns in _CODE.items():
+        root = Path(str(import_module(package).__file__)).parent
+        for file in sorted({file for pattern in patterns for file in root.glob(pattern)}):
+            digest.update(f"{package}/{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return f"{released}+{digest.hexdigest()[:8]}"
 
 

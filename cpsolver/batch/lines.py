@@ -61,7 +61,7 @@ class Line:
 
 def lines_of(done: Sequence[Done]) -> list[Line]:
     """The sweep's lines in the order of their first cells; cells that could not be read belong to one by their text."""
-    varied = [name for name in _MORE if len({row[name] for _, row in done}) > 1]
+    varied = [name for name in _MORE if len({row[name] for _, row in done} - {None}) > 1]
     found: dict[str, list[Done]] = {}
     for case, row in done:
         found.setdefault(_name(case, row, varied), []).append((case, row))
@@ -73,8 +73,13 @@ def _devices(done: Done) -> int:
 
 
 def _name(case: Case, row: Row, varied: Sequence[str]) -> str:
-    parts = [row["model"] or "?", mix_of(case, row), *(f"{_MORE[name]} {row[name]}" for name in varied)]
+    parts = [row["model"] or "?", mix_of(case, row), *_figures(row, varied)]
     return ", ".join([*parts, *_other_labels(case)])
+
+
+def _figures(row: Row, varied: Sequence[str]) -> list[str]:
+    """The columns that tell lines apart; a cell that could not be read has none."""
+    return [f"{_MORE[name]} {row[name]}" for name in varied if row[name] is not None]
 
 
 def mix_of(case: Case, row: Row) -> str:

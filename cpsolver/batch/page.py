@@ -36,6 +36,7 @@ li svg { width: 28px; height: 10px; margin-right: .5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; white-space: nowrap }
 th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--faint) }
 th:first-child, td:first-child, .text { text-align: left }
+td.text:last-child { white-space: normal; min-width: 16rem }
 """
 
 

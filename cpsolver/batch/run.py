@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from cpsolver.batch.cases import Case, make_cases
@@ -16,6 +17,7 @@ from cpsolver.batch.rows import Row, new_row
 from cpsolver.batch.store import Store
 from cpsolver.batch.sweep import Sweep, load_sweep
 from cpsolver.batch.work import Outcome, Task
+from cpsolver.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,12 @@ def _solve(
 ) -> tuple[int, set[str]]:
     """Solve the tasks, each row into the database and into `rows`; how many, and the keys left when stopped."""
     first = {case.key: case for case in reversed(cases)}
+    limits = {task.key: {"time_limit_s": task.problem.spec.search.time_limit_s} for task in tasks}
     left = {task.key for task in tasks}
     try:
         with Meter(len(first), len(first) - len(tasks)) as meter, closing(_outcomes(tasks, request)) as outcomes:
             for outcome in outcomes:
-                row = new_row(first[outcome.key]) | outcome.columns
+                row = new_row(first[outcome.key]) | limits[outcome.key] | outcome.columns
                 store.put(row)
                 rows[outcome.key] = row
                 left.discard(outcome.key)
@@ -111,13 +114,23 @@ def _outcomes(tasks: Sequence[Task], request: Request) -> Generator[Outcome]:
 
 
 def open_tasks(cases: Sequence[Case], rows: dict[str, Row], retry_failed: bool) -> list[Task]:
-    """What is to be solved, in the order of the file, each problem once however many cells ask for it."""
-    tasks = {
-        case.key: Task(case.key, case.problem)
-        for case in cases
-        if case.problem is not None and _is_open(case, rows.get(case.key), retry_failed)
-    }
+    """What is to be solved, in the order of the file, each problem once however many cells ask for it.
+
+    Cells that differ in nothing but their time limit are one problem: the longest limit counts.
+    """
+    tasks: dict[str, Task] = {}
+    for case in cases:
+        if case.problem is None or not _is_open(case, rows.get(case.key), retry_failed):
+            continue
+        known = tasks.get(case.key)
+        if known is None or _limit_s(case.problem) > _limit_s(known.problem):
+            tasks[case.key] = Task(case.key, case.problem)
     return list(tasks.values())
+
+
+def _limit_s(problem: Problem) -> float:
+    limit = problem.spec.search.time_limit_s
+    return inf if limit is None else limit
 
 
 def _is_open(case: Case, row: Row | None, retry_failed: bool) -> bool:

@@ -49,16 +49,24 @@ def told_of_run(answer: Answer) -> str:
 
 
 def errors(answer: Answer) -> list[RenderableType]:
-    """The first failures, and how many more there are."""
+    """The first failures, each once with the first of the cells that have it, and how many more there are."""
     failed = [(case, row) for case, row in answer.done if row["status"] == "error"]
+    named: dict[str, list[str]] = {}
+    for case, row in failed:
+        named.setdefault(str(row["error"]), []).append(case.cell.name)
     parts: list[RenderableType] = [
-        Text.from_markup(f"[red]error[/red] {escape(case.cell.name)}: {escape(str(row['error']))}")
-        for case, row in failed[:_MOST_ERRORS]
+        Text.from_markup(f"[red]error[/red] {escape(_cells(names))}: {escape(told)}")
+        for told, names in list(named.items())[:_MOST_ERRORS]
     ]
-    if len(failed) > _MOST_ERRORS:
-        parts.append(Text(f"and {len(failed) - _MOST_ERRORS:,} errors more"))
+    if len(named) > _MOST_ERRORS:
+        parts.append(Text(f"and {len(named) - _MOST_ERRORS:,} errors more"))
     again = any(case.problem is not None for case, _ in failed)
     return [*parts, Text("--retry-failed solves again those that failed while they ran")] if again else parts
+
+
+def _cells(names: Sequence[str]) -> str:
+    more = f" and {plural(len(names) - 1, 'more cell')}" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
 
 
 class LineTable:

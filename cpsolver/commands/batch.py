@@ -16,7 +16,7 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.batch.run import Answer
+    from cpsolver.batch.run import Answer, Request
 
 
 @click.command()
@@ -63,7 +63,7 @@ def batch(
     from cpsolver.batch.run import Request, run_batch
 
     request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed)
-    _check(request.sweep, [csv_file, parquet_file, html_file], parquet_file, on, ray_address)
+    _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:
         missing = sum(row is None for row in answer.rows)
@@ -74,21 +74,21 @@ def batch(
     click.get_current_context().exit(_exit_code(answer))
 
 
-def _check(
-    sweep: str, files: list[str | None], parquet_file: str | None, on: str | None, ray_address: str | None
-) -> None:
-    """Raise what would only show after the cells are solved."""
+def _check(request: Request, files: dict[str, str | None]) -> None:
+    """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
+    from cpsolver.batch.run import database_path
     from cpsolver.errors import InputError, Trouble
-    from cpsolver.report.output import check_writable
+    from cpsolver.report.commands import check_files
 
-    for file in files:
-        check_writable(file, sweep)
-    if parquet_file is not None:
+    if any(files.values()):
+        check_files({"--db": database_path(request), **files}, request.sweep)
+    if files["--parquet"] is not None:
         from cpsolver.batch.files import check_parquet
 
         check_parquet()
-    if ray_address is not None and on is None:
-        raise InputError(Trouble("--ray-address", "says where Ray is, and --on ray is missing", ray_address))
+    if request.ray_address is not None and request.on is None:
+        message = "says where Ray is, and --on ray is missing"
+        raise InputError(Trouble("--ray-address", message, request.ray_address))
 
 
 def _deliver(

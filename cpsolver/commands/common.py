@@ -45,5 +45,11 @@ def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_note_json, help="Print JSON on stdout instead of text, errors too."
 )
-output_option = click.option("--output", "-o", metavar="FILE", help="Write the answer to FILE instead of stdout.")
+output_option = click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    callback=lambda _ctx, _param, value: None if value == "-" else value,
+    help="Write the answer to FILE instead of stdout (-).",
+)
 spec_argument = click.argument("spec")

@@ -11,6 +11,7 @@ from cpsolver.commands.common import EXIT_INFEASIBLE, exit_with, json_option, ou
 if TYPE_CHECKING:
     from cpsolver.export.base import Launch
     from cpsolver.problem import Problem
+    from cpsolver.result import Result
     from cpsolver.strategy import Strategy
 
 plan_option = click.option(
@@ -46,17 +47,18 @@ def export(
     """
     from cpsolver.export.base import CannotExpress
     from cpsolver.export.deliver import check_folder, check_target
-    from cpsolver.export.judge import launch_of
+    from cpsolver.export.judge import launch_of, with_warnings
     from cpsolver.report.request import load_problem
 
     check_target(target)
     problem = load_problem(spec)
-    strategy = _plan(problem, plan, plan_rank)
+    strategy = _plan(problem, plan, plan_rank, target)
     try:
         launch = launch_of(problem, strategy, target)
     except CannotExpress as refused:
         _refuse(problem, strategy, target, refused.reasons, as_json)
         click.get_current_context().exit(EXIT_INFEASIBLE)
+    launch = with_warnings(problem, strategy, launch)
     if folder is not None:
         check_folder(folder, launch, force)
     _deliver(problem, strategy, launch, folder, as_json)
@@ -92,13 +94,13 @@ def ranks(spec: str, plan: str | None, plan_rank: int, as_json: bool, output: st
         deliver_report(ranks_report(problem, found), output)
 
 
-def _plan(problem: Problem, path: str | None, number: int) -> Strategy:
+def _plan(problem: Problem, path: str | None, number: int, target: str | None = None) -> Strategy:
     """The plan of the file, or of a search; ends the command where a search finds none."""
     if path is not None:
         from cpsolver.export.plan_input import load_plan
 
         return load_plan(path, number, problem)
-    from cpsolver.report.commands import deliver_result, watched_search
+    from cpsolver.report.commands import deliver_result
 
     search = problem.spec.search
     if search.top < number:
@@ -106,7 +108,7 @@ def _plan(problem: Problem, path: str | None, number: int) -> Strategy:
 
         more = search.model_copy(update={"top": number})
         problem = replace(problem, spec=problem.spec.model_copy(update={"search": more}))
-    result = watched_search(problem, verbose=False)
+    result = _searched(problem, target)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
         deliver_result(problem, result, as_json, None)
@@ -118,13 +120,32 @@ def _plan(problem: Problem, path: str | None, number: int) -> Strategy:
     return result.plans[number - 1].strategy
 
 
+def _searched(problem: Problem, target: str | None) -> Result:
+    """The answer among the plans that the target runs; among all where the spec names a launcher, or it runs none."""
+    from cpsolver.export.judge import for_target
+    from cpsolver.report.commands import watched_search
+    from cpsolver.report.progress import Watcher
+    from cpsolver.search import search
+
+    there = None if target is None else for_target(problem, target)
+    if there is not None:
+        with Watcher() as watcher:
+            result = search(there, watcher)
+        if result.plans:
+            click.echo(f"note: of the plans that {target} runs, since the spec names no launcher", err=True)
+            return result
+    return watched_search(problem, verbose=False)
+
+
 def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[str, ...], as_json: bool) -> None:
     from cpsolver.export.judge import nearest_plan
     from cpsolver.export.report import refusal_document, refusal_text
     from cpsolver.report.document import dumps
+    from cpsolver.report.progress import Waiting
     from cpsolver.search import search
 
-    near = nearest_plan(problem, strategy, target, search)
+    with Waiting(f"{target} cannot run this plan; looking for the nearest that it can"):
+        near = nearest_plan(problem, strategy, target, search)
     click.echo(
         dumps(refusal_document(target, strategy, reasons, near)) if as_json else refusal_text(target, reasons, near)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -62,7 +63,9 @@ def import_(
         return
     if output is None:
         click.echo(spec, nl=False)
-    click.echo(told.report(imported, output, strategy_output), err=output is None)
+    report = told.report(imported, output, strategy_output)
+    stream = sys.stderr if output is None else sys.stdout
+    click.echo(told.wrapped(report) if stream.isatty() else report, err=output is None)
 
 
 def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:

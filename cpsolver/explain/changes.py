@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpsolver.errors import InputError
+from cpsolver.objective import rank
 from cpsolver.problem import Problem, resolve
 from cpsolver.result import Plan
 from cpsolver.search import search
@@ -17,6 +18,7 @@ from cpsolver.spec import Spec, parse_spec
 Changes = Mapping[tuple[str, ...], Any]
 """New values by path in the spec: {("cluster", "num_gpus"): 128}."""
 _EACH_S = 4.0  # most seconds for one changed spec
+_GAIN = 1e-6  # relative: a smaller one is rounding
 
 
 class Clock:
@@ -112,6 +114,16 @@ def best_plan(problem: Problem, clock: Clock, most: float | None = None) -> Plan
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
     clock.cut_short = clock.cut_short or result.status == "unknown"
     return result.plans[0] if result.plans else None
+
+
+def rank_of(problem: Problem, plan: Plan) -> tuple[int, float]:
+    """What the plan is ordered by in the problem's objective (`cpsolver.objective.rank`)."""
+    return rank(problem, plan.strategy, plan.evaluation.step_time_s)
+
+
+def is_better(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether a rank is before another by more than rounding."""
+    return one[0] < other[0] or (one[0] == other[0] and one[1] < other[1] * (1 - _GAIN))
 
 
 def wrong_layer_sum(problem: Problem) -> bool:

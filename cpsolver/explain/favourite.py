@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cpsolver.evaluate import Evaluation, evaluate
-from cpsolver.explain.changes import Changer, Clock, best_plan
+from cpsolver.explain.changes import Changer, Clock, best_plan, is_better, rank_of
+from cpsolver.objective import rank
 from cpsolver.problem import Problem
 from cpsolver.result import Plan
 from cpsolver.rules import Violation, structure_violations, violations
@@ -19,7 +20,6 @@ from cpsolver.strategy import Strategy
 
 _SECONDS = 60.0  # for all that is solved
 _BEST_S = 30.0  # of them for the best plan
-_GAIN = 1e-6  # relative: a smaller one is rounding
 
 FREED: dict[str, tuple[str, ...]] = {
     "sizes": ("tp", "pp", "dp", "cp", "ulysses", "cp_gather", "ep", "etp", "layers", "stages", "stage_chips"),
@@ -39,7 +39,8 @@ FREED: dict[str, tuple[str, ...]] = {
 class Change:
     """A plan with the favourite's decisions but for one group of them.
 
-    `gain`: seconds less a step than the favourite's; None where the favourite is not legal.
+    `gain`: seconds less a step than the favourite's, negative where it is better in the objective alone; None where
+    the favourite is not legal.
     """
 
     freed: str
@@ -51,8 +52,9 @@ class Change:
 class Favourite:
     """What is to be said of a plan: `best` is None where the spec has none, or none was found in time.
 
-    `evaluation` is None where the plan's sizes do not add up. `changes`: nearest first where the favourite is illegal
-    (each is legal), else those that gain, most first.
+    `evaluation` is None where the plan's sizes do not add up. `changes`: in the order of FREED where the favourite is
+    illegal (each is legal), else those that are better in the spec's objective, the best first. `in_time`: all of it is
+    proven, that there is nothing better too.
     """
 
     strategy: Strategy
@@ -76,20 +78,31 @@ def favourite(
     clock = Clock(seconds)
     found.best = best_plan(problem, clock, _BEST_S)
     changer = Changer(problem, clock)
+    proven = found.best is None or found.best.proven
     for done, (freed, names) in enumerate(FREED.items(), 1):
         tell(done)
         plan = _freed(changer, strategy, names)
         if plan is not None:
             gain = None if found.broken or evaluation is None else evaluation.step_time_s - plan.evaluation.step_time_s
             found.changes.append(Change(freed, plan, gain))
+            proven = proven and plan.proven
     if evaluation is not None and not found.broken:
-        least = _GAIN * evaluation.step_time_s
+        own = rank(problem, strategy, evaluation.step_time_s)
         found.changes = sorted(
-            (change for change in found.changes if change.gain is not None and change.gain > least),
-            key=lambda change: change.plan.evaluation.step_time_s,
+            (change for change in found.changes if is_better(rank_of(problem, change.plan), own)),
+            key=lambda change: rank_of(problem, change.plan),
         )
-    found.in_time = clock.left > 0 and not clock.cut_short
+    found.changes = _first_of_each(found.changes)
+    found.in_time = clock.left > 0 and not clock.cut_short and proven
     return found
+
+
+def _first_of_each(changes: list[Change]) -> list[Change]:
+    """Without a group whose plan a group named before it gives too: freeing more has then gained nothing."""
+    found: dict[Strategy, Change] = {}
+    for change in changes:
+        found.setdefault(change.plan.strategy, change)
+    return list(found.values())
 
 
 def _freed(changer: Changer, strategy: Strategy, names: tuple[str, ...]) -> Plan | None:

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from cpsolver.explain.changes import Changer, Clock, Remedy, best_plan
+from cpsolver.explain.changes import Changer, Clock, Remedy, best_plan, is_better, rank_of
 from cpsolver.explain.remedies import settings_freed
 from cpsolver.explain.wishes import wishes
 from cpsolver.problem import Problem
 from cpsolver.result import Plan
 
 _SECONDS = 40.0  # for all of them
-_GAIN = 1e-6  # relative: a smaller one is rounding
 
 
-def wish_prices(problem: Problem, best: Plan, seconds: float = _SECONDS) -> list[Remedy]:
-    """The single wishes without which a faster plan than `best` exists, with that plan, the dearest first."""
-    changer = Changer(problem, Clock(seconds))
-    least = best.evaluation.step_time_s * (1 - _GAIN)
-    found = [price for price in _freed(changer) if price.plan.evaluation.step_time_s < least]
-    return sorted(found, key=lambda price: price.plan.evaluation.step_time_s)
+@dataclass(frozen=True)
+class Prices:
+    """Wishes that cost something, each with the best plan without it, the dearest first.
+
+    `settled`: all of it is proven, that the other wishes cost nothing too, and there was time for every one.
+    """
+
+    found: tuple[Remedy, ...]
+    settled: bool
+
+
+def wish_prices(problem: Problem, best: Plan, seconds: float = _SECONDS) -> Prices:
+    """The single wishes without which a plan exists that is better than `best` in the spec's objective."""
+    clock = Clock(seconds)
+    tried = list(_freed(Changer(problem, clock)))
+    own = rank_of(problem, best)
+    found = sorted(
+        (price for price in tried if is_better(rank_of(problem, price.plan), own)),
+        key=lambda price: rank_of(problem, price.plan),
+    )
+    settled = best.proven and clock.left > 0 and not clock.cut_short and all(price.plan.proven for price in tried)
+    return Prices(tuple(found), settled)
 
 
 def _freed(changer: Changer) -> Iterator[Remedy]:

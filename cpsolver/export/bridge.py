@@ -59,6 +59,30 @@ _LEFT_OUT: tuple[str, ...] = ("--group-query-attention", "--multi-latent-attenti
 _LEFT_OUT += ("--fp8-param-gather", "--max-position-embeddings", "--grad-reduce-in-bf16", "--attention-backend")
 _LEFT_OUT += ("--squared-relu", "--make-vocab-size-divisible-by", "--tp-comm-overlap", "--moe-layer-freq")
 """Options that the file says in words of its own, or that are no fields."""
+_UNUSED: dict[str, Any] = {
+    "model.sequence_parallel": False,
+    "model.virtual_pipeline_model_parallel_size": None,
+    "model.pipeline_model_parallel_layout": None,
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False,
+    "model.microbatch_group_size_per_vp_stage": None,
+    "model.cp_comm_type": None,
+    "model.hierarchical_context_parallel_sizes": None,
+    "model.recompute_granularity": None,
+    "model.recompute_method": None,
+    "model.recompute_num_layers": None,
+    "model.recompute_modules": None,
+    "model.overlap_moe_expert_parallel_comm": False,
+    "model.fine_grained_activation_offloading": False,
+    "ddp.use_megatron_fsdp": False,
+    "ddp.num_distributed_optimizer_instances": 1,
+    "optimizer.use_precision_aware_optimizer": False,
+    "optimizer.optimizer_cpu_offload": False,
+    "dist.use_megatron_fsdp": False,
+}
+"""What a recipe may have set, with the values that mean without it: written wherever the plan says nothing else."""
 _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
 
 
@@ -67,7 +91,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     check_schedule(s, DIALECT.name)
     check_switches(problem.spec.training, DIALECT.name)
     flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
-    fields = {**dict(_fields(flags)), **dict(_own(problem, s))}
+    fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s))}
     overrides = tuple(f"{name}={_plain(value)}" for name, value in fields.items())
     environment = environment_of(s)
     files = {
@@ -78,6 +102,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
         "plan.py's configure(cfg) sets the fields on any recipe; run as a script it trains on made-up data",
+        "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
         *(_told(note) for note in model_notes(problem.model, problem.sequence, DIALECT)),
     )
@@ -91,10 +116,7 @@ def _fields(flags: list[Flag]) -> Iterator[tuple[str, Any]]:
         if name in _NEGATED:
             yield f"model.{_NEGATED[name]}", False
         elif name in _TYPES:
-            yield (
-                f"optimizer.{name[2:].replace('-', '_')}",
-                f"torch.{ {'bf16': 'bfloat16', 'fp8': 'uint8'}[values[0]] }",
-            )
+            yield f"optimizer.{name[2:].replace('-', '_')}", _TYPES_THERE[values[0]]
         else:
             own = _MODEL.get(name, name[2:].replace("-", "_"))
             yield _ELSEWHERE.get(name, f"model.{own}"), _value(name, values)
@@ -133,6 +155,13 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
         yield "dist.use_megatron_fsdp", True
 
 
+def _precision(problem: Problem) -> dict[str, bool]:
+    """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
+    training = problem.spec.training
+    found = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
+    return found | ({"fp8_param_gather": training.fp8_parameter_gather} if training.precision == "fp8" else {})
+
+
 def _is_on(problem: Problem, s: Strategy, name: str) -> bool:
     """A recipe turns these on by itself: they are written in any case."""
     from cpsolver.export.training_args import gradient_flags
@@ -144,6 +173,8 @@ def _is_on(problem: Problem, s: Strategy, name: str) -> bool:
 
 def _plain(value: Any) -> str:
     """A value as Hydra's overrides have it."""
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
@@ -165,11 +196,13 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "",
         "import torch",
         f"from megatron.bridge.models.{provider}",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
         *(["from megatron.core.activations import squared_relu"] if function == "squared_relu" else []),
         "",
         "FIELDS = {",
         *(f"    {name!r}: {_literal(value)}," for name, value in fields.items()),
         "}",
+        f"PRECISION = {_precision(problem)!r}",
         "",
         "",
         "def model():",
@@ -186,6 +219,9 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "        for step in path:",
         "            part = getattr(part, step)",
         "        setattr(part, last, value)",
+        "    cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+        "    for name, value in PRECISION.items():",
+        "        setattr(cfg.mixed_precision, name, value)",
         "    return cfg",
         "",
         "",

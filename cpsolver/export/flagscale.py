@@ -13,7 +13,7 @@ from typing import Any
 
 from cpsolver.export.base import CannotExpress, Launch
 from cpsolver.export.dialect import CORE_0_15, Flag
-from cpsolver.export.layout import is_accounted, is_even, is_first_last
+from cpsolver.export.layout import is_plain
 from cpsolver.export.megatron import environment_of, shared_flags
 from cpsolver.export.model_args import expert_flags, model_flags, model_notes
 from cpsolver.export.parallel_args import batch_flags, check_schedule, layer_flags, recompute_flags
@@ -49,7 +49,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
 
 def _hetero(s: Strategy) -> bool:
     """The plan needs the heterogeneous mode: chips mix, or layers or recomputation differ by stage."""
-    return len(runs(s)) > 1 or not (is_even(s) or is_accounted(s) or is_first_last(s)) or _by_stage(s)
+    return len(runs(s)) > 1 or not is_plain(s) or _by_stage(s)
 
 
 def _by_stage(s: Strategy) -> bool:

@@ -13,6 +13,7 @@ from cpsolver.export.base import CannotExpress, Launch
 from cpsolver.export.targets import exporter
 from cpsolver.launcher import load_launcher
 from cpsolver.problem import Problem, resolve
+from cpsolver.rules import violations
 from cpsolver.rules.launching import launcher
 from cpsolver.rules.pipeline import schedule
 from cpsolver.strategy import Strategy
@@ -62,12 +63,29 @@ def with_launcher(problem: Problem, target: str) -> Problem:
     return replace(problem, spec=spec, launcher=load_launcher(target))
 
 
+def for_target(problem: Problem, target: str) -> Problem | None:
+    """The problem as if its spec had the target for `launcher`; None where it names one, or contradicts the target."""
+    if problem.spec.launcher is not None:
+        return None
+    try:
+        there = resolve(problem.spec.model_copy(update={"launcher": target}))
+    except InputError:
+        return None
+    return replace(there, supplies=problem.supplies, stack=problem.stack, model=problem.model)
+
+
 def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
     """What the target needs to run the plan. Raises CannotExpress with every reason that is known."""
     reasons = reasons_against(problem, s, target)
     if reasons:
         raise CannotExpress(reasons)
     return exporter(target)(problem, s)
+
+
+def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
+    """The launch with a note for each rule that the plan breaks: it starts, and runs out of memory, say."""
+    broken = tuple(f"this plan breaks a rule of the spec: {found}" for found in violations(problem, s))
+    return replace(launch, notes=broken + launch.notes)
 
 
 def nearest_plan(problem: Problem, s: Strategy, target: str, search: Callable[[Problem], Any]) -> Nearest | None:

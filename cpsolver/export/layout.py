@@ -31,6 +31,11 @@ def is_first_last(s: Strategy) -> bool:
     return s.pp > 1 and not any(s.slots) and len(set(s.layers[1:-1])) < 2
 
 
+def is_plain(s: Strategy) -> bool:
+    """A flag or two say the layers of all stages, without a list of them."""
+    return is_even(s) or is_accounted(s) or is_first_last(s)
+
+
 def layout_string(s: Strategy, mtp_layers: int = 0) -> str:
     """Megatron-LM's --pipeline-model-parallel-layout: E embedding, t layer, m multi-token prediction, L head.
 

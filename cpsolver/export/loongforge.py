@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cpsolver.export.base import CannotExpress, Launch
 from cpsolver.export.dialect import CORE_0_15, Flag
-from cpsolver.export.layout import is_accounted, is_even, is_first_last, layout_string
+from cpsolver.export.layout import is_plain, layout_string
 from cpsolver.export.megatron import assembled, shared_flags
 from cpsolver.export.parallel_args import check_schedule, layer_flags, recompute_flags
 from cpsolver.export.training_args import check_switches
@@ -43,8 +43,7 @@ def stage_recompute(s: Strategy) -> Iterator[Flag]:
 
 
 def _own_list(problem: Problem, s: Strategy) -> bool:
-    plain = is_even(s) or is_accounted(s) or is_first_last(s)
-    return s.vpp == 1 and not plain and not problem.model.mtp_layers
+    return s.vpp == 1 and not is_plain(s) and not problem.model.mtp_layers
 
 
 def _layers(problem: Problem, s: Strategy) -> Iterator[Flag]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cpsolver.export.base import CannotExpress, Launch
 from cpsolver.export.dialect import CORE_0_12, Flag, flattened
-from cpsolver.export.layout import is_accounted, is_even, is_first_last
+from cpsolver.export.layout import is_plain
 from cpsolver.export.megatron import SCRIPT, environment_of, plan_notes
 from cpsolver.export.model_args import expert_flags, model_flags, model_notes, padded_vocabulary, shared_width
 from cpsolver.export.parallel_args import (
@@ -52,6 +52,9 @@ _DATA = (
     '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"',
 )
 
+_SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm": "post_attention_norm"}
+"""Modules that wait on the host, by the names of --swap-modules (MindSpeed, features_manager, swap_attention.py)."""
+
 
 def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     """MindSpeed-LLM master of 2026-08; raises CannotExpress."""
@@ -66,6 +69,11 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     )
     if uses_fsdp(s):
         notes += ("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it",)
+    if _hides_tensor(problem, s) and problem.model.moe is not None:
+        told = (
+            f"stack {problem.stack.name} hides {problem.stack.tensor_overlap:.0%} of tensor parallelism's communication"
+        )
+        notes += (f"{told}; here nothing does: --use-ascend-mc2 excludes --moe-grouped-gemm",)
     script = train_script(problem, s, flags, environment, SCRIPT, _DATA)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes)
@@ -77,7 +85,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield ("--transformer-impl", "local")
     yield from _model(problem.model, problem.sequence)
     yield ("--padded-vocab-size", str(padded_vocabulary(problem.model, s.tp)))
-    yield from _experts(problem.model)
+    yield from _experts(problem.model, s.pp)
     yield from degree_flags(problem, s)
     yield from context_algorithm(s)
     yield from schedule_flags(problem, s)
@@ -86,7 +94,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--no-gradient-accumulation-fusion",)  # docs/zh/features/custom_fsdp.md
     yield from (flag for flag in gradient_flags(problem, s))
     yield from (flag for flag in overlap_flags(problem, s, DIALECT) if flag != ("--tp-comm-overlap",))
-    if problem.stack.tensor_overlap > 0 and s.sequence_parallel:
+    if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
         yield ("--use-ascend-mc2",)
     yield from batch_flags(problem, s)
     yield from precision_flags(training)
@@ -99,6 +107,11 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from _layers(problem, s)
 
 
+def _hides_tensor(problem: Problem, s: Strategy) -> bool:
+    """The stack counts on tensor parallelism's communication under its matrix products."""
+    return problem.stack.tensor_overlap > 0 and s.sequence_parallel
+
+
 def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
     for flag in model_flags(model, sequence, DIALECT):
         if flag[0] == "--position-embedding-type" and model.position == "alibi":
@@ -107,14 +120,26 @@ def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
             yield flag
 
 
-def _experts(model: Architecture) -> Iterator[Flag]:
-    """MindSpeed-LLM counts dense layers, then every n-th layer; and shared experts, of the routed ones' width."""
+def _experts(model: Architecture, pp: int) -> Iterator[Flag]:
+    """MindSpeed-LLM tells the layers with experts in its own way; and counts shared experts, of the routed ones' width.
+
+    With --first-k-dense-replace of at least 1 they are the layers from there on whose number, from 0, is a multiple of
+    --moe-layer-freq, otherwise all (core/transformer/transformer_block.py, _transformer_block_build_layers); dense
+    layers must be fewer than an even share of a stage (features_manager/transformer/transformer_block.py).
+    """
     moe = model.moe
     if moe is None:
         return
-    if moe.offset % moe.freq != moe.first_dense % moe.freq:
-        layers = f"every {moe.freq} layers from layer {moe.offset}"
-        raise CannotExpress((f"experts stand in {layers}: --moe-layer-freq counts from the first layer with experts",))
+    first, every = moe.first_dense, moe.freq
+    for layer in range(model.layers):
+        if model.has_experts(layer) != (first == 0 or (layer >= first and layer % every == 0)):
+            layers = f"every {every} layers from layer {max(first, moe.offset)}"
+            rule = "MindSpeed-LLM has them in all, or in multiples of --moe-layer-freq after some dense layers"
+            raise CannotExpress((f"experts stand in {layers}: {rule}",))
+    if pp > 1 and first >= model.layers // pp:
+        share = f"{model.layers} layers over pp {pp}"
+        told = f"{first} dense layers come before the experts: MindSpeed-LLM wants fewer than a stage's, {share}"
+        raise CannotExpress((told,))
     for flag in expert_flags(model, DIALECT):
         if flag[0] == "--moe-layer-freq":
             yield ("--first-k-dense-replace", str(moe.first_dense))
@@ -160,16 +185,17 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
         yield ("--reuse-fp32-param",)
     if training.swap_optimizer:
         yield ("--swap-optimizer",)
-    if training.activation_offload == ("attention",):
+    offloaded = training.activation_offload
+    if offloaded and set(offloaded) <= set(_SWAPPED):
         yield ("--swap-attention",)
+        yield ("--swap-modules", ",".join(_SWAPPED[name] for name in offloaded))
     else:
         yield from activation_flags(training, DIALECT)
 
 
 def _layers(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """Uneven stages without interleaving have a list of their own (num_layer_list.py)."""
-    plain = is_even(s) or is_accounted(s) or is_first_last(s)
-    if s.vpp == 1 and not plain:
+    if s.vpp == 1 and not is_plain(s):
         yield ("--num-layer-list", ",".join(map(str, s.layers)))
     else:
         yield from layer_flags(problem, s, DIALECT)

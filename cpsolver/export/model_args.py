@@ -76,7 +76,7 @@ def _attention_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
     if attention.qk_norm == "head" or attention.kind == "mla":
         yield ("--qk-layernorm",)
     if attention.sliding_window is not None and dialect.windows:
-        yield ("--window-size", f"{attention.sliding_window},0")
+        yield ("--window-size", f"{attention.sliding_window - 1},0")  # tokens before and after, itself not counted
         if attention.full_every is not None:
             yield ("--window-attn-skip-freq", str(attention.full_every))
     if attention.output_gate and dialect.output_gate:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cpsolver.export.base import Launch
 from cpsolver.export.judge import Nearest, in_words
-from cpsolver.export.script import grouped, shell_lines
+from cpsolver.export.script import grouped, shell_lines, span
 from cpsolver.problem import Problem
 from cpsolver.ranks import MEANINGS, NodeBlock, RankMap, node_blocks
 from cpsolver.report.text import runs, seconds
@@ -151,7 +151,7 @@ def _nodes_table(problem: Problem, s: Strategy) -> Table:
     blocks = node_blocks(problem, s)
     for block in blocks[:16]:
         layers = runs([s.layers[stage] for stage in block.stages])
-        table.add_row(_span(block.nodes), block.chip, _span(block.stages), layers, _span(block.ranks))
+        table.add_row(span(block.nodes), block.chip, span(block.stages), layers, span(block.ranks))
     if len(blocks) > 16:
         table.add_row(f"... {len(blocks) - 16:,} more")
     return table
@@ -173,7 +173,3 @@ def ranks_document(problem: Problem, ranks: RankMap) -> dict[str, Any]:
 
 def _block(block: NodeBlock) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, range) else value for name, value in vars(block).items()}
-
-
-def _span(numbers: range) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -72,7 +72,7 @@ def nodes_file(problem: Problem, s: Strategy) -> str:
     """Which chip and stages each node rank has, a run of like nodes a line."""
     lines = ["# node ranks, chip, stages, global ranks: hosts of that chip get these node ranks, in any order"]
     for block in node_blocks(problem, s):
-        lines.append(f"{_span(block.nodes)}\t{block.chip}\tstages {_span(block.stages)}\tranks {_span(block.ranks)}")
+        lines.append(f"{span(block.nodes)}\t{block.chip}\tstages {span(block.stages)}\tranks {span(block.ranks)}")
     return "\n".join(lines) + "\n"
 
 
@@ -80,9 +80,10 @@ def node_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """The order of the nodes, where it matters: chip types differ by stage."""
     blocks = node_blocks(problem, s)
     if len({block.chip for block in blocks}) > 1:
-        told = "; ".join(f"{_span(block.nodes)} {block.chip} (stages {_span(block.stages)})" for block in blocks)
+        told = "; ".join(f"{span(block.nodes)} {block.chip} (stages {span(block.stages)})" for block in blocks)
         yield f"node ranks must follow the chips: {told}"
 
 
-def _span(numbers: range) -> str:
+def span(numbers: range) -> str:
+    """Neighbouring numbers in words: `3`, `0-7`."""
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -120,8 +120,8 @@ class Arguments:
             return default
         return values[-1]
 
-    def number(self, name: str, default: int | None = None, least: int = 1) -> int | None:
-        """The value of an argument as a whole number of at least `least`."""
+    def number(self, name: str, default: int | None = None, least: int = 1, most: int = MOST) -> int | None:
+        """The value of an argument as a whole number from `least` to `most`."""
         text = self.text(name)
         if text is None:
             return default
@@ -130,8 +130,8 @@ class Arguments:
         except ValueError:
             self.trouble(f"--{name}", "must be a whole number", text)
             return default
-        if not least <= value <= MOST:
-            bound = f"at least {least}" if value < least else f"at most {MOST:,}"
+        if not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most:,}"
             self.trouble(f"--{name}", f"must be {bound}", value)
             return default
         return value

@@ -145,7 +145,8 @@ def _script(name: str, text: str, options: Options) -> Imported:
         raise InputError(_once(arguments.troubles))
     framework = guess_framework(arguments, training.launch, text, str(section["precision"]))
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
-    _check(spec, name, placeholders)
+    spec, left_out = _runnable(spec, options, name, placeholders)
+    notes += left_out
     return Imported(
         name,
         "script",
@@ -183,7 +184,10 @@ def _model(fields: dict[str, Any], name: str, hint: str, notes: list[str] | None
     try:
         matches = catalogue_matches(fields, f"{name} {hint}")
     except ValidationError as error:
-        details = [(".".join(map(str, detail["loc"])), detail["msg"]) for detail in error.errors(include_url=False)]
+        details = [
+            (".".join(map(str, detail["loc"])), detail["msg"].removeprefix("Value error, "))
+            for detail in error.errors(include_url=False)
+        ]
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
     if "vocab" not in fields:
         vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
@@ -238,6 +242,25 @@ def _profiles(options: Options, framework: Framework | None) -> dict[str, str]:
     launcher = options.launcher or (framework.launcher if framework else None)
     launcher = None if launcher == "any" else launcher
     return {name: value for name, value in (("stack", stack), ("launcher", launcher)) if value is not None}
+
+
+def _runnable(
+    spec: dict[str, Any], options: Options, name: str, placeholders: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The spec, checked; without a launcher that was guessed where its profile has not what the script runs."""
+    try:
+        _check(spec, name, placeholders)
+    except InputError as error:
+        if options.launcher is not None or "launcher" not in spec:
+            raise
+        free = {key: value for key, value in spec.items() if key != "launcher"}
+        try:
+            _check(free, name, placeholders)
+        except InputError:
+            raise error from None
+        told = "; ".join(f"{trouble.where}: {trouble.message}" for trouble in error.troubles)
+        return free, [f"no launcher is written: {told}, and the script runs it"]
+    return spec, []
 
 
 def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> None:

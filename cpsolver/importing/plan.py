@@ -11,6 +11,8 @@ from cpsolver.importing.recomputation import Recomputation, read_recomputation
 from cpsolver.importing.split import Split, read_split
 from cpsolver.strategy import Schedule, StageGroup, Strategy
 
+_GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+
 
 @dataclass(frozen=True)
 class Today:
@@ -38,7 +40,7 @@ def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], ch
     degrees = read_degrees(arguments, world, model)
     pp = arguments.number("pipeline-model-parallel-size", 1) or 1
     split = read_split(arguments, pp)
-    recomputed = read_recomputation(arguments, pp, split.vpp if split else 1)
+    recomputed = read_recomputation(arguments, pp, split)
     if degrees is None:
         return Today(None), Batch(batch, tokens)
     batch = degrees.mbs * degrees.dp if batch is None else batch
@@ -55,10 +57,10 @@ def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batc
         told = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
         arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {told}", batch)
     elif split is not None and split.vpp > 1:
-        m = batch // share
+        m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
             arguments.trouble("--num-virtual-stages-per-pipeline-rank", "interleaving needs a pipeline, and pp is 1")
-        elif m % degrees.pp:
+        elif m % degrees.pp and (group != m or m < degrees.pp):
             message = f"interleaving: {m} microbatches are not a multiple of pp {degrees.pp}"
             arguments.trouble("--global-batch-size", message, batch)
     if tokens and degrees.cp > 1 and tokens % (2 * degrees.cp):
@@ -138,11 +140,11 @@ def _schedule(
         return "zb1p", ()
     folded = arguments.text("foldx-mode") or arguments.text("fold-mode")
     m = batch // (degrees.mbs * degrees.dp)
-    group = arguments.number("microbatch-group-size-per-virtual-pipeline-stage", degrees.pp)
+    group = arguments.number(_GROUP, degrees.pp)
     if split.vpp > 1 and (folded == "aiao" or (group == m and m > degrees.pp)):
         return "breadth_first", ()
     if split.vpp > 1 and group != degrees.pp:
-        refusals.append(f"--microbatch-group-size-per-virtual-pipeline-stage {group}: only pp or all microbatches here")
+        refusals.append(f"--{_GROUP} {group}: only pp or all microbatches here")
     if arguments.flag("optimized-pipeline"):
         sizes = arguments.numbers("manual-mbs")
         if sizes is None:

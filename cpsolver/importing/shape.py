@@ -13,6 +13,8 @@ from cpsolver.importing.arguments import Arguments
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
+_POSITIONS = 2**31
+"""More positions than any model has; sequences and batches are shorter (`cpsolver.decisions.MOST`)."""
 _NOT_SUPPORTED = {
     "full-attention-interval": "layers of linear attention",
     "enable-dsa-indexer": "sparse attention with an indexer",
@@ -43,7 +45,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
         "heads": heads,
         "kv_heads": _kv_heads(arguments, heads),
         **({"head_dim": width} if (width := arguments.number("kv-channels")) else {}),
-        "max_positions": arguments.number("max-position-embeddings"),
+        "max_positions": arguments.number("max-position-embeddings", most=_POSITIONS),
         **style,
         "attention": _attention(arguments),
     }
@@ -124,8 +126,12 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
     window = arguments.numbers("window-size")
     if window and window[0] > 0:
         found["sliding_window"] = window[0] + 1  # tokens to the left and itself
+        if arguments.has("window-attn-skip-freq") and (every := arguments.number("window-attn-skip-freq")):
+            found["full_every"] = every
     if size := arguments.number("sliding-window-size"):
         found["sliding_window"] = size
+    if arguments.text("softmax-type") == "learnable":
+        found["sinks"] = True
     if size := arguments.number("interleave-sliding-window"):
         found |= {"sliding_window": size, "full_every": 2}
     return found
@@ -168,14 +174,15 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     if pattern is None:
         arguments.trouble("--moe-layer-freq", "is not followed", text, "a number, or lists as ([0]*3+[1]*58)")
         return {}
-    pattern = pattern[:layers]
+    noops = noop_layers(arguments)
+    pattern = [bit for place, bit in enumerate(pattern) if place not in noops][:layers]
     dense = pattern.index(1) if 1 in pattern else len(pattern)
     after = pattern[dense:]
     for every in range(1, layers + 1):
         if after == [int(index % every == 0) for index in range(len(after))]:
             offset = dense % every
             return {
-                **({"first_dense": dense} if dense else {}),
+                **({"first_dense": dense} if dense >= every else {}),
                 **({"freq": every} if every > 1 else {}),
                 **({"offset": offset} if offset else {}),
             }

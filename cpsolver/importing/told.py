@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +38,22 @@ def report(imported: Imported, spec_file: str | None, plan_file: str | None) -> 
     lines += _listed("not used by the plan", [" ".join(imported.unused)] if imported.unused else [])
     lines += _listed("not known here, and not used", [" ".join(imported.unknown)] if imported.unknown else [])
     return "\n".join([*lines, *_listed("next", next_commands(imported, spec_file, plan_file))])
+
+
+def wrapped(text: str) -> str:
+    """A report in the width of the terminal, later lines below the first one's text; commands are left as they are."""
+    width = max(40, shutil.get_terminal_size().columns)
+    lines: list[str] = []
+    for line in text.split("\n"):
+        row = re.match(r"  (?:(?:model|cluster|step|runs on|today's plan) +)?", line)
+        if row is None or line.startswith("  apss-cp "):
+            lines.append(line)
+        else:
+            indent = " " * max(4, row.end())
+            lines += textwrap.wrap(
+                line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+            )
+    return "\n".join(lines)
 
 
 _STEP = ("global_batch_size", "sequence_length", "precision")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def watched_search(problem: Problem, verbose: bool) -> Result:
     """The search with its progress on stderr; an infeasible result has its reasons."""
     from cpsolver import search as engine
-    from cpsolver.report.progress import Watcher
+    from cpsolver.report.progress import Waiting, Watcher
 
     with Watcher(verbose) as watcher:
         result = engine.search(problem, watcher)
@@ -30,7 +30,9 @@ def watched_search(problem: Problem, verbose: bool) -> Result:
         from cpsolver.explain import explain_infeasible
         from cpsolver.explain.deadline import explain_deadline
 
-        return replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
+        with Waiting("there is no plan; looking for the reasons, and for changes that would help"):
+            reasons = explain_deadline(problem) or explain_infeasible(problem, result)
+        return replace(result, reasons=reasons)
     return result
 
 

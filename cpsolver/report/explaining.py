@@ -23,7 +23,7 @@ from cpsolver.report.explanations import (
     prices_report,
 )
 from cpsolver.report.output import deliver, deliver_report
-from cpsolver.report.progress import Bar, Watcher
+from cpsolver.report.progress import Bar, Waiting, Watcher
 from cpsolver.search import search
 from cpsolver.strategy import Strategy
 
@@ -43,12 +43,14 @@ def explain_spec(problem: Problem, as_json: bool, output: str | None) -> bool:
     with Watcher() as watcher:
         result = search(one, watcher)
     if result.plans:
-        prices = wish_prices(one, result.plans[0])
+        with Waiting("solving without each of the spec's wishes"):
+            prices = wish_prices(one, result.plans[0])
         best = result.plans[0]
-        _write(problem, prices_report(best, prices), prices_document(one, best, prices), as_json, output)
+        _write(problem, prices_report(one, best, prices), prices_document(one, best, prices), as_json, output)
         return True
-    late = explain_deadline(problem) if result.status == "infeasible" else ()
-    found = Explanation(causes=list(late)) if late else explanation(problem, result)
+    with Waiting("there is no plan; looking for the reasons, and for changes that would help"):
+        late = explain_deadline(problem) if result.status == "infeasible" else ()
+        found = Explanation(causes=list(late)) if late else explanation(problem, result)
     reasons: Sequence[str] = result.reasons or found.lines()
     if result.status != "infeasible":
         reasons = ("No plan was found in the time given: a longer search.time_limit_s may find one, or prove it.",)

@@ -16,7 +16,9 @@ from cpsolver.explain.changes import Remedy
 from cpsolver.explain.closest import strategy_text
 from cpsolver.explain.conflict import Conflict
 from cpsolver.explain.favourite import Change, Favourite
+from cpsolver.explain.prices import Prices
 from cpsolver.problem import Problem
+from cpsolver.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.report.interval import interval_of
 from cpsolver.report.text import PART_NAMES, percent, seconds
 from cpsolver.result import Plan
@@ -72,12 +74,7 @@ def infeasible_document(problem: Problem, found: Explanation, reasons: Sequence[
     return {
         "reasons": list(reasons),
         "causes": list(found.causes),
-        "conflict": conflict
-        and {
-            "wishes": [str(wish) for wish in conflict.wishes],
-            "rules": list(conflict.rules),
-            "dp": list(conflict.dps),
-        },
+        "conflict": conflict and _conflict(conflict),
         "closest": closest and {"strategy": strategy_to_dict(closest.strategy), "memory_factor": closest.factor},
         "remedies": [_remedy(problem, remedy) for remedy in found.remedies],
         "all_tried": found.in_time and not found.interrupted,
@@ -118,25 +115,48 @@ def _changes(path: tuple[str, ...], one: Any, other: Any) -> Iterator[tuple[str,
 # explain: what the wishes cost
 
 
-def prices_report(best: Plan, prices: Sequence[Remedy]) -> RenderableType:
-    """That there is a plan, and by how much each wish slows it down."""
+def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableType:
+    """That there is a plan, and by how much each wish makes it slower, or dearer."""
     step = best.evaluation.step_time_s
-    lines = [Text(f"There is a plan: {seconds(step)} a step ({strategy_text(best.strategy)}).", style="bold green")]
-    if not prices:
-        return Group(*lines, Text("Nothing that the spec asks for makes it slower, as far as it was tried alone."))
-    lines.append(Text("What the spec asks for, and what it costs alone:"))
-    for price in prices:
+    told = f"{seconds(step)} a step{_goal(problem, best)}"
+    lines: list[RenderableType] = [
+        Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
+    ]
+    if prices.found:
+        lines.append(Text("What the spec asks for, and what it costs alone:"))
+    else:
+        lines.append(
+            Text(f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone.")
+        )
+    for price in prices.found:
         without = price.plan.evaluation.step_time_s
-        lines.append(Text(f"- {price.text}: {seconds(without)}, {percent(1 - without / step)} less a step"))
+        less = f", {percent(1 - without / step)} less a step" if without < step else ""
+        lines.append(_item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}"))
+    if not prices.settled:
+        lines.append(Text("Not everything was settled in the time given.", style="dim"))
     return Group(*lines)
 
 
-def prices_document(problem: Problem, best: Plan, prices: Sequence[Remedy]) -> dict[str, Any]:
+def _item(text: str) -> RenderableType:
+    """A line of a list, its later lines below its first word."""
+    grid = Table.grid()
+    grid.add_row("- ", Text(text))
+    return grid
+
+
+def _goal(problem: Problem, plan: Plan) -> str:
+    """Dollars and devices, where the objective is not the step time alone."""
+    plain = problem.spec.search.objective == "throughput"
+    return "" if plain else cost_and_devices(problem, plan.strategy, plan.evaluation)
+
+
+def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, Any]:
     """The same for machines."""
     return {
         "status": "feasible",
         "best": _plan(best),
-        "prices": [_remedy(problem, price) for price in prices],
+        "prices": [_remedy(problem, price) for price in prices.found],
+        "all_settled": prices.settled,
     }
 
 
@@ -154,7 +174,7 @@ def favourite_report(problem: Problem, found: Favourite) -> RenderableType:
         parts.append(Text(f"Best:  {strategy_text(found.best.strategy)}", style="bold"))
         if found.evaluation is not None:
             parts += _against(problem, found, found.evaluation, found.best)
-    parts += _one_change(found)
+    parts += _one_change(problem, found)
     if not found.in_time:
         parts.append(Text("Not everything was settled in the time given: there may be better.", style="dim"))
     return Group(*parts)
@@ -171,15 +191,22 @@ def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) ->
     table.add_column(no_wrap=True)
     table.add_row("yours", "best", "difference", "", style="dim")
     size = max(own.step_time_s, other.step_time_s)
-    for name, mine, its in _parts(own, other):
-        if abs(mine - its) > _PART * size:
-            more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
-            table.add_row(seconds(mine, of=size), seconds(its, of=size), more, PART_NAMES.get(name, name))
+    for name, mine, its in _told_parts(own, other, size):
+        more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
+        table.add_row(seconds(mine, of=size), seconds(its, of=size), more, name)
     yield table
-    if interval_of(problem, found.strategy, own.step_time_s).overlaps(
-        interval_of(problem, best.strategy, other.step_time_s)
-    ):
+    theirs = interval_of(problem, best.strategy, other.step_time_s)
+    if not found.broken and interval_of(problem, found.strategy, own.step_time_s).overlaps(theirs):
         yield Text("Their 80 % intervals overlap: a tie within what is known.", style="yellow")
+
+
+def _told_parts(own: Evaluation, other: Evaluation, size: float) -> list[tuple[str, float, float]]:
+    """The parts that differ by enough to be told, by name, and all others as one, so that the rows add up."""
+    parts = _parts(own, other)
+    told = [part for part in parts if abs(part[1] - part[2]) > _PART * size]
+    rest = [part for part in parts if part not in told]
+    named = [(PART_NAMES.get(name, name), mine, its) for name, mine, its in told]
+    return [*named, ("all else", sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
 
 
 def _parts(own: Evaluation, other: Evaluation) -> list[tuple[str, float, float]]:
@@ -187,16 +214,19 @@ def _parts(own: Evaluation, other: Evaluation) -> list[tuple[str, float, float]]
     return [(name, own.breakdown_s.get(name, 0.0), other.breakdown_s.get(name, 0.0)) for name in names]
 
 
-def _one_change(found: Favourite) -> Iterator[Text]:
+def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
     if not found.changes:
-        better = "legal" if found.broken else "faster"
+        better = "legal" if found.broken else better_word(problem)
         yield Text(f"No group of its decisions, freed alone, makes it {better}.")
         return
-    yield Text("With all else as yours, one group of decisions freed:")
+    s = found.strategy
+    odd = ", but with 1F1B and microbatches of one size" if s.schedule != "1f1b" or s.dynamic else ""
+    yield Text(f"With all else as yours{odd}, one group of decisions freed:")
     for change in found.changes:
         step = change.plan.evaluation.step_time_s
-        gain = "" if change.gain is None else f" ({seconds(change.gain, of=step)} less)"
-        yield Text(f"- {change.freed}: {seconds(step)}{gain}: {strategy_text(change.plan.strategy)}")
+        gain = "" if change.gain is None or change.gain <= 0 else f" ({seconds(change.gain, of=step)} less)"
+        told = f"{seconds(step)}{gain}{_goal(problem, change.plan)}"
+        yield _item(f"{change.freed}: {told}: {strategy_text(change.plan.strategy)}")
 
 
 def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,12 +35,22 @@ def check_writable(path: str | None, *inputs: str) -> None:
         raise file_error(path, "cannot be written: permission denied")
 
 
+@contextmanager
+def _told_of(path: str) -> Iterator[None]:
+    """What goes wrong while a file is written, a full disk say, names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(path, f"cannot be written: {error.strerror}") from None
+
+
 def deliver(text: str, path: str | None) -> None:
     """Write text to the file, or to stdout."""
     if path is None:
         print(text)
     else:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        with _told_of(path):
+            Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def deliver_report(report: RenderableType, path: str | None = None) -> None:
@@ -46,7 +58,7 @@ def deliver_report(report: RenderableType, path: str | None = None) -> None:
     from rich.console import Console
 
     if path is not None:
-        with open(path, "w", encoding="utf-8") as file:
+        with _told_of(path), open(path, "w", encoding="utf-8") as file:
             file.write(_plain(Console(file=file, highlight=False), report))
     elif sys.stdout.isatty():
         Console(highlight=False).print(report)

@@ -82,8 +82,8 @@ class PlanTable:
         best = self._columns[0]
         mixed, plans = self._problem.mixed, [column.strategy for column in self._columns]
         rows: list[tuple[str, Callable[[Column], str]]] = [
-            ("step time", lambda c: seconds(c.evaluation.step_time_s)),
-            ("  80 % interval", _interval),
+            ("step time", lambda c: seconds(c.evaluation.step_time_s, of=best.evaluation.step_time_s)),
+            ("  80 % interval", lambda c: _interval(c, best.evaluation.step_time_s)),
             ("tokens/s", lambda c: count(c.evaluation.tokens_per_s)),
             ("tokens/s per GPU", lambda c: f"{c.evaluation.tokens_per_s_per_gpu:,.1f}"),
             ("MFU", lambda c: percent(c.evaluation.mfu)),
@@ -152,9 +152,9 @@ def _layers(strategy: Strategy, chip: str) -> list[int]:
     return [n for name, n in zip(strategy.stage_chips, strategy.layers, strict=True) if name == chip]
 
 
-def _interval(column: Column) -> str:
-    step = column.evaluation.step_time_s
-    return f"{about(column.interval.low_s, step)}–{about(column.interval.high_s, step)}"
+def _interval(column: Column, best_s: float) -> str:
+    """In the unit of the best plan's step, as the line above."""
+    return f"{about(column.interval.low_s, best_s)}–{about(column.interval.high_s, best_s)}"
 
 
 def _on(flag: bool) -> str:

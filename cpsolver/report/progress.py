@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cpsolver.search import Progress
 
@@ -14,46 +15,76 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.status import Status
 
-_QUIET_S = 2.0  # a search shorter than this shows nothing
+_QUIET_S = 2.0  # what takes less than this shows nothing
 
 
-class Watcher:
+class Waiting:
+    """A line beside a spinner, at a terminal, while something takes longer than two seconds; a context manager.
+
+    A thread's timer shows it: what is waited for need not call anything. `tell` changes the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._shows = sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._status: Status | None = None
+        self._over = False
+        self._timer = threading.Timer(_QUIET_S, self._show)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        if self._shows:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._status is not None:
+                self._status.stop()
+
+    def tell(self, text: str) -> None:
+        """What is going on now."""
+        from rich.markup import escape
+
+        with self._lock:
+            self._text = text
+            if self._status is not None:
+                self._status.update(escape(text))
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        with self._lock:
+            if not self._over:
+                self._status = Console(stderr=True).status(escape(self._text))
+                self._status.start()
+
+
+class Watcher(Waiting):
     """A listener for `search`; use it as a context manager.
 
     `verbose` writes every event on its own line; otherwise a status line appears on a terminal after two seconds.
     """
 
     def __init__(self, verbose: bool = False) -> None:
+        super().__init__("listing the candidates")
         self._verbose = verbose
-        self._shows = not verbose and sys.stderr.isatty()
+        self._shows = self._shows and not verbose
         self._started = time.monotonic()
-        self._status: Status | None = None
-
-    def __enter__(self) -> Watcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
         elapsed = time.monotonic() - self._started
         if self._verbose:
             print(f"{elapsed:7.2f} s  {describe(progress)}", file=sys.stderr, flush=True)
-        elif self._shows and elapsed > _QUIET_S:
-            self._show(f"{elapsed:.0f} s  {describe(progress)}  (Ctrl-C: best so far)")
-
-    def _show(self, text: str) -> None:
-        from rich.console import Console
-        from rich.markup import escape
-
-        if self._status is None:
-            self._status = Console(stderr=True).status(escape(text))
-            self._status.start()
-        self._status.update(escape(text))
+        elif self._shows:
+            self.tell(f"{elapsed:.0f} s  {describe(progress)}  (Ctrl-C: best so far)")
 
 
 def describe(progress: Progress) -> str:
