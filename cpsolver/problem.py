@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -238,7 +239,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
         fields = _read(model, ("model",)) if isinstance(model, str) else model
         try:
             fields = from_hugging_face(fields) if is_hugging_face(fields) else fields
-            found = Architecture.model_validate({"name": "custom", **dict(fields)})
+            found = Architecture.model_validate({"name": _own_name(model), **dict(fields)})
         except ValidationError as error:
             raise _invalid(("model",), error, fields, Architecture) from None
         except UnsupportedConfigError as error:
@@ -248,6 +249,14 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
         raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
     return found
+
+
+def _own_name(model: str | Mapping[str, Any]) -> str:
+    """What a model without a name in its fields is called: as its file, or the folder of its config.json."""
+    if not isinstance(model, str):
+        return "custom"
+    path = Path(model)
+    return (path.resolve().parent.name if path.stem == "config" else path.stem) or "custom"
 
 
 def _unsupported(reason: str, error: UnsupportedConfigError) -> Trouble:

@@ -64,8 +64,8 @@ class _Plan(_Part):
     stages: Annotated[tuple[_Stages, ...], Field(min_length=1)]
 
 
-def load_strategy(path: str | Path, problem: Problem | None = None) -> Strategy:
-    """The plan in a YAML or JSON file ("-": standard input), the best one of `solve --json`, or one dictionary of the
+def load_strategy(path: str | Path, problem: Problem | None = None, number: int = 1) -> Strategy:
+    """The plan in a YAML or JSON file ("-": standard input), plan `number` of `solve --json`, or one dictionary of the
     seed tool's output.
 
     With a `problem` the chips must be its own, and the seed tool's dictionaries can be read: they leave out what
@@ -74,16 +74,19 @@ def load_strategy(path: str | Path, problem: Problem | None = None) -> Strategy:
     Raises InputError with every problem, each with its line and column.
     """
     document = load_yaml(path, collect=True)
-    return strategy_from(document, problem)
+    return strategy_from(document, problem, number)
 
 
-def strategy_from(document: Document, problem: Problem | None = None) -> Strategy:
+def strategy_from(document: Document, problem: Problem | None = None, number: int = 1) -> Strategy:
     """As `load_strategy`, from a document that is already read."""
     data: Any = document.data
     prefix: KeyPath = ()
     plans = data.get("plans")
-    if isinstance(plans, list) and plans and isinstance(plans[0], Mapping):  # what `solve --json` prints: its best
-        data, prefix = plans[0], ("plans", 0)
+    most = max(1, len(plans) if isinstance(plans, list) else 1)
+    if number > most:
+        raise InputError(Trouble("--plan-rank", "is no plan of the file", number, f"1 to {most}", file=document.file))
+    if isinstance(plans, list) and plans and isinstance(plans[number - 1], Mapping):  # what `solve --json` prints
+        data, prefix = plans[number - 1], ("plans", number - 1)
     inner = data.get("strategy")
     fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else data
     prefix = (*prefix, "strategy") if isinstance(inner, Mapping) else prefix

@@ -67,6 +67,13 @@ print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
     assert done.stderr.strip() == "[]"
 
 
+def test_a_misspelt_command_gets_the_nearest():
+    result = run("slove", "spec.yaml")
+    assert result.exit_code == 2
+    assert "Did you mean 'solve'?" in result.stderr
+    assert "No such command 'xyz'." in run("xyz").stderr
+
+
 def test_version():
     assert re.fullmatch(r"apss-cp, version \d+\.\d+\.\d+\S*\n", run("--version").stdout)
 

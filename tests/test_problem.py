@@ -68,7 +68,7 @@ def test_models_and_chips_in_files_are_found_from_the_specs_folder(tmp_path: Pat
     data = spec_of({}, "m.json", gpus=4)
     data["cluster"]["chips"] = {"mine": {"file": "c.yaml"}}
     problem = resolve(parse_spec(data, base_dir=tmp_path))
-    assert problem.model.layers == 3
+    assert (problem.model.name, problem.model.layers) == ("m", 3)
     assert problem.supplies[0].chip.peak_flops("bf16") == 7e12
 
 

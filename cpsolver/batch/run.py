@@ -95,8 +95,9 @@ def _solve(
         with Meter(len(first), len(first) - len(tasks)) as meter, closing(_outcomes(tasks, request)) as outcomes:
             for outcome in outcomes:
                 row = new_row(first[outcome.key]) | limits[outcome.key] | outcome.columns
-                store.put(row)
-                rows[outcome.key] = row
+                if row["status"] != "error" or outcome.key not in rows:  # a failed second try loses no answer
+                    store.put(row)
+                    rows[outcome.key] = row
                 left.discard(outcome.key)
                 meter(row["status"] == "error")
     except KeyboardInterrupt:

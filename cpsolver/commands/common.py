@@ -53,3 +53,6 @@ output_option = click.option(
     help="Write the answer to FILE instead of stdout (-).",
 )
 spec_argument = click.argument("spec")
+rank_option = click.option(
+    "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
+)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import click
 
-from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_INFEASIBLE, json_option, output_option, spec_argument
+from cpsolver.commands.common import (
+    EXIT_BAD_INPUT,
+    EXIT_INFEASIBLE,
+    json_option,
+    output_option,
+    rank_option,
+    spec_argument,
+)
 
 _HOW = "YAML, JSON or an APSS line."
 
@@ -12,9 +19,10 @@ _HOW = "YAML, JSON or an APSS line."
 @click.command()
 @spec_argument
 @click.option("--strategy", "-s", required=True, metavar="FILE", help=f"The plan: {_HOW}")
+@rank_option
 @json_option
 @output_option
-def check(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
+def check(spec: str, strategy: str, plan_rank: int, as_json: bool, output: str | None) -> None:
     """Hold one plan for SPEC against every rule, and say which it breaks, with numbers.
 
     \b
@@ -32,7 +40,7 @@ def check(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
     from cpsolver.strategy_file import load_strategy
 
     problem = load_problem(spec)
-    plan = load_strategy(strategy, problem)
+    plan = load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, strategy)
     broken = rules.violations(problem, plan)
     sound = not rules.structure_violations(problem, plan)
@@ -46,9 +54,10 @@ def check(spec: str, strategy: str, as_json: bool, output: str | None) -> None:
 @click.command()
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
+@rank_option
 @json_option
 @output_option
-def explain(spec: str, strategy: str | None, as_json: bool, output: str | None) -> None:
+def explain(spec: str, strategy: str | None, plan_rank: int, as_json: bool, output: str | None) -> None:
     """Say why SPEC has no plan and what would give it one, what its wishes cost, or why a plan is not the best.
 
     \b
@@ -67,7 +76,7 @@ def explain(spec: str, strategy: str | None, as_json: bool, output: str | None) 
     from cpsolver.strategy_file import load_strategy
 
     problem = load_problem(spec)
-    plan = None if strategy is None else load_strategy(strategy, problem)
+    plan = None if strategy is None else load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, *filter(None, [strategy]))
     sound = explain_spec(problem, as_json, output) if plan is None else explain_plan(problem, plan, as_json, output)
     click.get_current_context().exit(0 if sound else EXIT_INFEASIBLE)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cpsolver.commands.common import EXIT_INFEASIBLE, exit_with, json_option, output_option, spec_argument
+from cpsolver.commands.common import (
+    EXIT_INFEASIBLE,
+    exit_with,
+    json_option,
+    output_option,
+    rank_option,
+    spec_argument,
+)
 
 if TYPE_CHECKING:
     from cpsolver.export.base import Launch
@@ -16,9 +23,6 @@ if TYPE_CHECKING:
 
 plan_option = click.option(
     "--plan", "-p", metavar="FILE", help="The plan: what `solve --json` wrote, or a strategy file; else SPEC is solved."
-)
-rank_option = click.option(
-    "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
 )
 
 
@@ -46,11 +50,13 @@ def export(
     Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
     """
     from cpsolver.export.base import CannotExpress
-    from cpsolver.export.deliver import check_folder, check_target
+    from cpsolver.export.deliver import check_directory, check_folder, check_target
     from cpsolver.export.judge import launch_of, with_warnings
     from cpsolver.report.request import load_problem
 
     check_target(target)
+    if folder is not None:
+        check_directory(folder)
     problem = load_problem(spec)
     strategy = _plan(problem, plan, plan_rank, target)
     try:

@@ -10,6 +10,7 @@ from cpsolver.commands.common import (
     exit_with,
     json_option,
     output_option,
+    rank_option,
     say_error,
     spec_argument,
 )
@@ -72,18 +73,22 @@ def solve(
 @click.command()
 @spec_argument
 @click.option("--strategy", "-s", required=True, metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@rank_option
 @json_option
 @output_option
 @html_option
 @trace_option
-def evaluate(spec: str, strategy: str, as_json: bool, output: str | None, html: str | None, trace: str | None) -> None:
+def evaluate(
+    spec: str, strategy: str, plan_rank: int, as_json: bool, output: str | None, html: str | None, trace: str | None
+) -> None:
     """Predict step time, throughput and memory of one plan for SPEC, and list every rule that it breaks.
 
     \b
     Example:
       apss-cp evaluate examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
 
-    The plan's file has the shape of "strategy" in `solve --json`, or is one line of `apss-cp search`.
+    The plan's file is what `solve --json` prints (--plan-rank says which of its plans), has the shape of "strategy" in
+    it, or is one line of `apss-cp search`.
     Exit codes: 0 evaluated and legal; 2 bad input, or no plan that could be evaluated (its layers, degrees,
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
@@ -95,7 +100,7 @@ def evaluate(spec: str, strategy: str, as_json: bool, output: str | None, html: 
     from cpsolver.strategy_file import load_strategy
 
     problem = load_problem(spec)
-    plan = load_strategy(strategy, problem)
+    plan = load_strategy(strategy, problem, plan_rank)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec, strategy)
     broken = rules.violations(problem, plan)
     sound = not rules.structure_violations(problem, plan)

@@ -16,11 +16,16 @@ def check_target(target: str) -> None:
         raise InputError(Trouble("--to", "unknown target", target, allowed, nearest))
 
 
+def check_directory(folder: str) -> None:
+    """Raises InputError for a file where a directory is asked for."""
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(Trouble("", "is a file: --output is a directory", file=folder))
+
+
 def check_folder(folder: str, launch: Launch, force: bool) -> None:
     """Raises InputError where the files cannot be written, or with `force` off are there already; lists every one."""
+    check_directory(folder)
     path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise InputError(Trouble("", "is a file: --output is a directory", file=folder))
     there = [path / name for name in launch.files if (path / name).exists()]
     if there and not force:
         message = "is there already: give another directory, or --force to replace it"
