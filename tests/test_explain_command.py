@@ -121,7 +121,6 @@ def test_explain_what_wishes_cost() -> None:
     assert price["changes"] == {"search.pin.recompute": None}
 
 
-
 @pytest.mark.parametrize(("objective", "dear_is_better"), [("throughput", True), ("cost", False)])
 def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> None:
     chips = {"x": chip_spec(gb=60), "y": chip_spec(gb=60)}
