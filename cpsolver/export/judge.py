@@ -19,15 +19,15 @@ from cpsolver.rules.pipeline import schedule
 from cpsolver.strategy import Strategy
 
 _DEGREES = ("tp", "cp", "pp", "dp", "mbs", "ep", "etp")
-_FLAGS: tuple[str, ...] = (
+_FLAGS = (
     "sequence_parallel",
     "distributed_optimizer",
     "flash_attention",
     "cp_gather",
     "ulysses",
     "sharded",
+    "sharding_group",
 )
-_FLAGS += ("sharding_group",)
 _STAGES = ("stage_chips", "layers", "recompute", "recompute_layers", "recompute_modules")
 RELAXED = ("recomputation and layers", "vpp", "flags and chips of stages", "degrees")
 """What is let go, one after the other, to find the nearest plan."""
