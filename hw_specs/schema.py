@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 from hw_specs import units
 from hw_specs.errors import UnknownFigureError
 
-Confidence = Literal["verified", "secondary", "assumed"]
+Confidence = Literal["verified", "secondary", "assumed", "measured"]
+"""measured: on the user's own device, by `apss-cp profile`."""
 Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
 Origin = Literal["chip", "vendor default", "default"]
 

@@ -1,0 +1,70 @@
+"""How measurements are taken: settings.yaml, checked."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+Kind = Literal["cuda", "npu", "cpu"]
+_FILE = Path(__file__).parent / "settings.yaml"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Timing(_Frozen):
+    """Calls before the clock runs; timed calls at most and at least; seconds after which no other is made; and the
+    longest that a measurement may be expected to take."""
+
+    warmup: PositiveInt
+    repeats: PositiveInt
+    fewest: PositiveInt
+    seconds: PositiveFloat
+    longest_s: PositiveFloat
+
+
+class Search(_Frozen):
+    """Where a fit looks: from `least` to `most` in so many steps of equal ratio."""
+
+    least: PositiveFloat
+    most: PositiveFloat
+    steps: PositiveInt
+
+
+class Settings(_Frozen):
+    """The whole file; settings.yaml says what each is for. Bytes and seconds."""
+
+    timing: Timing
+    quick_timing: Timing
+    time_budget_s: PositiveFloat
+    quick_time_budget_s: PositiveFloat
+    flush_bytes: PositiveInt
+    memory_share: PositiveFloat
+    large_dimension: PositiveInt
+    squares: tuple[PositiveInt, ...]
+    quick_squares: tuple[PositiveInt, ...]
+    long_sequence: PositiveInt
+    stream_bytes: dict[Kind, PositiveInt]
+    launches: PositiveInt
+    host_copy_bytes: PositiveInt
+    payload_bytes: dict[Kind, tuple[PositiveInt, ...]]
+    group_wait_s: PositiveFloat
+    half_payload_mib: Search
+    layer_tokens: tuple[PositiveInt, ...]
+    layers: PositiveInt
+
+    def times(self, quick: bool) -> Timing:
+        """How a call is timed."""
+        return self.quick_timing if quick else self.timing
+
+
+@lru_cache
+def settings() -> Settings:
+    """The settings that come with the package."""
+    from ruamel.yaml import YAML
+
+    return Settings.model_validate(YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
