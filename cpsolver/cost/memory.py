@@ -90,7 +90,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
 
     Kept: inputs of the norms and of the products after them, dropout masks (1 byte), q, k, v, attention's output,
     feed-forward input and activation output. Without flash attention the softmax output (and, with dropout, its mask
-    and result) of every pair of tokens too. Experts keep their inputs once for each expert that a token visits.
+    and result) of every pair of tokens too, and keys and values for every head. Experts keep their inputs once for each
+    expert that a token visits.
     """
     model, dropout = problem.model, problem.spec.training.dropout
     tokens = shard.tokens(problem.sequence)
@@ -100,7 +101,7 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     masks = 2 * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
-    scores = scores + ELEMENT * triangle_copies(problem, tokens) * heads * wide
+    scores = scores + ELEMENT * (triangle_copies(problem, tokens) * heads * wide + tokens * _repeated(problem, shard))
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
     inside, fed = _feed_forward_elements(problem, shard, kind)
     rest = norms + masks + ELEMENT * tokens * (_attention_elements(problem, shard) + fed)
@@ -130,6 +131,19 @@ def _attention_elements(problem: Problem, shard: Shard) -> Floats:
         return np.asarray((2 * heads + 2 * kv_heads) * model.head_dim + gate)
     ranks = 2 * (attention.q_lora or 0) + 2 * (attention.kv_lora or 0) + (attention.qk_rope or 0)
     return np.asarray(2 * heads * (keys + values) + ranks + gate)
+
+
+def _repeated(problem: Problem, shard: Shard) -> Floats:
+    """Elements a token of keys and values repeated for the heads that share them, beside what is kept of them anyway.
+
+    Attention without a fused kernel keeps them so: megatron/core/transformer/dot_product_attention.py,
+    repeat_interleave; a real layer's saved tensors show the same (apss-cp profile).
+    """
+    model = problem.model
+    if model.attention.kind == "mla":
+        return np.zeros(len(shard.tp))
+    heads = model.heads / shard.tp.astype(np.float64)
+    return np.asarray(2 * (heads - _core_kv_heads(problem, shard) * shard.ulysses) * model.head_dim)
 
 
 def _core_kv_heads(problem: Problem, shard: Shard) -> Floats:
