@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from cpsolver.calibration import Calibration, Fitted
 from cpsolver.measured.case import Case
-from cpsolver.measured.predict import calibrated, memory_bytes
+from cpsolver.measured.predict import calibrated
 from cpsolver.measured.run import MeasuredRun
+from cpsolver.meters import memory_bytes
 from hw_specs.units import gib_to_bytes
 
 FEWEST = 8

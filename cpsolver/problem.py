@@ -14,6 +14,7 @@ from cpsolver.calibration import load_calibration
 from cpsolver.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.errors import Path as KeyPath
 from cpsolver.launcher import Launcher, load_launcher
+from cpsolver.overlay import Overlay
 from cpsolver.runs import both
 from cpsolver.spec import ChipRequest, Spec, names_a_file
 from cpsolver.stack import Stack, load_stack
@@ -51,6 +52,7 @@ class Problem:
     """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type.
 
     `launcher` is what the launcher of the spec runs and the stack's framework too, None where that is anything.
+    `overlay`: what the user's own runs taught, which chips and stack have taken in already; it tells intervals.
     """
 
     spec: Spec
@@ -58,6 +60,7 @@ class Problem:
     supplies: tuple[Supply, ...]
     stack: Stack
     launcher: Launcher | None = None
+    overlay: Overlay | None = None
 
     @property
     def named_launcher(self) -> Launcher | None:
@@ -150,11 +153,12 @@ class Problem:
         return chip.memory_capacity_bytes * (1.0 - self.memory_margin)
 
 
-def resolve(spec: Spec) -> Problem:
+def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable.
 
-    Chips of the catalogue and the stack come with the constants fitted to published runs. A chip that the spec
-    describes itself is taken at its word.
+    Chips of the catalogue and the stack come with the constants fitted to published runs, and with what an overlay
+    says of them on top; one that does not cover a chip with the stack is a trouble. A chip that the spec describes
+    itself is taken at its word.
     """
     troubles: list[Trouble] = []
     model = _attempt(troubles, lambda: _model(spec.model))
@@ -171,9 +175,31 @@ def resolve(spec: Spec) -> Problem:
     troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
     for what, profile in (("launcher", launcher), ("stack", stack and stack.runs)):
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
+    troubles += [] if overlay is None or stack is None else _not_covered(overlay, spec, supplies, stack.name)
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
-    return Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
+    found = Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
+    return found if overlay is None else laid_over(found, overlay)
+
+
+def laid_over(problem: Problem, overlay: Overlay) -> Problem:
+    """The problem, its constants as published, with those of an overlay that covers it."""
+    supplies = tuple(replace(supply, chip=overlay.chip(supply.chip)) for supply in problem.supplies)
+    return replace(problem, supplies=supplies, stack=overlay.stack(problem.stack), overlay=overlay)
+
+
+def _not_covered(overlay: Overlay, spec: Spec, supplies: list[Supply], stack: str) -> Iterator[Trouble]:
+    """A trouble for each chip that the overlay has no runs of with this stack, or that the spec describes itself."""
+    allowed = f"{overlay.covered}; or calibrate with runs of it too"
+    for written, request in spec.cluster.chips.items():
+        path: KeyPath = ("cluster", "chips", written)
+        if request.spec is not None or request.file is not None:
+            message = f"{overlay.file} was learnt on chips of the catalogue, and the spec describes this one itself"
+            yield Trouble(dotted(path), message, allowed=overlay.covered, path=path)
+    named = {supply.name for supply in supplies}
+    for name in sorted(name for name in named if not overlay.has(name, stack)):
+        message = f"{overlay.file} has no runs of {name} with the stack {stack}"
+        yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
 
 
 def _not_trained(what: str, profile: Launcher, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:

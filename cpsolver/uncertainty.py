@@ -3,6 +3,8 @@
 From the errors on published runs that share the software stack, the chip architecture, the scale (one node or more)
 and the kind of model with the plan; the narrowest such group that is large enough speaks. Where nothing of the kind
 was measured, the errors on sources that the fit had not seen count, and more for every further thing unknown.
+
+Where the user's own runs were learnt from (Problem.overlay), what they leave unknown of the plan counts instead.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from __future__ import annotations
 from math import exp
 
 from cpsolver.calibration import Calibration, load_calibration
+from cpsolver.overlay import Overlay
 from cpsolver.problem import Problem
 from cpsolver.strategy import Strategy
 
 EVERY = "every run"
 UNSEEN = "unseen source"
+LEARNT = "learnt from"
+WITHIN_80 = 1.2816
+"""Standard deviations from the mean of a normal distribution that enclose four in five."""
 _WIDER = 1.5
 """How much wider for a chip architecture that no run measured, and for a pipeline over several chip types."""
 
@@ -37,6 +43,37 @@ def interval(problem: Problem, strategy: Strategy, seconds: float) -> tuple[floa
 def spread(problem: Problem, strategy: Strategy, calibration: Calibration | None = None) -> tuple[float, float, str]:
     """The interval as logarithms of the ratio to the prediction, and the group of runs that it comes from."""
     calibration = calibration or load_calibration()
+    low, high, basis = _published(problem, strategy, calibration)
+    if problem.overlay is None:
+        return low, high, basis
+    from cpsolver.belief.forecast import forecast
+
+    found = forecast(problem, problem.overlay, strategy)
+    half, middle = half_width(found.sd, found.sd_before, (high - low) / 2), found.mean - found.predicted
+    basis = f"{LEARNT} {_rows(problem.overlay, problem, strategy)} in {problem.overlay.file}"
+    return middle - half, middle + half, basis
+
+
+def half_width(sd: float, sd_before: float, published: float) -> float:
+    """Half an interval, as a logarithm, where runs have left `sd` of a standard deviation `sd_before`.
+
+    `published`: half the interval without the runs. Where that is wider than `sd_before` says, it knows of more that
+    may go wrong than the belief does, and the answer is wider by as much.
+    """
+    return WITHIN_80 * sd * max(1.0, published / (WITHIN_80 * sd_before))
+
+
+def _rows(overlay: Overlay, problem: Problem, strategy: Strategy) -> str:
+    runs = sum(
+        each.runs
+        for each in overlay.covers
+        if each.stack == problem.stack.name and each.chip in set(strategy.stage_chips)
+    )
+    return f"{runs:,} run{'' if runs == 1 else 's'}"
+
+
+def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -> tuple[float, float, str]:
+    """The interval by the errors on published runs."""
     unknown = _unknowns(problem, strategy, calibration)
     wider = _WIDER ** len(unknown)
     if not unknown:

@@ -15,12 +15,13 @@ from typing import Any
 from cpsolver.batch.fields import overlap
 from cpsolver.batch.sweep import Cell, Sweep
 from cpsolver.errors import InputError, Trouble
+from cpsolver.overlay import Overlay
 from cpsolver.problem import Problem
 from cpsolver.report.request import problem_from
 
 _SOLVER = ("*.py", "*.yaml", "calibrations/*.yaml", "cost/*.py", "compile/*.py", "explain/*.py", "rules/*.py")
 _CODE: dict[str, tuple[str, ...]] = {
-    "cpsolver": (*_SOLVER, "report/document.py", "report/goals.py"),
+    "cpsolver": (*_SOLVER, "belief/*.py", "belief/*.yaml", "report/document.py", "report/goals.py"),
     "models_zoo": ("*.py",),
     "hw_specs": ("*.py",),
 }
@@ -56,8 +57,8 @@ def product_version() -> str:
     return f"{released}+{digest.hexdigest()[:8]}"
 
 
-def make_cases(sweep: Sweep, time_limit_s: float | None = None) -> list[Case]:
-    """Every cell's case, in order. `time_limit_s` replaces that of the specs.
+def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay | None = None) -> list[Case]:
+    """Every cell's case, in order. `time_limit_s` replaces that of the specs; `overlay`: learnt constants.
 
     Raises InputError with what is wrong with the base spec, whatever the cells set: in all cells the same.
     """
@@ -68,7 +69,7 @@ def make_cases(sweep: Sweep, time_limit_s: float | None = None) -> list[Case]:
         if time_limit_s is not None and isinstance(data.get("search", {}), Mapping | None):
             data = {**data, "search": {**(data.get("search") or {}), "time_limit_s": time_limit_s}}
         try:
-            problem = problem_from(data, None, sweep.folder)
+            problem = problem_from(data, None, sweep.folder, overlay)
         except InputError as error:
             wrong[place] = sorted((sweep.located(trouble, cell) for trouble in error.troubles), key=_place)
             told = "; ".join(str(trouble) for trouble in wrong[place])
@@ -113,6 +114,8 @@ def problem_key(problem: Problem) -> str:
     spec["stack"] = problem.stack.model_dump(mode="json")
     spec["launcher"] = problem.launcher and problem.launcher.model_dump(mode="json")
     spec["search"].pop("time_limit_s")
+    if problem.overlay is not None:  # the chips and the stack have its constants; intervals take in the runs too
+        spec["overlay"] = problem.overlay.model_dump(mode="json", exclude={"created", "runs_file"})
     return _digest(spec)
 
 

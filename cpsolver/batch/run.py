@@ -17,12 +17,16 @@ from cpsolver.batch.rows import Row, new_row
 from cpsolver.batch.store import Store
 from cpsolver.batch.sweep import Sweep, load_sweep
 from cpsolver.batch.work import Outcome, Task
+from cpsolver.overlay import load_overlay
 from cpsolver.problem import Problem
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run, where to keep it and on what. `db` None: beside the sweep file; `jobs` None: all cores."""
+    """What to run, where to keep it and on what. `db` None: beside the sweep file; `jobs` None: all cores.
+
+    `calibration`: an overlay's file, for all cells.
+    """
 
     sweep: str
     db: str | None = None
@@ -31,6 +35,7 @@ class Request:
     on: str | None = None
     ray_address: str | None = None
     retry_failed: bool = False
+    calibration: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def run_batch(request: Request) -> Answer:
     Raises InputError for a sweep file that is wrong, a database that cannot be used and a Ray that does not answer.
     """
     sweep = load_sweep(request.sweep)
-    cases = make_cases(sweep, request.time_limit_s)
+    overlay = None if request.calibration is None else load_overlay(request.calibration)
+    cases = make_cases(sweep, request.time_limit_s, overlay)
     path = database_path(request)
     with Store(path) as store:
         rows = store.get(case.key for case in cases)

@@ -11,6 +11,7 @@ from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
     EXIT_INTERRUPTED,
     EXIT_NO_PLAN_IN_TIME,
+    calibration_option,
     json_option,
     say_error,
 )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     help="For each cell: stop after so many seconds with the best plans so far.",
 )
 @click.option("--retry-failed", is_flag=True, help="Solve again the cells that failed (a worker that died, say).")
+@calibration_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write the cells as CSV.")
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Also write them as Parquet (needs pyarrow).")
 @click.option("--html", "html_file", metavar="FILE", help="Also draw them: one page with plots and a table.")
@@ -43,6 +45,7 @@ def batch(
     jobs: int | None,
     time_limit: float | None,
     retry_failed: bool,
+    calibration: str | None,
     csv_file: str | None,
     parquet_file: str | None,
     html_file: str | None,
@@ -62,7 +65,7 @@ def batch(
     """
     from cpsolver.batch.run import Request, run_batch
 
-    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed)
+    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:

@@ -56,3 +56,6 @@ spec_argument = click.argument("spec")
 rank_option = click.option(
     "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
 )
+calibration_option = click.option(
+    "--calibration", metavar="FILE", help="Constants learnt from your own runs: what `apss-cp calibrate` wrote."
+)

@@ -7,6 +7,7 @@ import click
 from cpsolver.commands.common import (
     EXIT_BAD_INPUT,
     EXIT_INFEASIBLE,
+    calibration_option,
     json_option,
     output_option,
     rank_option,
@@ -21,8 +22,9 @@ _HOW = "YAML, JSON or an APSS line."
 @click.option("--strategy", "-s", required=True, metavar="FILE", help=f"The plan: {_HOW}")
 @rank_option
 @json_option
+@calibration_option
 @output_option
-def check(spec: str, strategy: str, plan_rank: int, as_json: bool, output: str | None) -> None:
+def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: str | None, output: str | None) -> None:
     """Hold one plan for SPEC against every rule, and say which it breaks, with numbers.
 
     \b
@@ -39,7 +41,7 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, output: str |
     from cpsolver.report.request import load_problem
     from cpsolver.strategy_file import load_strategy
 
-    problem = load_problem(spec)
+    problem = load_problem(spec, calibration)
     plan = load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, strategy)
     broken = rules.violations(problem, plan)
@@ -56,8 +58,11 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, output: str |
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
 @rank_option
 @json_option
+@calibration_option
 @output_option
-def explain(spec: str, strategy: str | None, plan_rank: int, as_json: bool, output: str | None) -> None:
+def explain(
+    spec: str, strategy: str | None, plan_rank: int, as_json: bool, calibration: str | None, output: str | None
+) -> None:
     """Say why SPEC has no plan and what would give it one, what its wishes cost, or why a plan is not the best.
 
     \b
@@ -75,7 +80,7 @@ def explain(spec: str, strategy: str | None, plan_rank: int, as_json: bool, outp
     from cpsolver.report.request import load_problem
     from cpsolver.strategy_file import load_strategy
 
-    problem = load_problem(spec)
+    problem = load_problem(spec, calibration)
     plan = None if strategy is None else load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, *filter(None, [strategy]))
     sound = explain_spec(problem, as_json, output) if plan is None else explain_plan(problem, plan, as_json, output)

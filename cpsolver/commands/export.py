@@ -8,6 +8,7 @@ import click
 
 from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
+    calibration_option,
     exit_with,
     json_option,
     output_option,
@@ -33,9 +34,17 @@ plan_option = click.option(
 @rank_option
 @click.option("--output", "-o", "folder", metavar="DIR", help="Write the files into DIR instead of stdout.")
 @click.option("--force", is_flag=True, help="Replace files that DIR has already.")
+@calibration_option
 @json_option
 def export(
-    spec: str, target: str, plan: str | None, plan_rank: int, folder: str | None, force: bool, as_json: bool
+    spec: str,
+    target: str,
+    plan: str | None,
+    plan_rank: int,
+    folder: str | None,
+    force: bool,
+    calibration: str | None,
+    as_json: bool,
 ) -> None:
     """Turn a plan for SPEC into the arguments, files and environment that a framework is started with.
 
@@ -57,7 +66,7 @@ def export(
     check_target(target)
     if folder is not None:
         check_directory(folder)
-    problem = load_problem(spec)
+    problem = load_problem(spec, calibration)
     strategy = _plan(problem, plan, plan_rank, target)
     try:
         launch = launch_of(problem, strategy, target)
@@ -74,9 +83,12 @@ def export(
 @spec_argument
 @plan_option
 @rank_option
+@calibration_option
 @json_option
 @output_option
-def ranks(spec: str, plan: str | None, plan_rank: int, as_json: bool, output: str | None) -> None:
+def ranks(
+    spec: str, plan: str | None, plan_rank: int, calibration: str | None, as_json: bool, output: str | None
+) -> None:
     """Show which ranks form the tp, cp, ep, dp and pp groups of a plan for SPEC, and on which node each rank is.
 
     \b
@@ -91,7 +103,7 @@ def ranks(spec: str, plan: str | None, plan_rank: int, as_json: bool, output: st
     from cpsolver.report.output import check_writable, deliver, deliver_report
     from cpsolver.report.request import load_problem
 
-    problem = load_problem(spec)
+    problem = load_problem(spec, calibration)
     check_writable(output, spec)
     found = rank_map(problem, _plan(problem, plan, plan_rank))
     if as_json:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import click
 
-from cpsolver.commands.common import EXIT_BAD_INPUT, json_option, output_option, say_error
+from cpsolver.commands.common import EXIT_BAD_INPUT, calibration_option, json_option, output_option, say_error
 
 
 @click.command()
 @click.argument("cases", required=False)
 @json_option
+@calibration_option
 @output_option
 @click.option("--scatter", metavar="FILE.html", help="Also draw predicted against measured into FILE.html.")
 @click.option(
     "--worst", type=click.IntRange(0, 1000), default=5, show_default=True, help="How many of the worst runs to show."
 )
-def validate(cases: str | None, as_json: bool, output: str | None, scatter: str | None, worst: int) -> None:
+def validate(
+    cases: str | None, as_json: bool, calibration: str | None, output: str | None, scatter: str | None, worst: int
+) -> None:
     """Predict the runs of CASES (a CSV file, or - for standard input) and compare with what was measured.
 
     \b
@@ -27,7 +30,7 @@ def validate(cases: str | None, as_json: bool, output: str | None, scatter: str 
     """
     from cpsolver.report.commands import deliver_validation, validate_table
 
-    validation = validate_table(cases, output, scatter)
+    validation = validate_table(cases, output, scatter, calibration)
     deliver_validation(validation, as_json, output, scatter, worst)
     for trouble in validation.troubles:
         say_error(str(trouble))

@@ -7,6 +7,7 @@ import click
 from cpsolver.commands.common import (
     EXIT_BAD_INPUT,
     EXIT_INFEASIBLE,
+    calibration_option,
     exit_with,
     json_option,
     output_option,
@@ -30,6 +31,7 @@ trace_option = click.option("--trace", metavar="FILE", help="Write a step's time
     metavar="SECONDS",
     help="Stop after so many seconds with the best plans so far; replaces search.time_limit_s.",
 )
+@calibration_option
 @output_option
 @html_option
 @trace_option
@@ -40,6 +42,7 @@ def solve(
     verbose: bool,
     top: int | None,
     time_limit: float | None,
+    calibration: str | None,
     output: str | None,
     html: str | None,
     trace: str | None,
@@ -60,7 +63,7 @@ def solve(
     from cpsolver.report.pictures import check_trace_plan, write_result_pictures
     from cpsolver.report.request import load_problem
 
-    problem = load_problem(spec, top=top, time_limit_s=time_limit)
+    problem = load_problem(spec, calibration, top=top, time_limit_s=time_limit)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
     check_trace_plan(problem, trace, trace_plan)
     result = watched_search(problem, verbose)
@@ -75,11 +78,19 @@ def solve(
 @click.option("--strategy", "-s", required=True, metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
 @rank_option
 @json_option
+@calibration_option
 @output_option
 @html_option
 @trace_option
 def evaluate(
-    spec: str, strategy: str, plan_rank: int, as_json: bool, output: str | None, html: str | None, trace: str | None
+    spec: str,
+    strategy: str,
+    plan_rank: int,
+    as_json: bool,
+    calibration: str | None,
+    output: str | None,
+    html: str | None,
+    trace: str | None,
 ) -> None:
     """Predict step time, throughput and memory of one plan for SPEC, and list every rule that it breaks.
 
@@ -99,7 +110,7 @@ def evaluate(
     from cpsolver.report.request import load_problem
     from cpsolver.strategy_file import load_strategy
 
-    problem = load_problem(spec)
+    problem = load_problem(spec, calibration)
     plan = load_strategy(strategy, problem, plan_rank)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec, strategy)
     broken = rules.violations(problem, plan)

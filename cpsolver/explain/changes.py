@@ -73,7 +73,7 @@ class Changer:
                 place = place[key]
             place[path[-1]] = value
         try:
-            return resolve(parse_spec(data))
+            return resolve(parse_spec(data), self.problem.overlay)
         except InputError:
             return None
 

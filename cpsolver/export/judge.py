@@ -68,7 +68,7 @@ def for_target(problem: Problem, target: str) -> Problem | None:
     if problem.spec.launcher is not None:
         return None
     try:
-        there = resolve(problem.spec.model_copy(update={"launcher": target}))
+        there = resolve(problem.spec.model_copy(update={"launcher": target}), problem.overlay)
     except InputError:
         return None
     return replace(there, supplies=problem.supplies, stack=problem.stack, model=problem.model)
@@ -108,7 +108,7 @@ def _solved(
     problem: Problem, s: Strategy, target: str, count: int, search: Callable[[Problem], Any]
 ) -> tuple[Strategy, Launch, float] | None:
     try:
-        there = resolve(_pinned(problem, s, target, count))
+        there = resolve(_pinned(problem, s, target, count), problem.overlay)
     except InputError:
         return None  # what is kept contradicts the spec itself
     there = replace(there, supplies=problem.supplies, stack=problem.stack, model=problem.model)

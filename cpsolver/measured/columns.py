@@ -174,6 +174,7 @@ COLUMNS: dict[str, Column] = {
     "tokens_per_s_per_gpu": Column(positive, optional=True),
     "peak_mem_gib": Column(positive, optional=True),
     "peak_mem_kind": Column(_choice("allocated", "reserved", "device", "unstated"), optional=True),
+    "outcome": Column(_choice("ok", "oom", "failed"), optional=True),
     "complete": Column(flag, optional=True),
 }
 """By name, in the table's usual order. Any other column (derived, notes) is for people and not read."""

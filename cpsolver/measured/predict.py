@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from cpsolver.calibration import Calibration, load_calibration
-from cpsolver.cost.memory import StageBytes
-from cpsolver.evaluate import evaluate, stage_memory
+from cpsolver.evaluate import evaluate
 from cpsolver.measured.case import Case, Unpredictable, make_case
 from cpsolver.measured.run import MeasuredRun, Prediction
-from cpsolver.problem import Problem, Supply
-from cpsolver.strategy import Strategy
+from cpsolver.meters import in_terms_of
+from cpsolver.overlay import Overlay
+from cpsolver.problem import Problem, Supply, laid_over
 from cpsolver.uncertainty import interval
 from hw_specs.units import bytes_to_gib
 
-__all__ = ["Unpredictable", "calibrated", "memory_bytes", "predict"]
+__all__ = ["Unpredictable", "calibrated", "predict"]
 
 
 def calibrated(case: Case, calibration: Calibration) -> Problem:
@@ -25,17 +24,22 @@ def calibrated(case: Case, calibration: Calibration) -> Problem:
     return replace(problem, supplies=supplies, stack=calibration.stack(problem.stack))
 
 
-def predict(run: MeasuredRun) -> Prediction:
+def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
     """Step time with its interval, and memory in the terms of the run's own measurement.
 
+    `overlay`: what runs of the user's own taught, on top of the published calibration.
+
     Raises:
-        Unpredictable: when the cost model does not know the run's framework or layout.
+        Unpredictable: when the cost model does not know the run's framework or layout, or the overlay not its chip
+            and stack.
     """
     case = make_case(run)
     problem = calibrated(case, load_calibration())
+    if overlay is not None:
+        problem = _overlaid(problem, overlay)
     found = evaluate(problem, case.strategy)
     low, high = interval(problem, case.strategy, found.step_time_s)
-    memory = _in_terms_of(run.peak_mem_kind, [stage.memory for stage in found.stages])
+    memory = in_terms_of(run.peak_mem_kind, [stage.memory for stage in found.stages])
     return Prediction(
         step_time_s=found.step_time_s,
         low_s=low,
@@ -48,12 +52,8 @@ def predict(run: MeasuredRun) -> Prediction:
     )
 
 
-def memory_bytes(problem: Problem, strategy: Strategy, kind: str | None) -> float:
-    """What the fullest stage holds, in the terms of a kind of measurement (device, where none is stated)."""
-    return _in_terms_of(kind, stage_memory(problem, strategy))
-
-
-def _in_terms_of(kind: str | None, stages: Sequence[StageBytes]) -> float:
-    memory = max(stages, key=lambda memory: memory.total)
-    known = {"allocated": memory.allocated, "reserved": memory.device - memory.framework}
-    return known.get(kind or "", memory.device)
+def _overlaid(problem: Problem, overlay: Overlay) -> Problem:
+    chip, stack = problem.supplies[0].name, problem.stack.name
+    if not overlay.has(chip, stack):
+        raise Unpredictable(f"the calibration does not cover {chip} with {stack}, only {overlay.covered}")
+    return laid_over(problem, overlay)

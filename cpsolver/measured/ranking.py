@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
+from cpsolver.measured.run import MeasuredRun
 from cpsolver.measured.score import Scored
 
 FEWEST = 4
@@ -42,25 +43,31 @@ class RankScore:
     regret: float | None
 
 
+def task_of(run: MeasuredRun) -> tuple[object, ...]:
+    """What was trained on what: all that runs have in common whose layouts can be compared."""
+    return tuple(getattr(run, name) for name in _TASK)
+
+
+def layout_of(run: MeasuredRun) -> tuple[object, ...]:
+    """How a run was parallelised."""
+    return tuple(getattr(run, name) for name in _LAYOUT)
+
+
 def rank_score(scored: Iterable[Scored]) -> RankScore:
     """Rank agreement over all groups of runs that differ in nothing but the layout."""
     tasks: dict[tuple[object, ...], list[Scored]] = {}
     for one in scored:
-        tasks.setdefault(_fields(one, _TASK), []).append(one)
+        tasks.setdefault(task_of(one.run), []).append(one)
     groups = tuple(group for runs in tasks.values() if (group := _group(runs)) is not None)
     taus = [group.kendall_tau for group in groups if group.kendall_tau is not None]
     regrets = [group.regret for group in groups]
     return RankScore(groups, fmean(taus) if taus else None, fmean(regrets) if regrets else None)
 
 
-def _fields(one: Scored, names: Sequence[str]) -> tuple[object, ...]:
-    return tuple(getattr(one.run, name) for name in names)
-
-
 def _group(runs: Sequence[Scored]) -> GroupRank | None:
     layouts: dict[tuple[object, ...], list[Scored]] = {}
     for one in runs:
-        layouts.setdefault(_fields(one, _LAYOUT), []).append(one)
+        layouts.setdefault(layout_of(one.run), []).append(one)
     if len(layouts) < FEWEST:
         return None
     measured = [fmean(one.measured_s for one in same) for same in layouts.values()]

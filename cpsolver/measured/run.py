@@ -8,6 +8,9 @@ from typing import Literal
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 """allocated, reserved: the framework's own counts; device: as the driver shows it, context and fragments included."""
 
+RunOutcome = Literal["ok", "oom", "failed"]
+"""ok: it trained; oom: it ran out of device memory; failed: it ended for a reason that says nothing of its layout."""
+
 
 @dataclass(frozen=True)
 class MeasuredRun:
@@ -15,7 +18,7 @@ class MeasuredRun:
 
     `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp); expert parallelism
     lies inside it. `mbs` counts sequences on each data-parallel rank. `complete`: every field that a prediction needs
-    is known, so the row is one to score on.
+    is known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none.
     """
 
     line: int
@@ -59,6 +62,7 @@ class MeasuredRun:
     peak_mem_gib: float | None
     peak_mem_kind: MemoryKind | None
     complete: bool
+    outcome: RunOutcome = "ok"
 
 
 @dataclass(frozen=True)

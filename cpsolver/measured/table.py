@@ -72,6 +72,8 @@ def missing_columns(run: MeasuredRun) -> tuple[str, ...]:
 
 def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
     missing = [name for name, column in COLUMNS.items() if column.needed and values[name] in (None, "")]
+    if values["outcome"] in ("oom", "failed"):
+        missing = [name for name in missing if name != "step_time_s"]
     if values["moe_experts"] and values["moe_topk"] in (None, 0):
         missing.append("moe_topk")
     return tuple(missing)
@@ -146,6 +148,10 @@ class _RowReader:
             values["dp"] = _data_parallel(values)
         for column, message in contradictions(values):
             self._trouble(column, message, values[column])
+        values["outcome"] = values["outcome"] or "ok"
+        if values["outcome"] != "ok" and values["step_time_s"] is not None:
+            message = f"must be empty: the outcome is {values['outcome']}, and only a run that is ok has a step time"
+            self._trouble("step_time_s", message, values["step_time_s"])
         self._check_complete(values)
         return None if self.troubles else _run(self._line, values)
 

@@ -26,6 +26,8 @@ from cpsolver.measured.score import (
 from cpsolver.measured.table import missing_columns
 from hw_specs import UnknownFigureError
 
+_NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
+
 Predict = Callable[[MeasuredRun], Prediction]
 """A prediction of a complete run; raises Unpredictable for a run that is beyond the cost model."""
 
@@ -116,6 +118,8 @@ def _outcome(run: MeasuredRun, predict: Predict) -> Outcome:
     if not run.complete:
         missing = ", ".join(missing_columns(run)) or "the table marks it so"
         return Outcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
+    if run.outcome != "ok":
+        return Outcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
     try:
         prediction = predict(run)
     except Unpredictable as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,9 +86,12 @@ def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
         raise InputError(troubles)
 
 
-def validate_table(path: str | None, output: str | None, scatter: str | None) -> Validation:
+def validate_table(
+    path: str | None, output: str | None, scatter: str | None, calibration: str | None = None
+) -> Validation:
     """Every complete run of a table ("-": standard input; None: the published runs) predicted, with a bar on stderr.
 
+    `calibration`: an overlay's file, for predictions with what it learnt.
     Raises InputError for a table that cannot be read, and for files of the answer that could not be written.
     """
     from cpsolver.measured.table import PUBLISHED, read_runs
@@ -101,9 +105,13 @@ def validate_table(path: str | None, output: str | None, scatter: str | None) ->
         raise InputError(Trouble("", "is the file of --output and of --scatter: give two", file=scatter))
     table = read_runs(cases)
     from cpsolver.measured.predict import predict
+    from cpsolver.overlay import load_overlay
 
+    overlay = None if calibration is None else load_overlay(calibration)
     with Bar("predicting runs") as bar:
-        return validate(table.runs, predict, bar, table.troubles)
+        return validate(
+            table.runs, predict if overlay is None else partial(predict, overlay=overlay), bar, table.troubles
+        )
 
 
 def deliver_validation(

@@ -12,18 +12,25 @@ from cpsolver.report.text import about, plural, unit
 from cpsolver.strategy import Strategy
 from cpsolver.uncertainty import EVERY, UNSEEN, keys_of, spread
 
+_INSIDE = "80 % interval: the true step time lies inside four times in five, "
+_ASIDE = 0.02
+"""How far the middle of an interval may lie from the prediction before a report says so."""
+
 
 @dataclass(frozen=True)
 class Interval:
     """Seconds between which a step takes four times in five.
 
-    `basis`: the runs that it comes from; `measured`: whether those are runs of the plan's own stack and chip.
+    `basis`: the runs that it comes from; `measured`: whether those are runs of the plan's own stack and chip;
+    `learnt`: whether they are the user's own. `middle`: the middle of the interval / the prediction - 1.
     """
 
     low_s: float
     high_s: float
     basis: str
     measured: bool
+    learnt: bool = False
+    middle: float = 0.0
 
     def overlaps(self, other: Interval) -> bool:
         """Whether the two have a time in common."""
@@ -35,7 +42,12 @@ def interval_of(
 ) -> Interval:
     """The interval of a plan whose predicted step time is that."""
     low, high, basis = spread(problem, strategy, calibration)
-    return Interval(seconds * exp(low), seconds * exp(high), basis, basis.endswith(keys_of(problem, strategy)[:-1]))
+    ends = seconds * exp(low), seconds * exp(high)
+    if problem.overlay is not None:
+        doubts = f", which was written in spite of doubts: {'; '.join(problem.overlay.doubts)}"
+        basis += doubts if problem.overlay.doubts else ""
+        return Interval(*ends, basis, measured=True, learnt=True, middle=exp((low + high) / 2) - 1)
+    return Interval(*ends, basis, basis.endswith(keys_of(problem, strategy)[:-1]))
 
 
 def ties(intervals: Sequence[Interval]) -> list[bool]:
@@ -65,24 +77,37 @@ def provenance(interval: Interval | None, calibration: Calibration | None = None
     """What predictions and an interval rest on, a sentence or two a line; None where there is no plan."""
     runs = (calibration or load_calibration()).residuals.get(EVERY)
     fitted = f"{plural(runs.rows, 'published run')}" if runs else "published runs"
+    own = " and then to your own runs" if interval is not None and interval.learnt else ""
     told = [
-        f"Predictions, not measurements, of a cost model whose constants were fitted to {fitted}. "
+        f"Predictions, not measurements, of a cost model whose constants were fitted to {fitted}{own}. "
         "MFU: model FLOPs, causal attention, no recomputation."
     ]
-    if interval is not None:
+    if interval is not None and interval.learnt:
+        told.append(f"{_INSIDE}{interval.basis}.{_aside(interval)}")
+    elif interval is not None:
         basis = interval.basis.replace("/", ", ")
-        inside = "80 % interval: the true step time lies inside four times in five, "
         if interval.measured:
             told.append(
-                f"{inside}by the errors on {basis}, the software stack and chip architecture of this plan. The "
+                f"{_INSIDE}by the errors on {basis}, the software stack and chip architecture of this plan. The "
                 f"constants were fitted to those runs too: a cluster unlike theirs may take {_unseen(calibration)}."
             )
         else:
             told.append(
-                f"{inside}by the errors on {basis}, for few or no published runs have this software stack and kind of "
+                f"{_INSIDE}by the errors on {basis}, for few or no published runs have this software stack and kind of "
                 "chips."
             )
     return [*told, "How far off the predictions were, run by run: `apss-cp validate`; in prose: docs/accuracy.md."]
+
+
+def _aside(interval: Interval) -> str:
+    """Where the middle of the interval is not the prediction: what the runs showed that no constant can say."""
+    if abs(interval.middle) <= _ASIDE:
+        return ""
+    way = "slower" if interval.middle > 0 else "faster"
+    return (
+        f" Its middle lies {abs(interval.middle) * 100:.1f} % {'above' if interval.middle > 0 else 'below'} the "
+        f"prediction: layouts like this one ran {way} than the constants can say, which plans are compared by."
+    )
 
 
 def _unseen(calibration: Calibration | None) -> str:

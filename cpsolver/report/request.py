@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.errors import InputError, Trouble
+from cpsolver.overlay import Overlay, load_overlay
 from cpsolver.problem import Problem, resolve
 from cpsolver.spec import parse_spec
 from cpsolver.yaml_file import Document, load_yaml
@@ -20,8 +21,10 @@ _SOUND: dict[str, Any] = {
 _NAMES = ("model", "cluster.chips", "stack")
 
 
-def load_problem(path: str | Path, **search: Any) -> Problem:
+def load_problem(path: str | Path, calibration: str | None = None, **search: Any) -> Problem:
     """The problem in a spec file ("-": standard input); `search` replaces fields of its search section.
+
+    `calibration`: an overlay's file, whose constants lie on top of the published ones.
 
     Raises InputError with every problem, wrong values and unknown names alike, in the order of the file.
     """
@@ -31,13 +34,33 @@ def load_problem(path: str | Path, **search: Any) -> Problem:
     given = {name: value for name, value in search.items() if value is not None}
     if given and (section is None or isinstance(section, Mapping)):
         data = {**data, "search": {**(section or {}), **given}}
-    return problem_from(data, document, base)
+    overlay, wrong = _overlay(calibration)
+    try:
+        problem = problem_from(data, document, base, overlay)
+    except InputError as error:
+        raise InputError([*wrong, *error.troubles]) from None
+    if wrong:
+        raise InputError(wrong)
+    return problem
 
 
-def problem_from(data: Mapping[str, Any], document: Document | None = None, base: Path | None = None) -> Problem:
+def _overlay(path: str | None) -> tuple[Overlay | None, tuple[Trouble, ...]]:
+    """The overlay of the file, or what is wrong with it."""
+    try:
+        return (None, ()) if path is None else (load_overlay(path), ())
+    except InputError as error:
+        return None, error.troubles
+
+
+def problem_from(
+    data: Mapping[str, Any],
+    document: Document | None = None,
+    base: Path | None = None,
+    overlay: Overlay | None = None,
+) -> Problem:
     """The problem in plain values; see `load_problem`."""
     try:
-        return resolve(parse_spec(data, document, base))
+        return resolve(parse_spec(data, document, base), overlay)
     except InputError as error:
         found = list(error.troubles)
         found += [trouble for trouble in _name_troubles(data, base) if not _told(trouble, found)]

@@ -1,0 +1,123 @@
+"""tune: plans tried on the user's own cluster, one after the other, with the user's own training command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cpsolver.commands.common import json_option, spec_argument
+
+if TYPE_CHECKING:
+    from cpsolver.tune.request import Opened, Request
+
+EXIT_NOTHING_MEASURED = 4
+_positive = click.FloatRange(min=0, min_open=True)
+
+
+@click.command()
+@spec_argument
+@click.option("--run", "template", metavar="TEMPLATE", help="The command that trains, with fields: {arguments}, {tp} …")
+@click.option("--shell", is_flag=True, help="Run TEMPLATE with /bin/sh; values in it are quoted.")
+@click.option("--to", "target", metavar="TARGET", help="What {arguments} and the files are for, as in `export`.")
+@click.option("--state", metavar="DIR", help="Where trials are kept; by default SPEC with the ending .tune.")
+@click.option("--policy", metavar="NAME", help="Who chooses: thompson, or top: the search's plans in order.")
+@click.option("--top", type=click.IntRange(1, 100), help="Plans of a search; policy top: replaces search.top.")
+@click.option("--gain", type=click.FloatRange(0, 50), metavar="PERCENT", help="A gain worth another trial (3).")
+@click.option("--chance", type=click.FloatRange(0, 100), metavar="PERCENT", help="Stop when it is less likely (10).")
+@click.option("--runs", metavar="RUNS.csv", help="Measured runs from before, to learn from too; as for calibrate.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of what is drawn.")
+@click.option("--max-trials", type=click.IntRange(min=0), metavar="N", help="Stop at N trials; 0: only report.")
+@click.option("--max-hours", type=_positive, metavar="H", help="Stop when all trials together took H hours.")
+@click.option("--trial-time-limit", type=_positive, metavar="SECONDS", help="End a trial that takes longer.")
+@click.option("--skip-iterations", type=click.IntRange(min=0), metavar="N", help="Iterations left out as warm-up (2).")
+@click.option("--iterations", type=click.IntRange(min=1), metavar="N", help="End a trial after N measured iterations.")
+@click.option("--ask", is_flag=True, help="Print the next plan to try, with its files; run nothing.")
+@click.option("--count", type=click.IntRange(1, 100), metavar="N", help="With --ask: N new plans.")
+@click.option("--tell", type=click.IntRange(min=1), metavar="NUMBER", help="Keep what came of a plan of --ask.")
+@click.option("--log", metavar="FILE", help="With --tell: its training log.")
+@click.option("--step-time", type=float, metavar="S", help="With --tell: seconds of a step.")
+@click.option("--peak-memory", type=float, metavar="GIB", help="With --tell: peak memory of a device.")
+@click.option("--memory-kind", type=click.Choice(["allocated", "reserved", "device"]), help="Who counted it.")
+@click.option("--oom", is_flag=True, help="With --tell: it ran out of device memory.")
+@click.option("--failed", metavar="WHY", help="With --tell: it failed otherwise.")
+@click.option("--runs-csv", metavar="FILE", help="Also write the trials as measured runs, for calibrate and validate.")
+@json_option
+def tune(spec: str, as_json: bool, **options: Any) -> None:
+    """Try plans for SPEC on your cluster: choose one, run your command, read its log, keep what it says, repeat.
+
+    \b
+    Example:
+      apss-cp tune spec.yaml --to megatron-lm --iterations 10 \\
+        --run 'torchrun --nproc-per-node 8 pretrain_gpt.py {arguments} --mock-data --train-iters 20'
+
+    Fields of TEMPLATE: {arguments} (many words), {plan}, {directory}, {trial}, {tp} {pp} {dp} {cp} {ep} {etp} {vpp}
+    {mbs} {gbs} {num_gpus} {nodes} {gpus_per_node} {seq_length}; {{ and }} are braces. docs/tune.md has what logs are
+    read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
+    Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
+    """
+    from cpsolver.tune.request import Request
+
+    request = Request(spec=spec, **options)
+    code = _run(request, as_json)
+    click.get_current_context().exit(code)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """An answer, as text or as JSON, and the exit code that goes with it."""
+
+    report: Any
+    document: dict[str, Any]
+    code: int
+
+
+def _run(request: Request, as_json: bool) -> int:
+    from cpsolver.report.document import dumps
+    from cpsolver.report.output import deliver, deliver_report
+    from cpsolver.tune.request import opened
+
+    request.check()
+    with opened(request) as tuning:
+        if request.ask:
+            shown = _asked(tuning)
+        elif request.tell is not None:
+            shown = _told(tuning)
+        else:
+            shown = _tuned(tuning)
+        notes = tuning.write_runs()
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        deliver(dumps(shown.document), None)
+    else:
+        deliver_report(shown.report)
+    return shown.code
+
+
+def _asked(tuning: Opened) -> _Shown:
+    from cpsolver.tune.answer import asked_document
+    from cpsolver.tune.report import asked_report
+
+    trials, reason = tuning.ask()
+    document = asked_document(trials, reason, tuning.state.folder)
+    code = 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
+    return _Shown(asked_report(trials, reason), document, code)
+
+
+def _told(tuning: Opened) -> _Shown:
+    from cpsolver.tune.answer import trial_document
+    from cpsolver.tune.report import told_report
+
+    trial = tuning.tell()
+    return _Shown(told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0)
+
+
+def _tuned(tuning: Opened) -> _Shown:
+    from cpsolver.tune.answer import document
+    from cpsolver.tune.report import tuning_report
+
+    answer = tuning.tune()
+    code = 0 if tuning.measured else EXIT_NOTHING_MEASURED
+    return _Shown(tuning_report(answer), document(answer), code)

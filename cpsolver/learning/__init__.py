@@ -1,0 +1,1 @@
+"""From a table of a user's own runs to an overlay: rows as evidence, leaving each out, what speaks against them."""

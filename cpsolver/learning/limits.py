@@ -1,0 +1,30 @@
+"""When runs are refused, and what counts as learnt: limits.yaml says why each number is what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_FILE = Path(__file__).parent / "limits.yaml"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers of limits.yaml."""
+
+    fewest_runs: int
+    repeats_apart: float
+    unexplained: float
+    implausible: float
+    ran_out: float
+    felt: float
+    learnt: float
+
+
+@lru_cache
+def limits() -> Limits:
+    """The limits that come with the package."""
+    from ruamel.yaml import YAML
+
+    return Limits(**YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
