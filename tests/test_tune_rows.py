@@ -1,0 +1,72 @@
+"""Trials as measured runs, read back by those who read such tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from command import in_tmp as in_tmp
+from command import run
+from tuning import TRAINING, kept, problem, tune
+
+from cpsolver.measured.case import make_case
+from cpsolver.measured.predict import predict
+from cpsolver.measured.table import read_runs
+from cpsolver.tune.rows import runs_table
+
+
+def table() -> Path:
+    path = Path("runs.csv")
+    tune(
+        "--shell",
+        "--run",
+        f"if [ {{trial}} = 2 ]; then exec {TRAINING} --iters 1 --ends oom; fi; {TRAINING}",
+        "--runs-csv",
+        str(path),
+    )
+    return path
+
+
+def test_measured_trials_are_runs_of_the_same_plan_with_the_same_prediction() -> None:
+    read = read_runs(table())
+    assert not read.troubles
+    trials = {f"trial-{trial.number:03d}": trial for trial in kept()}
+    measured = [run for run in read.runs if run.step_time_s is not None]
+    assert [found.id for found in measured] == ["trial-001", "trial-003"]
+    for found in measured:
+        trial = trials[found.id]
+        assert make_case(found).strategy == trial.strategy
+        assert (found.step_time_s, found.peak_mem_gib, found.peak_mem_kind) == (2.0, 50.0, "allocated")
+        assert found.complete
+        assert abs(predict(found).step_time_s / trial.predicted_s - 1) < 1e-9
+
+
+def test_a_plan_that_ran_out_of_memory_is_a_row_without_a_time() -> None:
+    lines = table().read_text(encoding="utf-8").splitlines()
+    names = lines[0].split(",")
+    rows = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]
+    assert [row["outcome"] for row in rows] == ["ok", "oom", "ok"]
+    assert [row["step_time_s"] for row in rows] == ["2", "", "2"]
+
+
+def test_validate_reads_them() -> None:
+    result = run("validate", str(table()), "--json")
+    assert result.exit_code == 0, result.output
+
+
+def test_what_a_row_cannot_say_is_left_out_and_told() -> None:
+    table()
+    (trial, *_) = kept()
+    group = trial.strategy.groups[0]
+    plans = {
+        "recompute_modules": replace(trial.strategy, groups=(replace(group, recompute="selective", modules=("mlp",)),)),
+        "schedule": replace(trial.strategy, schedule="zb1p"),
+        "cp_gather": replace(trial.strategy, cp_gather=True),
+    }
+    for name, strategy in plans.items():
+        text, left_out = runs_table(problem(), [replace(trial, strategy=strategy)])
+        assert text.count("\n") == 1
+        assert left_out == [f"trial 1 is not in the table: a row has no word for its {name}"]
+    mixed = replace(trial.strategy, groups=(replace(group, layers=(16,)), replace(group, chip="a100", layers=(16,))))
+    _, left_out = runs_table(problem(), [replace(trial, strategy=mixed)])
+    assert "one chip type" in left_out[0]
