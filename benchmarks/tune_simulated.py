@@ -127,7 +127,8 @@ Tasks in turn: {"; ".join(TASKS)}.
 {TRIALS} trials of {ITERATIONS} iterations; step times scatter by {NOISE:.0%} from run to run and again in a run;
 {FAILURES:.0%} of the runs fail whatever the plan, the same ones for every policy.
 
-Regret: how much longer a step truly takes with the plan that measured best so far than with the fastest plan of all.
+Regret: how much longer a step truly takes than with the fastest plan of all, with the plan that a policy settles for:
+the one that measured best so far, or with thompson that which it believes to be the fastest of those measured.
 While no trial has succeeded it counts as the worst of the table; "n without" counts these clusters.
 thompson: `apss-cp tune` as it comes, which stops when little is left to gain; its regret then stays.
 top-K: the plans of one exact search in order. random: layouts drawn evenly from those that the rules allow and the

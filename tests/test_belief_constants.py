@@ -167,7 +167,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_slopes_are_kept_while_constants_are_near_and_values_are_always_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, own = _counted(monkeypatch), places(small(), 3)
-    lineariser, zero = Lineariser(TIMES, near=0.5), np.zeros(len(TIMES))
+    lineariser, zero = Lineariser(TIMES), np.zeros(len(TIMES))
     first = lineariser(own, zero)
     assert len(calls) == 3 * (1 + len(TIMES))
     calls.clear()

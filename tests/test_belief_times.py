@@ -197,7 +197,7 @@ def test_intervals_hold_no_fewer_where_it_is_not() -> None:
 def _near() -> tuple[Lineariser, list[Place]]:
     """Slopes taken once serve all these tests."""
     constants = [each for each in uncertain_constants([small()]) if each.kind != "memory"]
-    return Lineariser(constants, near=9.0), places(small())
+    return Lineariser(constants, at_origin=True), places(small())
 
 
 @cache

@@ -45,14 +45,17 @@ class Linear:
 
 
 class Lineariser:
-    """log(step time in seconds) of plans near positions; slopes are kept while no constant has moved by `near`."""
+    """log(step time in seconds) of plans near positions; slopes are kept while constants have hardly moved.
 
-    def __init__(self, constants: Sequence[Uncertain], near: float = NEAR) -> None:
-        self.constants, self._near = tuple(constants), near
+    `at_origin`: slopes are always those at the published constants, whatever was asked for before.
+    """
+
+    def __init__(self, constants: Sequence[Uncertain], at_origin: bool = False) -> None:
+        self.constants, self._at_origin = tuple(constants), at_origin
         self._known: dict[Place, tuple[Floats, Floats]] = {}
 
     def __call__(self, places: Sequence[Place], at: Floats) -> Linear:
-        """Values at the positions exactly, slopes there or near them."""
+        """Values at the positions exactly, slopes there, near them, or at the origin."""
         return _stacked(at, [self._row(place, at) for place in places], len(self.constants))
 
     def _row(self, place: Place, at: Floats) -> tuple[float, Floats]:
@@ -62,13 +65,15 @@ class Lineariser:
             problem = moved(place.problem, self.constants, positions, _SOURCE)
             return log(evaluate(problem, place.strategy, memory).step_time_s)
 
+        where = np.zeros(len(at)) if self._at_origin else at
         known = self._known.get(place)
-        if known is not None and float(np.abs(known[0] - at).max(initial=0.0)) <= self._near:
-            return value(at), known[1]
-        serves = [each.kind != "memory" and _serves(each, place.problem) for each in self.constants]
-        here, slope = _row(value, serves, at)
-        self._known[place] = at, slope
-        return here, slope
+        if known is None or float(np.abs(known[0] - where).max(initial=0.0)) > NEAR:
+            serves = [each.kind != "memory" and _serves(each, place.problem) for each in self.constants]
+            here, slope = _row(value, serves, where)
+            known = self._known[place] = where, slope
+            if not self._at_origin:
+                return here, slope
+        return value(at), known[1]
 
 
 def memories(

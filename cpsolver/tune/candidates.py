@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import exp
 from pathlib import Path
 
-import numpy as np
 from scipy.stats import norm
 
 from cpsolver.belief.posterior import Belief
 from cpsolver.belief.predictions import Floats, Place
+from cpsolver.evaluate import evaluate
 from cpsolver.problem import Problem
 from cpsolver.result import Result
 from cpsolver.rules import violations
@@ -41,19 +41,21 @@ class Candidates:
         if result.proof.stop == "interrupted":
             raise KeyboardInterrupt
         plans = [plan.strategy for plan in result.plans]
+        self.keep(plans)
+        return plans
+
+    def keep(self, plans: Iterable[Strategy]) -> None:
+        """Plans that were found before are candidates too."""
         for plan in plans:
             self.place(plan)
-        return plans
 
     def legal(self, belief: Belief, keep: Sequence[Strategy]) -> list[Strategy]:
         """The candidates that are believed to fit, at most as many as are kept; those to `keep` always and first."""
         problem = self._searched(belief, None)
         others = [plan for plan in self._places if plan not in keep and not violations(problem, plan)]
         if len(others) > self._most:
-            mean, _ = belief.step_times([self.place(plan) for plan in others])
-            others = [others[at] for at in np.argsort(mean, kind="stable")[: self._most]]
-            self._places = {plan: self.place(plan) for plan in (*keep, *others)}
-        return [*keep, *others]
+            others.sort(key=lambda plan: evaluate(problem, plan).step_time_s)
+        return [*keep, *others[: self._most]]
 
     def _searched(self, belief: Belief, positions: Floats | None) -> Problem:
         spec = self._problem.spec

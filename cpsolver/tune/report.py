@@ -78,15 +78,19 @@ def _verdict(answer: Answer) -> Iterator[RenderableType]:
     others = [trial for trial in answer.trials if trial.measured and trial.number != best.number]
     if others:
         second = min(others, key=lambda trial: trial.step_time_s or 0.0)
-        ahead = (second.step_time_s or 0.0) / best.step_time_s - 1
-        known = [trial.spread for trial in (best, second) if trial.spread is not None]
-        told = f"The next is {percent(ahead)} slower (trial {second.number})"
-        close = bool(known) and ahead < max(known)
-        yield Text(told + (": within the spread of their iterations, a tie." if close else "."))
+        yield Text(_next_words(best, second, (second.step_time_s or 0.0) / best.step_time_s - 1))
     yield Text(f"plan: {best.directory / PLAN}", overflow="fold")
     if best.command:
         yield Text(f"run:  {best.directory / COMMAND}, which is", overflow="fold")
         yield Padding(Text(command_words(best.command), style="dim", overflow="fold"), (0, 0, 0, 2))
+
+
+def _next_words(best: Trial, second: Trial, ahead: float) -> str:
+    if ahead < 0:
+        return f"Trial {second.number} measured {percent(-ahead)} less, and is believed to be slower: noise decided."
+    known = [trial.spread for trial in (best, second) if trial.spread is not None]
+    told = f"The next is {percent(ahead)} slower (trial {second.number})"
+    return told + (": within the spread of their iterations, a tie." if known and ahead < max(known) else ".")
 
 
 def _table(trials: Sequence[Trial]) -> Table:

@@ -39,6 +39,7 @@ _COLUMNS = {
     "seconds": "REAL",
     "iterations": "INTEGER NOT NULL",
     "spread": "REAL",
+    "candidates": "TEXT NOT NULL",
 }
 _BEGIN = f"INSERT INTO trials ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _MOST_SHOWN = 6
@@ -139,6 +140,7 @@ class State:
             "strategy": strategy_from_json(row["strategy"]),
             "command": tuple(json.loads(row["command"])),
             "asked": bool(row["asked"]),
+            "candidates": tuple(map(_strategy, json.loads(row["candidates"]))),
         }
         return Trial(**fields, directory=self.directory(row["number"]))
 
@@ -155,8 +157,9 @@ class State:
         """Keep a new trial, which runs from now on."""
         plan = json.dumps(asdict(proposal.strategy))
         times = (proposal.predicted_s, proposal.low_s, proposal.high_s)
-        row = [number, plan, proposal.why, *times, json.dumps(command), asked, "running", "", *[None] * 4, 0, None]
-        self._write(_BEGIN, row)
+        others = json.dumps([asdict(candidate) for candidate in proposal.candidates])
+        began = [asked, "running", "", *[None] * 4, 0, None, others]
+        self._write(_BEGIN, [number, plan, proposal.why, *times, json.dumps(command), *began])
         return self.trial(number)
 
     def finish(self, number: int, verdict: Verdict) -> Trial:
@@ -183,7 +186,10 @@ class State:
 
 def strategy_from_json(text: str) -> Strategy:
     """The plan that `begin` kept."""
-    fields = json.loads(text)
+    return _strategy(json.loads(text))
+
+
+def _strategy(fields: dict[str, Any]) -> Strategy:
     groups = tuple(StageGroup(**_tuples(group)) for group in fields.pop("groups"))
     return Strategy(**_tuples(fields), groups=groups)
 

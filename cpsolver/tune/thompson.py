@@ -21,6 +21,7 @@ from cpsolver.belief.posterior import Belief, learn
 from cpsolver.belief.predictions import Floats, Lineariser
 from cpsolver.problem import Problem
 from cpsolver.report.progress import Watcher
+from cpsolver.report.text import plural
 from cpsolver.result import Result
 from cpsolver.search import search
 from cpsolver.strategy import Strategy
@@ -68,8 +69,8 @@ class ThompsonChooser:
         each, most = int(facts()["plans_a_search"]), int(facts()["candidates"])
         self._candidates = candidates or Candidates(problem, settings.top or each, most, solve or _watched)
         constants = [each for each in uncertain_constants([problem]) if each.kind != "memory"]
-        self._lineariser = Lineariser(constants, facts()["slopes_near"])
-        self._searched: set[int] = set()
+        self._lineariser = Lineariser(constants, at_origin=True)
+        self._searched: dict[int, tuple[Strategy, ...]] = {}
 
     def next(self, trials: Sequence[Trial]) -> Proposal | Stop:
         """The plan to try next, or that no other is likely enough to be better."""
@@ -84,14 +85,16 @@ class ThompsonChooser:
         if best is None:
             mean, _ = state.belief.times.mixed(state.moments)
             told = "the best plan of all that fit, before anything is measured"
-            return self._proposal(state, min(open_, key=lambda at: float(mean[at])), told)
+            return self._proposal(state, trials, min(open_, key=lambda at: float(mean[at])), told)
         gain, least = self._gain, self._chance
         chance = self._chance_of(state, best, open_, gain, random)
         if chance < least:
             told = f"the chance that another plan is more than {gain:.1%} faster is {chance:.1%}, below {least:.1%}"
             return Stop(told)
         at, told = self._draw(state, best, open_, random)
-        return self._proposal(state, at, f"{told}; a plan more than {gain:.1%} faster is left with chance {chance:.0%}")
+        return self._proposal(
+            state, trials, at, f"{told}; a plan more than {gain:.1%} faster is left with chance {chance:.0%}"
+        )
 
     def believed(self, trials: Sequence[Trial]) -> Sequence[Believed]:
         """The candidates by what is believed of their true step times, with the chance of each to be the fastest."""
@@ -134,7 +137,7 @@ class ThompsonChooser:
         return facts()["chance"] if self._settings.chance is None else self._settings.chance
 
     def _random(self, trials: Sequence[Trial], purpose: int) -> np.random.Generator:
-        """The same after the same trials. A resumed tune may choose otherwise: it finds its candidates anew."""
+        """The same after the same trials, so that a resumed tune goes on as it would have."""
         return np.random.default_rng([self._settings.seed, len(trials), purpose])
 
     def _seen(self, trials: Sequence[Trial]) -> list[Seen]:
@@ -159,7 +162,9 @@ class ThompsonChooser:
 
     def _state(self, trials: Sequence[Trial], searching: bool) -> _State:
         belief = self.belief(trials)
-        if searching or not self._searched:
+        for trial in trials:
+            self._candidates.keep(trial.candidates)
+        if searching or not (self._searched or any(trial.candidates for trial in trials)):
             self._search(belief, trials)
         gone = self._gone(trials)
         measured = [trial.strategy for trial in trials if trial.measured or trial.outcome == "running"]
@@ -174,9 +179,10 @@ class ThompsonChooser:
         """A search under a draw, at the mean before anything is measured; once for the same trials."""
         if len(trials) in self._searched:
             return
-        self._searched.add(len(trials))  # also where Ctrl-C ends the search: the report starts no other
+        self._searched[len(trials)] = ()  # also where Ctrl-C ends the search: the report starts no other
         measured = any(trial.measured for trial in trials)
-        self._candidates.search(belief, belief.draw(self._random(trials, 0)) if measured else None)
+        drawn = belief.draw(self._random(trials, 0)) if measured else None
+        self._searched[len(trials)] = tuple(self._candidates.search(belief, drawn))
 
     @staticmethod
     def _gone(trials: Sequence[Trial]) -> set[Strategy]:
@@ -226,21 +232,21 @@ class ThompsonChooser:
         for count, draw in enumerate(draws, 1):
             at = int(draw.argmin())
             if not state.tried[at]:
-                return at, f"best of draw {count} from what {_trials(state)} leave open"
+                return at, f"best of draw {count} of constants, after {_told(state)}"
         many = self._draws(state, int(facts()["chance_draws"]), random)
         gains = np.maximum(0.0, many[:, [best]] - many[:, open_]).mean(axis=0)
-        return open_[int(gains.argmax())], f"likeliest to be better after {_trials(state)}"
+        return open_[int(gains.argmax())], f"likeliest to be better, after {_told(state)}"
 
-    def _proposal(self, state: _State, at: int, why: str) -> Proposal:
+    def _proposal(self, state: _State, trials: Sequence[Trial], at: int, why: str) -> Proposal:
         mean, covariance = state.belief.times.mixed(state.moments)
         off = WITHIN_80 * sqrt(covariance[at, at] + state.belief.times.spread.noise**2)
         seconds = exp(mean[at])
-        return Proposal(state.plans[at], why, seconds, exp(mean[at] - off), exp(mean[at] + off))
+        found = self._searched.get(len(trials), ())
+        return Proposal(state.plans[at], why, seconds, exp(mean[at] - off), exp(mean[at] + off), found)
 
 
-def _trials(state: _State) -> str:
-    count = len(state.belief.seen)
-    return f"{count} trial{'' if count == 1 else 's'}"
+def _told(state: _State) -> str:
+    return f"{plural(len(state.belief.seen), 'run')} to learn from"
 
 
 def _watched(problem: Problem) -> Result:

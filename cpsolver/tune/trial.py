@@ -25,7 +25,7 @@ class Trial:
     `step_time_s` is the median of `iterations` measured iterations, of which the middle half (or all, of fewer than
     four) lie within `spread`, a share of the median. `predicted_s`, `low_s`, `high_s`: the prediction before the trial
     and its 80 % interval. `seconds`: what the whole run took. `asked`: its number was given out by --ask, and who
-    asked runs it. `command`: what was or is to be run, in words.
+    asked runs it. `command`: what was or is to be run, in words. `candidates`: those of its proposal.
     """
 
     number: int
@@ -45,6 +45,7 @@ class Trial:
     spread: float | None = None
     asked: bool = False
     command: tuple[str, ...] = ()
+    candidates: tuple[Strategy, ...] = ()
 
     @property
     def measured(self) -> bool:
@@ -59,13 +60,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan worth trying, why, and its step time in seconds before the trial, with the 80 % interval."""
+    """A plan worth trying, why, and its step time in seconds before the trial, with the 80 % interval.
+
+    `candidates`: all that the chooser found for it; they are kept with the trial, for a resumed tuning to choose from.
+    """
 
     strategy: Strategy
     why: str
     predicted_s: float
     low_s: float
     high_s: float
+    candidates: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""--runs: what was measured before the tuning counts as its own trials do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from calibrating import cluster_rows, text_of
+from command import in_tmp as in_tmp
+from command import write
+from tuning import TRAINING, errors
+
+from cpsolver.errors import InputError
+from cpsolver.report.request import load_problem
+from cpsolver.tune.earlier import read_earlier
+
+SPEC = """\
+model: llama2-13b
+cluster: {num_gpus: 16, chips: CHIP}
+training: {global_batch_size: 64, sequence_length: 4096}
+"""
+
+
+def test_rows_of_the_chip_and_stack_are_evidence() -> None:
+    found = read_earlier(write("runs.csv", text_of(cluster_rows(3))), load_problem(_spec("a800")))
+    assert [each.name for each in found.seen] == ["run-0", "run-1", "run-2"]
+    assert all(each.step_time_s for each in found.seen)
+    assert found.notes == ()
+
+
+def test_rows_of_another_chip_are_left_out_and_told() -> None:
+    rows = cluster_rows(2)
+    rows[1] |= {"chip": "h800"}
+    found = read_earlier(write("runs.csv", text_of(rows)), load_problem(_spec("a800")))
+    assert [each.name for each in found.seen] == ["run-0"]
+    assert found.notes == ("runs.csv: run-1: left out, not on a800 with megatron-core",)
+
+
+def test_a_table_without_such_rows_is_refused_with_what_it_has() -> None:
+    with pytest.raises(InputError, match=r"no run on h800 with megatron-core.*a800 with megatron-core"):
+        read_earlier(write("runs.csv", text_of(cluster_rows(2))), load_problem(_spec("h800")))
+
+
+def test_all_that_is_wrong_in_the_table_is_told_and_nothing_is_started() -> None:
+    rows = cluster_rows(2)
+    rows[0] |= {"step_time_s": -1}
+    rows[1] |= {"tp": "many"}
+    told = errors("--run", TRAINING, "--runs", write("runs.csv", text_of(rows)))
+    assert "step_time_s" in told
+    assert "tp" in told
+    assert not Path("spec.tune").exists()
+
+
+def _spec(chip: str) -> str:
+    return write("spec.yaml", SPEC.replace("CHIP", chip))
