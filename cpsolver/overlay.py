@@ -22,6 +22,8 @@ from hw_specs import Chip
 
 SCHEMA = 1
 """The version of the file's schema."""
+COORDINATES = 13
+"""How many numbers say where a layout lies (cpsolver.belief.misfit)."""
 _HERE = Path(__file__).parent
 _MADE_OF = {
     "published": _HERE / "calibrations" / f"{PUBLISHED}.yaml",
@@ -230,8 +232,8 @@ def _wrong_shapes(found: Overlay) -> list[Trouble]:
     lost: dict[tuple[str, str], int] = {}  # the constant and the first run at fault
     known = {(group, name) for kind in (found.chips, found.stacks) for group, names in kind.items() for name in names}
     for place, run in enumerate(found.runs):
-        if len(run.at) != len(found.runs[0].at):
-            message = f"must have {len(found.runs[0].at)} numbers, as the first run has"
+        if len(run.at) != COORDINATES:
+            message = f"must have {COORDINATES} numbers: calibrate again"
             troubles.append(Trouble(f"runs[{place}].at", message, len(run.at), path=("runs", place, "at")))
         for group, names in run.slopes.items():
             lost.setdefault((group, next((name for name in names if (group, name) not in known), "")), place)

@@ -13,6 +13,7 @@ from problems import chip_spec, problem_of, strategy_of
 from cpsolver.belief.misfit import Spots, covariance, features, load_spread, spots
 from cpsolver.belief.predictions import Place
 from cpsolver.measured.run import MemoryKind
+from cpsolver.overlay import COORDINATES
 from cpsolver.tune.trial import TRIAL_MEMORIES
 
 PLAN = strategy_of("x:4", dp=8)
@@ -84,3 +85,7 @@ def test_nothing_has_no_covariance() -> None:
     none = spots([])
     assert covariance(ONLY_SHARED, none, spots_of([0.0])).shape == (0, 1)
     assert none == Spots(none.coordinates, (), ())
+
+
+def test_overlays_know_how_many_numbers_say_where_a_layout_lies() -> None:
+    assert features(places(small(), 1)).shape == (1, COORDINATES)

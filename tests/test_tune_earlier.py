@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from calibrating import cluster_rows, text_of
 from command import in_tmp as in_tmp
-from command import write
-from tuning import TRAINING, errors
+from command import run, write
+from tuning import TRAINING, errors, spec
 
 from cpsolver.errors import InputError
 from cpsolver.report.request import load_problem
@@ -19,6 +19,7 @@ model: llama2-13b
 cluster: {num_gpus: 16, chips: CHIP}
 training: {global_batch_size: 64, sequence_length: 4096}
 """
+_LINKS = "scale_up: {bandwidth_gb_s: 300}, scale_out: {bandwidth_gbit_s: 200}}"
 
 
 def test_rows_of_the_chip_and_stack_are_evidence() -> None:
@@ -45,10 +46,22 @@ def test_all_that_is_wrong_in_the_table_is_told_and_nothing_is_started() -> None
     rows = cluster_rows(2)
     rows[0] |= {"step_time_s": -1}
     rows[1] |= {"tp": "many"}
-    told = errors("--run", TRAINING, "--runs", write("runs.csv", text_of(rows)))
-    assert "step_time_s" in told
-    assert "tp" in told
+    result = run("tune", spec(), "--run", TRAINING, "--runs", write("runs.csv", text_of(rows)))
+    assert result.exit_code == 2, result.output
+    assert "step_time_s" in result.stderr
+    assert "tp" in result.stderr
     assert not Path("spec.tune").exists()
+
+
+def test_a_policy_that_learns_nothing_takes_no_runs() -> None:
+    assert "does not go with --policy top" in errors("--run", TRAINING, "--runs", "runs.csv")
+
+
+def test_chips_that_the_spec_describes_have_no_runs() -> None:
+    chip = "{peak_tflops: {bf16: 300}, memory: {capacity_gb: 80, bandwidth_gb_s: 2000}, " + _LINKS
+    own = SPEC.replace("CHIP", f"{{mine: {{spec: {chip}}}}}")
+    with pytest.raises(InputError, match="describes this one itself"):
+        read_earlier(write("runs.csv", text_of(cluster_rows(1))), load_problem(write("spec.yaml", own)))
 
 
 def _spec(chip: str) -> str:

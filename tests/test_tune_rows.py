@@ -30,9 +30,9 @@ def table() -> Path:
 def test_measured_trials_are_runs_of_the_same_plan_with_the_same_prediction() -> None:
     read = read_runs(table())
     assert not read.troubles
-    trials = {f"trial-{trial.number:03d}": trial for trial in kept()}
+    trials = {f"spec-{trial.number:03d}": trial for trial in kept()}
     measured = [run for run in read.runs if run.step_time_s is not None]
-    assert [found.id for found in measured] == ["trial-001", "trial-003"]
+    assert [found.id for found in measured] == ["spec-001", "spec-003"]
     for found in measured:
         trial = trials[found.id]
         assert make_case(found).strategy == trial.strategy
@@ -70,3 +70,16 @@ def test_what_a_row_cannot_say_is_left_out_and_told() -> None:
     mixed = replace(trial.strategy, groups=(replace(group, layers=(16,)), replace(group, chip="a100", layers=(16,))))
     _, left_out = runs_table(problem(), [replace(trial, strategy=mixed)])
     assert "one chip type" in left_out[0]
+
+
+def test_a_training_or_a_model_that_no_row_can_say_is_left_out() -> None:
+    table()
+    (trial, *_) = kept()
+    spec = problem().spec
+    dropped = spec.training.model_copy(update={"dropout": True})
+    other = replace(problem(), spec=spec.model_copy(update={"training": dropped}))
+    assert runs_table(other, [trial])[1] == ["trial 1 is not in the table: a row has no word for its dropout"]
+    wide = replace(problem(), model=problem().model.model_copy(update={"head_dim": 192}))
+    assert runs_table(wide, [trial])[1] == ["trial 1 is not in the table: a row has no word for its head_dim"]
+    odd = replace(problem(), model=problem().model.model_copy(update={"heads": 48, "kv_heads": 48}))
+    assert "a row cannot say its model" in runs_table(odd, [trial])[1][0]

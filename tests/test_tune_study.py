@@ -34,11 +34,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Regret
 
-TRIALS = [("failed", None, None), ("ok", 10.0, 11.0), ("oom", None, None), ("ok", 9.9, 12.0), ("ok", 9.0, 10.5)]
+TRIALS = [
+    ("failed", None, None, None),
+    ("ok", 10.0, 11.0, 11.0),
+    ("oom", None, None, 11.0),
+    ("ok", 9.9, 12.0, 12.0),
+    ("ok", 9.0, 10.5, 10.5),
+]
+"""Outcome, measured, true, and true of the plan settled for."""
 
 
 @pytest.mark.parametrize(("count", "expected"), [(1, inf), (2, 0.1), (3, 0.1), (4, 0.2), (5, 0.05), (10, 0.05)])
-def test_regret_is_the_true_time_of_what_measured_best(count: int, expected: float) -> None:
+def test_regret_is_the_true_time_of_the_plan_settled_for(count: int, expected: float) -> None:
     assert regret(TRIALS, 10.0, count) == pytest.approx(expected)
 
 
@@ -48,7 +55,7 @@ def _record(policy: str, trials: Any, best: float = 10.0, misfit: bool = False, 
 
 
 def test_with_misfit_the_best_is_the_best_known() -> None:
-    found = best_known([_record("a", TRIALS, 12.0, True), _record("b", [("ok", 1.0, 11.5)], 12.0, True)])
+    found = best_known([_record("a", TRIALS, 12.0, True), _record("b", [("ok", 1.0, 11.5, 11.5)], 12.0, True)])
     assert found == {(True, 0): 10.5}
 
 
@@ -58,7 +65,7 @@ def test_a_plan_faster_than_the_proven_best_is_an_error() -> None:
 
 
 def test_no_success_counts_as_the_worst_and_is_counted() -> None:
-    table = regret_table([_record("a", TRIALS), _record("b", [("ok", 5.0, 15.0)])])
+    table = regret_table([_record("a", TRIALS), _record("b", [("ok", 5.0, 15.0, 15.0)])])
     a, b = table.splitlines()[2:]
     assert a.split("|")[3].strip() == "50.0 % / 50.0 % / 50.0 % (1 without)"
     assert b.split("|")[3].strip() == "50.0 % / 50.0 % / 50.0 %"
@@ -66,7 +73,7 @@ def test_no_success_counts_as_the_worst_and_is_counted() -> None:
 
 
 def test_percentile_and_shares() -> None:
-    records = [_record("a", [("ok", 1.0, 10.0 + seed)], seed=seed) for seed in range(10)]
+    records = [_record("a", [("ok", 1.0, 10.0 + seed, 10.0 + seed)], seed=seed) for seed in range(10)]
     cells = regret_table(records).splitlines()[2].split("|")
     assert cells[3].strip() == "45.0 % / 45.0 % / 80.0 %"
     assert share_table(records).splitlines()[2].split("|")[2].strip() == "10%"

@@ -111,3 +111,9 @@ def test_what_was_asked_for_is_reported() -> None:
     tune("--ask")
     tune("--tell", "1", "--step-time", "2.5")
     assert tune("--max-trials", "0")["best"]["step_time_s"] == 2.5
+
+
+def test_a_log_that_ran_out_of_memory_after_some_iterations_is_no_measurement() -> None:
+    tune("--ask")
+    found = tune("--tell", "1", "--log", log(OUT_OF_MEMORY))["trial"]
+    assert (found["outcome"], found["step_time_s"]) == ("oom", None)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cpsolver.belief.predictions import Floats, Place
+from models_zoo.on_paper import ON_PAPER
 
 _FILE = Path(__file__).parent / "spread.yaml"
 _SWITCH = 2.0
@@ -94,5 +95,6 @@ def _cluster(place: Place) -> str:
 
 def _identity(place: Place) -> str:
     spec = place.problem.spec
-    told = (place.strategy, place.problem.model, spec.training, place.problem.num_gpus, _cluster(place))
+    model = place.problem.model.model_dump(exclude=ON_PAPER)
+    told = (place.strategy, model, spec.training, place.problem.num_gpus, _cluster(place))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

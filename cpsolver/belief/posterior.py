@@ -46,7 +46,11 @@ class Belief:
         return np.concatenate([times, self.mean[len(level.mean) :]])
 
     def fill(self, place: Place) -> tuple[float, float]:
-        """Mean and standard deviation of log(memory needed / memory there) on the stage of a plan that is fullest."""
+        """Mean and standard deviation of log(memory needed / memory there) on the stage of a plan that is fullest.
+
+        Beside the constants, a plan's own need is as far off as the framework's own count of published runs is. (A run
+        that fitted or ran out says less of the constants than that: it is weighed with the wider spread of NEED.)
+        """
         count = len(self.times.prior)
         line = memories([place], [NEED], self.constants[count:], self.mean[count:])
         slope = line.slope[0]

@@ -55,7 +55,7 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     Fields of TEMPLATE: {arguments} (many words), {plan}, {directory}, {trial}, {tp} {pp} {dp} {cp} {ep} {etp} {vpp}
     {mbs} {gbs} {num_gpus} {nodes} {gpus_per_node} {seq_length}; {{ and }} are braces. docs/tune.md has what logs are
     read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
-    Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
+    Needs scipy (apss-cp[tune]). Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
     """
     from cpsolver.tune.request import Request
 
@@ -86,13 +86,12 @@ def _run(request: Request, as_json: bool) -> int:
             shown = _told(tuning)
         else:
             shown = _tuned(tuning)
-        notes = tuning.write_runs()
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-    if as_json:
-        deliver(dumps(shown.document), None)
-    else:
-        deliver_report(shown.report)
+        if as_json:
+            deliver(dumps(shown.document), None)
+        else:
+            deliver_report(shown.report)
+        for note in tuning.write_runs():
+            click.echo(f"note: {note}", err=True)
     return shown.code
 
 

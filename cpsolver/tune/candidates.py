@@ -26,7 +26,7 @@ class Candidates:
 
     def __init__(self, problem: Problem, plans_a_search: int, most: int, solve: Callable[[Problem], Result]) -> None:
         self._problem, self._most, self._solve = problem, most, solve
-        self._top = max(plans_a_search, problem.spec.search.top)
+        self._top = plans_a_search
         self._places: dict[Strategy, Place] = {}
 
     def place(self, strategy: Strategy) -> Place:
@@ -70,7 +70,8 @@ class Candidates:
         A margin that the spec names is kept. Without one a plan may run out with the chance of thompson.yaml.
         """
         usual = self._problem.memory_margin
-        if self._problem.spec.cluster.memory_margin is not None or not belief.seen:
+        read = any(each.memory_bytes is not None or each.out_of_memory for each in belief.seen)
+        if self._problem.spec.cluster.memory_margin is not None or not read:
             return usual
         spread = max(belief.fill(each.place)[1] for each in belief.seen)
         return min(usual, 1.0 - exp(-float(norm.ppf(1.0 - facts()["may_run_out"])) * spread))

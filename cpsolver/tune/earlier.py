@@ -22,8 +22,13 @@ class Earlier:
 def read_earlier(path: str, problem: Problem) -> Earlier:
     """The rows of a table with the problem's stack and chips of its own.
 
-    Raises InputError with all that is wrong in the table, and where no row is of these chips and this stack.
+    Raises InputError with all that is wrong in the table, where no row is of these chips and this stack, and for chips
+    that the spec describes itself: runs are of the catalogue's.
     """
+    for name, request in problem.spec.cluster.chips.items():
+        if request.spec is not None or request.file is not None:
+            message = "has runs on chips of the catalogue, and the spec describes this one itself"
+            raise InputError(Trouble("--runs", message, name))
     table = read_runs(path)
     if table.troubles:
         raise InputError(table.troubles)

@@ -110,7 +110,8 @@ def _reason(trials: Sequence[Trial], done: Sequence[Trial], limits: Limits) -> s
     if limits.max_hours is not None and _hours(trials) >= limits.max_hours:
         return f"trials took {_hours(trials):.2f} hours: --max-hours {limits.max_hours:g}"
     most = int(log_facts()["same_failures"]["value"])
-    failed = list(takewhile(lambda trial: trial.outcome == "failed", reversed(done)))[:most]
+    ran = [trial for trial in done if trial.command]  # what the target refuses is no fault of the command
+    failed = list(takewhile(lambda trial: trial.outcome == "failed", reversed(ran)))[:most]
     if len(failed) == most and len({failure_kind(trial.note) for trial in failed}) == 1:
         tried = shlex.join(failed[0].command)
         return f"{most} trials in a row failed alike, so it is the command: {failed[0].note}. It was: {tried}"

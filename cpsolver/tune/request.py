@@ -28,7 +28,7 @@ from cpsolver.tune.state import Bound, State
 from cpsolver.tune.template import check_runnable, parse_template
 from cpsolver.tune.trial import Chooser, Trial, TrialMemory
 
-_KEPT = ("policy", "top", "gain", "chance", "runs", "max_hours", "trial_time_limit", "skip_iterations", "iterations")
+_KEPT = ("policy", "top", "gain", "chance", "runs", "trial_time_limit", "skip_iterations", "iterations")
 """Options that must be given again to go on with a state."""
 
 
@@ -108,6 +108,12 @@ class Request:
                     yield Trouble(name, "says what came of a trial, and --tell NUMBER is missing")
         if self.shell and self.template is None:
             yield Trouble("--shell", "says how --run is run, and --run is missing")
+        for name in ("max_trials", "max_hours", "trial_time_limit", "iterations") if self.ask else ():
+            if getattr(self, name) is not None:
+                yield Trouble(f"--{name.replace('_', '-')}", "does not go with --ask, which runs nothing")
+        for name in ("runs", "gain", "chance") if self.policy == "top" else ():
+            if getattr(self, name) is not None:
+                yield Trouble(f"--{name}", "does not go with --policy top, which learns nothing")
         if self.policy is not None and self.policy not in POLICIES:
             near = nearest_names(self.policy, POLICIES)
             yield Trouble("--policy", "is no policy", self.policy, ", ".join(POLICIES), near)

@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from cpsolver.measured.case import Unpredictable, make_case
 from cpsolver.measured.columns import COLUMNS, BadCell
 from cpsolver.measured.run import MeasuredRun
@@ -14,6 +16,7 @@ from cpsolver.problem import Problem
 from cpsolver.report.output import file_error
 from cpsolver.strategy import CORE, Strategy
 from cpsolver.tune.trial import Trial
+from models_zoo.on_paper import ON_PAPER
 
 OUTCOME = "outcome"
 """The column that says ok, or oom for a plan that ran out of device memory."""
@@ -57,7 +60,7 @@ def runs_table(problem: Problem, trials: Sequence[Trial]) -> tuple[str, list[str
         if not trial.measured and trial.outcome != "oom":
             continue
         row = row_of(problem, trial)
-        if (reason := _unreadable(row, trial.strategy)) is None:
+        if (reason := _unreadable(row, problem, trial.strategy)) is None:
             writer.writerow(row)
         else:
             left_out.append(f"trial {trial.number} is not in the table: {reason}")
@@ -70,7 +73,7 @@ def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
     tokens = problem.batch * problem.sequence
     rate = None if trial.step_time_s is None else tokens / trial.step_time_s / s.devices
     return dict.fromkeys(_HEADER, "") | {
-        "id": f"trial-{trial.number:03d}",
+        "id": f"{trial.directory.parent.stem}-{trial.number:03d}",
         "source": "apss-cp tune",
         "source_ref": str(trial.directory),
         "model": model.name,
@@ -133,8 +136,8 @@ def _recompute(s: Strategy) -> str:
     return f"{kind}:{amount}" if kind in ("block", "uniform") and amount else kind
 
 
-def _unreadable(row: dict[str, Any], strategy: Strategy) -> str | None:
-    """Why the row, read back, is not the plan that was run; None where it is."""
+def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> str | None:
+    """Why the row, read back, is not the plan, model and training that were run; None where it is."""
     values: dict[str, Any] = {}
     for name, column in COLUMNS.items():
         try:
@@ -148,9 +151,20 @@ def _unreadable(row: dict[str, Any], strategy: Strategy) -> str | None:
         case = make_case(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
     except Unpredictable as error:
         return f"a row cannot say it: {error.reason}"
+    except ValidationError as error:
+        return f"a row cannot say its model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+    except (ValueError, ArithmeticError) as error:
+        return f"a row cannot say it: {error}"
     read = case.strategy
     differ = [name for name in _KEPT if _value(read, name) != _value(strategy, name)]
+    differ += _different(problem.model.model_dump(exclude=ON_PAPER), case.problem.model.model_dump(exclude=ON_PAPER))
+    differ += _different(problem.spec.training.model_dump(), case.problem.spec.training.model_dump())
+    differ += ["stack"] if problem.stack.name != case.problem.stack.name else []
     return f"a row has no word for its {', '.join(differ)}" if differ else None
+
+
+def _different(run: dict[str, Any], read: dict[str, Any]) -> list[str]:
+    return [name for name in run if run[name] != read[name]]
 
 
 def _value(s: Strategy, name: str) -> Any:

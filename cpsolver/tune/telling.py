@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cpsolver.errors import InputError, Trouble
 from cpsolver.tune.kit import Kit
-from cpsolver.tune.logs import log_facts, read_log
+from cpsolver.tune.logs import enough_iterations, log_facts, read_log
 from cpsolver.tune.loop import begin
 from cpsolver.tune.outcome import Verdict, judge
 from cpsolver.tune.runner import Ending
@@ -103,7 +103,10 @@ def tell(state: State, kit: Kit, number: int, told: Told, skip: int) -> Trial:
 def _verdict(kit: Kit, trial: Trial, told: Told, skip: int) -> Verdict:
     if told.log is not None:
         log = Path(told.log)
-        return judge(Ending(0, None, None), read_log(log, kit.expected(trial.strategy), skip), log)
+        reading = read_log(log, kit.expected(trial.strategy), skip)
+        short = reading.error is not None and reading.iterations < enough_iterations()
+        died = short or reading.out_of_memory is not None
+        return judge(Ending(int(died), None, None), reading, log)  # how it ended is not known but from the log
     memory = (told.peak_memory_gib, told.memory_kind)
     if told.oom:
         return Verdict("oom", "told so", None, *memory)

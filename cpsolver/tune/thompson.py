@@ -7,6 +7,7 @@ searches found, with constants as published or, once something is measured, draw
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 
 from cpsolver.belief.constants import uncertain_constants
 from cpsolver.belief.evidence import Seen
-from cpsolver.belief.misfit import spots
+from cpsolver.belief.misfit import load_spread, spots
 from cpsolver.belief.posterior import Belief, learn
 from cpsolver.belief.predictions import Floats, Lineariser
 from cpsolver.problem import Problem
@@ -66,8 +67,9 @@ class ThompsonChooser:
         candidates: Candidates | None = None,
     ) -> None:
         self._problem, self._settings = problem, settings
-        each, most = int(facts()["plans_a_search"]), int(facts()["candidates"])
-        self._candidates = candidates or Candidates(problem, settings.top or each, most, solve or _watched)
+        top = settings.top or max(int(facts()["plans_a_search"]), problem.spec.search.top)
+        most = int(facts()["candidates"])
+        self._candidates = candidates or Candidates(problem, top, most, solve or _watched)
         constants = [each for each in uncertain_constants([problem]) if each.kind != "memory"]
         self._lineariser = Lineariser(constants, at_origin=True)
         self._searched: dict[int, tuple[Strategy, ...]] = {}
@@ -84,7 +86,7 @@ class ThompsonChooser:
         best = self._incumbent(state, trials)
         if best is None:
             mean, _ = state.belief.times.mixed(state.moments)
-            told = "the best plan of all that fit, before anything is measured"
+            told = "the best plan left, before any trial is measured"
             return self._proposal(state, trials, min(open_, key=lambda at: float(mean[at])), told)
         gain, least = self._gain, self._chance
         chance = self._chance_of(state, best, open_, gain, random)
@@ -112,10 +114,15 @@ class ThompsonChooser:
         return found
 
     def best(self, trials: Sequence[Trial]) -> Trial | None:
-        """The measured trial whose plan is believed fastest: of two that measured alike, one may have been lucky."""
+        """The measured trial whose plan is believed fastest, of those within noise of the least step time.
+
+        Of two that measured alike, one may have been lucky.
+        """
         measured = [trial for trial in trials if trial.measured]
         if not measured:
             return None
+        least, noise = min(trial.step_time_s or 0.0 for trial in measured), load_spread().noise
+        measured = [trial for trial in measured if (trial.step_time_s or 0.0) <= least * exp(sqrt(2) * noise)]
         mean, _ = self.belief(trials).step_times([self._candidates.place(trial.strategy) for trial in measured])
         return measured[int(mean.argmin())]
 
@@ -153,7 +160,7 @@ class ThompsonChooser:
 
     def _suspects(self, belief: Belief, trials: Sequence[Trial]) -> list[Seen]:
         """Trials that failed without saying why, of plans that were not unlikely to run out of memory."""
-        places = {t.number: self._candidates.place(t.strategy) for t in trials if t.outcome == "failed"}
+        places = {trial.number: self._candidates.place(trial.strategy) for trial in trials if _unexplained(trial)}
         return [
             Seen(f"trial {number}", place, out_of_memory=True)
             for number, place in places.items()
@@ -161,9 +168,9 @@ class ThompsonChooser:
         ]
 
     def _state(self, trials: Sequence[Trial], searching: bool) -> _State:
-        belief = self.belief(trials)
         for trial in trials:
             self._candidates.keep(trial.candidates)
+        belief = self.belief(trials)
         if searching or not (self._searched or any(trial.candidates for trial in trials)):
             self._search(belief, trials)
         gone = self._gone(trials)
@@ -186,12 +193,15 @@ class ThompsonChooser:
 
     @staticmethod
     def _gone(trials: Sequence[Trial]) -> set[Strategy]:
-        """Plans that are not tried again: out of memory, too slow for the limit, or failed as often as is allowed."""
+        """Plans not tried again: out of memory, too slow, refused by the target, or failed as often as is allowed."""
+        refused = {trial.strategy for trial in trials if _refused(trial)}
         failures = Counter(trial.strategy for trial in trials if trial.outcome == "failed")
         often = {plan for plan, count in failures.items() if count >= facts()["tries"]}
-        return often | {
-            trial.strategy for trial in trials if trial.outcome in ("oom", "timeout") and not trial.measured
-        }
+        return (
+            refused
+            | often
+            | {trial.strategy for trial in trials if trial.outcome in ("oom", "timeout") and not trial.measured}
+        )
 
     @staticmethod
     def _tried(plans: Sequence[Strategy], measured: Sequence[Strategy], value: Floats) -> list[bool]:
@@ -243,6 +253,18 @@ class ThompsonChooser:
         seconds = exp(mean[at])
         found = self._searched.get(len(trials), ())
         return Proposal(state.plans[at], why, seconds, exp(mean[at] - off), exp(mean[at] + off), found)
+
+
+def _refused(trial: Trial) -> bool:
+    """No command was made of the plan: its target cannot run it."""
+    return trial.outcome == "failed" and not trial.command and not trial.asked and bool(trial.note)
+
+
+def _unexplained(trial: Trial) -> bool:
+    """Its command ended badly, and neither its log nor the user says why, the host's memory included."""
+    if trial.outcome != "failed" or trial.asked or re.search(r"oom.kill|Killed process|out-of-memory", trial.note):
+        return False
+    return not trial.note or trial.note.startswith(("exit code", "signal"))
 
 
 def _told(state: _State) -> str:
