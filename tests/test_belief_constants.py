@@ -137,7 +137,7 @@ def test_constants_of_step_times_move_no_memory(each: Uncertain) -> None:
 
 
 def test_slopes_are_those_of_central_differences() -> None:
-    own, at = places(small()), np.linspace(-0.5, 0.5, len(TIMES))
+    own, at = places(small(), 5), np.linspace(-0.5, 0.5, len(TIMES))
     found, step = Lineariser(TIMES)(own, at), 0.02
     exact = Lineariser(TIMES, at_origin=True)  # slopes once; values anywhere
     for index in range(len(TIMES)):
@@ -148,7 +148,7 @@ def test_slopes_are_those_of_central_differences() -> None:
 
 
 def test_lines_serve_close_by() -> None:
-    own, at = places(small()), np.zeros(len(TIMES))
+    own, at = places(small(), 5), np.zeros(len(TIMES))
     there = np.random.default_rng(1).normal(0.0, 0.3, len(TIMES))
     line, true = Lineariser(TIMES)(own, at).near(there), Lineariser(TIMES)(own, there).value
     assert line == pytest.approx(true, abs=0.01)
