@@ -44,7 +44,7 @@ class _Commands(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        from cpsolver.errors import InputError
+        from cpsolver.inputs.errors import InputError
 
         if sys.stdout is None:
             say_error("stdout is closed: there is nowhere to write the answer")

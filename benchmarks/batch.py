@@ -26,7 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from cpsolver.batch.rows import COLUMNS, EFFORT
+from cpsolver.doors.batch.rows import COLUMNS, EFFORT
 
 _RESULTS = Path(__file__).parent / "results"
 

@@ -21,20 +21,20 @@ import click
 import numpy as np
 
 from benchmarks.fit_model import calibration, load_free
-from cpsolver.belief.constants import Uncertain, moved, uncertain_constants
-from cpsolver.belief.evidence import Seen
-from cpsolver.belief.misfit import load_spread, spots
-from cpsolver.belief.posterior import Belief, learn
-from cpsolver.belief.predictions import Floats, Linear, Lineariser, Place
-from cpsolver.belief.time_posterior import unlearnt
-from cpsolver.calibration import Calibration, load_calibration
-from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.learning.leave_out import leave_out
-from cpsolver.measured.case import make_case
-from cpsolver.measured.predict import calibrated
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.uncertainty import UNSEEN, half_width, spread
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evidence.calibrate.leave_out import leave_out
+from cpsolver.evidence.intervals import UNSEEN, half_width, spread
+from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants
+from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.posterior.misfit import load_spread, spots
+from cpsolver.evidence.posterior.posterior import Belief, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place
+from cpsolver.evidence.posterior.time_posterior import unlearnt
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.profiles.calibration import Calibration, load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "calibrate_published.md"
@@ -176,7 +176,7 @@ def score(group: Group, learnt: Sequence[int], held_out: Sequence[int]) -> Score
 
 
 def _refused(belief: Belief) -> bool:
-    """As cpsolver.learning.checks.nothing_learnt has it."""
+    """As cpsolver.evidence.calibrate.checks.nothing_learnt has it."""
     if not belief.seen:
         return False
     off, left = belief.times.off, leave_out(belief.times)

@@ -23,14 +23,14 @@ from benchmarks.fit_margin import fit_margins
 from benchmarks.fit_memory import fit_memory
 from benchmarks.fit_model import Fit, Floats, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
-from cpsolver.calibration import PUBLISHED, Calibration, Fitted, load_calibration
-from cpsolver.measured.case import make_case
-from cpsolver.measured.table import PUBLISHED as TABLE
-from cpsolver.measured.table import read_runs
-from cpsolver.yaml_file import load_yaml
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.table import PUBLISHED as TABLE
+from cpsolver.evidence.runs.table import read_runs
+from cpsolver.inputs.document import load_yaml
+from cpsolver.profiles.calibration import PUBLISHED, Calibration, Fitted, load_calibration
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "cpsolver" / "calibrations" / f"{PUBLISHED}.yaml"
+OUTPUT = HERE.parent / "cpsolver" / "profiles" / "calibrations" / f"{PUBLISHED}.yaml"
 LEFT_OUT = HERE / "results" / "left_out.csv"
 """log(predicted / measured) of every run, from fits that have seen nothing of the run's source or publisher."""
 SOURCES = TABLE.parent / "sources.yaml"
@@ -46,7 +46,7 @@ FELT = 0.002
 @click.option("--rounds", default=12, show_default=True, help="Most rounds of the least-squares solver.")
 @click.option("--skip-cross-validation", is_flag=True, help="Take the last one's results.")
 def main(rounds: int, skip_cross_validation: bool) -> None:
-    """Fit, cross-validate, write cpsolver/calibrations/published.yaml."""
+    """Fit, cross-validate, write cpsolver/profiles/calibrations/published.yaml."""
     runs = [run for run in read_runs(TABLE).runs if run.complete]
     cases = [make_case(run) for run in runs]
     measured = [run.step_time_s or 0.0 for run in runs]
@@ -151,7 +151,9 @@ def _as_yaml(calibration: Calibration) -> str:
     yaml.default_flow_style = None
     yaml.width = 110
     stream = StringIO()
-    stream.write("# Written by benchmarks/fit.py from cpsolver/measured/published_runs.csv: do not edit by hand.\n")
+    stream.write(
+        "# Written by benchmarks/fit.py from cpsolver/evidence/runs/published_runs.csv: do not edit by hand.\n"
+    )
     yaml.dump(plain(document), stream)
     return stream.getvalue()
 

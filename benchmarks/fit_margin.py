@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from cpsolver.calibration import Calibration, Fitted
-from cpsolver.measured.case import Case
-from cpsolver.measured.predict import calibrated
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.meters import memory_bytes
+from cpsolver.evaluation.meters import memory_bytes
+from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.profiles.calibration import Calibration, Fitted
 from hw_specs.units import gib_to_bytes
 
 FEWEST = 8

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from cpsolver.calibration import ALL, Fitted
-from cpsolver.evaluate import stage_memory
-from cpsolver.measured.case import Case
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.stack import load_stack
+from cpsolver.evaluation.evaluate import stage_memory
+from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.profiles.calibration import ALL, Fitted
+from cpsolver.profiles.stack import load_stack
 from hw_specs.units import gib_to_bytes
 
 Floats = NDArray[np.float64]

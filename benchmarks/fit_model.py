@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from cpsolver.calibration import ALL, Calibration, Fitted
 from cpsolver.cost.memory import StageBytes
-from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.measured.case import Case
-from cpsolver.problem import Supply
-from cpsolver.stack import Stack, load_stack
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evidence.runs.case import Case
+from cpsolver.problem.problem import Supply
+from cpsolver.profiles.calibration import ALL, Calibration, Fitted
+from cpsolver.profiles.stack import Stack, load_stack
 
 Floats = NDArray[np.float64]
 NOISE = 0.05

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpsolver.calibration import Residuals
-from cpsolver.measured.case import Case
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.uncertainty import UNSEEN, keys_of
+from cpsolver.evidence.intervals import UNSEEN, keys_of
+from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.profiles.calibration import Residuals
 
 FEWEST = 8
 """A group needs so many runs to speak for itself."""

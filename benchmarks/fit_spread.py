@@ -1,4 +1,4 @@
-"""Fits how far clusters are from predictions that have not seen them, and writes cpsolver/belief/spread.yaml.
+"""Fits how far clusters are from predictions that have not seen them, and writes it to evidence/posterior/spread.yaml.
 
     python -m benchmarks.fit_spread
 
@@ -21,18 +21,18 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from benchmarks.fit import load_left_out
-from cpsolver.belief.constants import uncertain_constants
-from cpsolver.belief.misfit import Spots, Spread, covariance, load_spread, spots
-from cpsolver.belief.predictions import Floats, Lineariser, Place
-from cpsolver.calibration import load_calibration
-from cpsolver.measured.case import make_case
-from cpsolver.measured.predict import calibrated
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.meters import memory_bytes
+from cpsolver.evaluation.meters import memory_bytes
+from cpsolver.evidence.posterior.constants import uncertain_constants
+from cpsolver.evidence.posterior.misfit import Spots, Spread, covariance, load_spread, spots
+from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Place
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.profiles.calibration import load_calibration
 from hw_specs.units import gib_to_bytes
 
-OUTPUT = Path(__file__).parent.parent / "cpsolver" / "belief" / "spread.yaml"
+OUTPUT = Path(__file__).parent.parent / "cpsolver" / "evidence" / "posterior" / "spread.yaml"
 HELD = 0.02
 """How strongly shares of the levels are held together: there are sixteen clusters for four of them."""
 

@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cpsolver.decisions import SHARDED_CHOICES
-from cpsolver.problem import Problem, resolve
-from cpsolver.result import Result
-from cpsolver.search import search
-from cpsolver.space import enumerate_rows
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import Strategy
-from cpsolver.tune.choosers import ChooserSettings
-from cpsolver.tune.thompson import ThompsonChooser
-from cpsolver.tune.trial import Proposal, Stop, Trial, best_trial
+from cpsolver.doors.tune.choosers import ChooserSettings
+from cpsolver.doors.tune.thompson import ThompsonChooser
+from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.search.result import Result
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.decisions import SHARDED_CHOICES
+from cpsolver.spec.spec import parse_spec
 
 TRIALS = 10
 

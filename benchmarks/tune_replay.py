@@ -22,20 +22,20 @@ from ruamel.yaml import YAML
 
 from benchmarks.fit_model import calibration, load_free
 from benchmarks.withhold import OUTPUT as WITHHELD
-from cpsolver.belief.posterior import Belief
-from cpsolver.belief.predictions import Floats, Place
-from cpsolver.evaluate import evaluate
-from cpsolver.measured.case import make_case
-from cpsolver.measured.predict import calibrated
-from cpsolver.measured.ranking import layout_of
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.problem import Problem
-from cpsolver.strategy import Strategy
-from cpsolver.tune.candidates import Candidates
-from cpsolver.tune.choosers import ChooserSettings
-from cpsolver.tune.thompson import ThompsonChooser
-from cpsolver.tune.trial import Proposal, Trial
+from cpsolver.doors.tune.candidates import Candidates
+from cpsolver.doors.tune.choosers import ChooserSettings
+from cpsolver.doors.tune.thompson import ThompsonChooser
+from cpsolver.doors.tune.trial import Proposal, Trial
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.posterior.posterior import Belief
+from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.ranking import layout_of
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "tune_replay.md"

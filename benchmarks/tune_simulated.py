@@ -1,7 +1,7 @@
 """How well ways of choosing trials do on simulated clusters: ``python -m benchmarks.tune_simulated [--save]``.
 
 On every cluster each policy has ten trials; no training command is run. A cluster is the cost model with constants
-that the policies do not know (cpsolver/tune/simulated.py), with --misfit also with errors that no constant explains.
+that the policies do not know (doors/tune/simulated.py), with --misfit also with errors that no constant explains.
 Records are kept in a file of JSON lines: a run that is stopped goes on where it was. With --save the tables go to
 benchmarks/results/tune_simulated.md, of everything that the file holds.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import tune_report
 from benchmarks.tune_policies import POLICIES, TASKS, TRIALS
 from benchmarks.tune_study import DEEP, FAILURES, ITERATIONS, LEARNT, NOISE, Case, inputs, run_case
-from cpsolver.belief.misfit import load_spread
+from cpsolver.evidence.posterior.misfit import load_spread
 
 _RESULTS = Path(__file__).parent / "results"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -122,7 +122,7 @@ def _heading() -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return f"""{date.today().isoformat()}, {machine}.
 Simulated clusters, not measured ones: the cost model with constants drawn from the spreads of
-cpsolver/belief/uncertain.yaml, those of step times {load_spread().scale} times as wide (spread.yaml).
+cpsolver/evidence/posterior/uncertain.yaml, those of step times {load_spread().scale} times as wide (spread.yaml).
 Tasks in turn: {"; ".join(TASKS)}.
 {TRIALS} trials of {ITERATIONS} iterations; step times scatter by {NOISE:.0%} from run to run and again in a run;
 {FAILURES:.0%} of the runs fail whatever the plan, the same ones for every policy.
@@ -140,7 +140,7 @@ CPU seconds are of choosing; in random and grid with searches that seeds share."
 def _section(records: list[dict[str, Any]], misfit: bool) -> list[str]:
     title = "## Constants and errors that no constant explains" if misfit else "## Constants alone"
     best = (
-        "Levels of misfit are drawn as cpsolver/belief/spread.yaml has them. The fastest plan is not proven: it is\n"
+        "Levels of misfit are drawn as evidence/posterior/spread.yaml has them. The fastest plan is not proven: it is\n"
         f"the fastest of the best {DEEP} without misfit and of all that any policy tried."
         if misfit
         else "The fastest plan is proven: an exact search with the true constants."

@@ -15,16 +15,16 @@ import numpy as np
 
 import cpsolver
 from benchmarks.tune_policies import POLICIES, TASKS, TRIALS, first_search, problem_of, random_plans, with_search
-from cpsolver.belief.evidence import Seen
-from cpsolver.belief.misfit import load_spread
-from cpsolver.belief.posterior import learn
-from cpsolver.belief.predictions import Place
-from cpsolver.problem import Problem
-from cpsolver.search import search
-from cpsolver.strategy import Strategy
-from cpsolver.tune.logs import default_skip
-from cpsolver.tune.simulated import Cluster, Truth, hidden_truth
-from cpsolver.tune.trial import Proposal, Trial
+from cpsolver.doors.tune.logs import default_skip
+from cpsolver.doors.tune.simulated import Cluster, Truth, hidden_truth
+from cpsolver.doors.tune.trial import Proposal, Trial
+from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.posterior.misfit import load_spread
+from cpsolver.evidence.posterior.posterior import learn
+from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.search import search
 
 NOISE, FAILURES, ITERATIONS = 0.02, 0.05, 10
 LEARNT = 5
@@ -74,7 +74,8 @@ def run_case(case: Case, policies: tuple[str, ...], best: float | None = None) -
 def inputs(task: str) -> str:
     """A short name for the task's spec and the files that truths are drawn from: with others, records are of others."""
     package = Path(cpsolver.__file__).parent
-    files = ("belief/uncertain.yaml", "belief/spread.yaml", "calibrations/published.yaml")
+    posterior, fit = "evidence/posterior", "profiles/calibrations/published.yaml"
+    files = (f"{posterior}/uncertain.yaml", f"{posterior}/spread.yaml", fit)
     spec = repr(TASKS.get(task)).encode()
     return sha256(b"".join([spec, *((package / name).read_bytes() for name in files)])).hexdigest()[:12]
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from benchmarks.fit import ROUNDS_LEFT_OUT
 from benchmarks.fit_model import Fit, load_free, positions_of
-from cpsolver.calibration import load_calibration
-from cpsolver.measured.case import Case, make_case
-from cpsolver.measured.ranking import layout_of, task_of
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.measured.table import PUBLISHED, read_runs
+from cpsolver.evidence.runs.case import Case, make_case
+from cpsolver.evidence.runs.ranking import layout_of, task_of
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.profiles.calibration import load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "withheld.yaml"

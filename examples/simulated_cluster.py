@@ -19,13 +19,13 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from cpsolver.belief.misfit import load_spread
-from cpsolver.errors import InputError
-from cpsolver.problem import Problem
-from cpsolver.report.request import load_problem
-from cpsolver.strategy import Strategy
-from cpsolver.strategy_file import load_strategy
-from cpsolver.tune.simulated import Cluster, Run, describe, hidden_truth
+from cpsolver.doors.tune.simulated import Cluster, Run, describe, hidden_truth
+from cpsolver.evidence.posterior.misfit import load_spread
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.load import load_problem
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import load_strategy
 
 MIB, GIB = 2**20, 2**30
 START_UP = 4.0

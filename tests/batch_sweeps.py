@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cpsolver.batch.cases import Case, make_cases
-from cpsolver.batch.rows import COLUMNS, EFFORT
-from cpsolver.batch.sweep import Sweep, load_sweep
+from cpsolver.doors.batch.cases import Case, make_cases
+from cpsolver.doors.batch.rows import COLUMNS, EFFORT
+from cpsolver.doors.batch.sweep import Sweep, load_sweep
 from tests.command import write
 
 ROOT = Path(__file__).parent.parent

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from problems import chip_spec, problem_of, strategy_of, with_stack
 
-from cpsolver.belief.misfit import Spots, Spread
-from cpsolver.belief.predictions import Floats, Place
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem
-from cpsolver.result import Plan, Proof, Result, StopReason
+from cpsolver.doors.tune.trial import Proposal, Trial
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.posterior.misfit import Spots, Spread
+from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.stack import Constants
 from cpsolver.rules import violations
-from cpsolver.stack import Constants
-from cpsolver.strategy import Strategy
-from cpsolver.tune.trial import Proposal, Trial
+from cpsolver.search.result import Plan, Proof, Result, StopReason
 
 DEGREES = [(1, 1, 8), (2, 1, 4), (4, 1, 2), (8, 1, 1), (1, 2, 4), (2, 2, 2), (1, 4, 2), (2, 4, 1)]
 """tp, pp, dp."""

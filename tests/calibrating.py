@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cpsolver.belief.constants import with_values
-from cpsolver.calibration import load_calibration
-from cpsolver.evaluate import evaluate
-from cpsolver.measured.case import make_case
-from cpsolver.measured.columns import COLUMNS
-from cpsolver.measured.predict import calibrated
-from cpsolver.measured.table import read_runs
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.posterior.constants import with_values
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.columns import COLUMNS
+from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.table import read_runs
+from cpsolver.profiles.calibration import load_calibration
 
 TRUTH = {("a800", "gemm"): 0.85, ("a800", "network"): 0.6, ("megatron-core", "step_overhead_ms"): 30.0}
 """What is so on the cluster: factors of a chip, values of a stack."""

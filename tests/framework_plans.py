@@ -11,11 +11,11 @@ import pytest
 from problems import chip_spec, model_spec, problem_of, strategy_of
 from ruamel.yaml import YAML
 
-from cpsolver.export import accelerate, deepspeed, flagscale, torchtitan
-from cpsolver.export.base import CannotExpress, Launch
-from cpsolver.problem import Problem
-from cpsolver.search import search
-from cpsolver.strategy import Strategy
+from cpsolver.doors.export import accelerate, deepspeed, flagscale, torchtitan
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.search import search
 
 MODEL = model_spec(layers=8, heads=16, kv_heads=8)
 EXPERTS = model_spec(layers=8, heads=16, kv_heads=8, moe={"experts": 8, "top_k": 2, "expert_ffn": 512})

@@ -8,10 +8,10 @@ import numpy as np
 from problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
 
 from cpsolver.cost.modules import module_sets
-from cpsolver.decisions import RECOMPUTE_CHOICES
-from cpsolver.errors import InputError
-from cpsolver.launcher import launcher_names
-from cpsolver.problem import Problem
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import launcher_names
+from cpsolver.spec.decisions import RECOMPUTE_CHOICES
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 

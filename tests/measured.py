@@ -7,10 +7,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from cpsolver.measured.columns import COLUMNS
-from cpsolver.measured.run import MeasuredRun, Prediction
-from cpsolver.measured.score import Scored
-from cpsolver.measured.table import read_runs
+from cpsolver.evidence.runs.columns import COLUMNS
+from cpsolver.evidence.runs.run import MeasuredRun, Prediction
+from cpsolver.evidence.runs.score import Scored
+from cpsolver.evidence.runs.table import read_runs
 
 SOUND: dict[str, Any] = {
     "id": "run1",

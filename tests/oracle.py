@@ -9,11 +9,11 @@ from math import prod
 from typing import Any
 
 from cpsolver.cost.modules import module_sets
-from cpsolver.decisions import forbidden_for, pinned_for
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.spec.decisions import forbidden_for, pinned_for
 
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 SHARDED = ("optimizer", "gradients", "parameters")

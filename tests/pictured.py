@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cpsolver.evaluate import Evaluation, evaluate
-from cpsolver.problem import Problem, resolve
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.spec.spec import parse_spec
 
 A800, H800 = StageGroup("a800", (8, 8)), StageGroup("h800", (8, 8))
 AGAIN = StageGroup("h800", (8, 8), "block", (3, 3))

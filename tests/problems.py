@@ -9,10 +9,10 @@ from typing import Any
 from steady import HOST as HOST
 from steady import STEADY as STEADY
 
-from cpsolver.problem import Problem, resolve
-from cpsolver.spec import parse_spec
-from cpsolver.stack import Constant, Constants
-from cpsolver.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.profiles.stack import Constant, Constants
+from cpsolver.spec.spec import parse_spec
 from hw_specs import Chip
 from models_zoo import Architecture
 

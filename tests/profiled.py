@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cpsolver.problem import Problem
-from cpsolver.profile.fit import rounds
-from cpsolver.profile.request import Asked, resolve_request
-from cpsolver.profile.task import Measured, Measurement
+from cpsolver.doors.profile.fit import rounds
+from cpsolver.doors.profile.request import Asked, resolve_request
+from cpsolver.doors.profile.task import Measured, Measurement
+from cpsolver.problem.problem import Problem
 
 DEVICE = {"device": "NVIDIA H100 80GB HBM3", "kind": "cuda", "driver": "CUDA 12.8", "torch": "2.9.0"}
 

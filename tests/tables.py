@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from oracle import short_of
 
-from cpsolver import bounds, coefficients, evaluate
 from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import SHARDED, Candidates, Floats, Shard
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
-from cpsolver.filters import may_mix
-from cpsolver.plans import arrangements, mixes
-from cpsolver.problem import Problem, Supply
-from cpsolver.strategy import MODULES, StageGroup, Strategy
+from cpsolver.evaluation import evaluate
+from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.search.arrangements import arrangements, mixes
+from cpsolver.search.bounds import bounds, coefficients
+from cpsolver.search.filters import may_mix
 
 Maker = Callable[..., Any]
 

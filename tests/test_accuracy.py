@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from cpsolver.calibration import load_calibration
-from cpsolver.measured.predict import predict
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.measured.validation import Validation, validate
+from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.evidence.runs.validation import Validation, validate
+from cpsolver.profiles.calibration import load_calibration
 
 pytestmark = pytest.mark.slow
 

@@ -10,17 +10,17 @@ from generated import random_problem
 from problems import chip_spec, model_spec, problem_of
 from tables import all_orders, quick_tables
 
-from cpsolver.bounds import plan_bound
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile.data import DEGREES, plan_data
-from cpsolver.compile.model import CompiledModel, strategy_of
-from cpsolver.compile.scaling import Scale, scale_for
-from cpsolver.compile.start import start
-from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.plans.strategy import StageGroup
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.space import enumerate_rows
-from cpsolver.strategy import StageGroup
+from cpsolver.search.bounds.bounds import plan_bound
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.data import DEGREES, plan_data
+from cpsolver.search.compile.model import CompiledModel, strategy_of
+from cpsolver.search.compile.scaling import Scale, scale_for
+from cpsolver.search.compile.start import start
+from cpsolver.search.space import enumerate_rows
 
 REAL = {
     "llama2-70b": ({"a800": 48, "h800": 48}, 64, 128, 4096),

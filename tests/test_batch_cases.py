@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cpsolver.batch import cases as cases_module
-from cpsolver.batch.cases import make_cases, problem_key, product_version
-from cpsolver.batch.rows import new_row
-from cpsolver.batch.run import open_tasks
-from cpsolver.errors import InputError
+from cpsolver.doors.batch import cases as cases_module
+from cpsolver.doors.batch.cases import make_cases, problem_key, product_version
+from cpsolver.doors.batch.rows import new_row
+from cpsolver.doors.batch.run import open_tasks
+from cpsolver.inputs.errors import InputError
 from tests.batch_sweeps import BASE, cases_of, sweep_of
 from tests.command import in_tmp, write
 

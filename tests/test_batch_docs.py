@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cpsolver.batch.cases import make_cases
-from cpsolver.batch.rows import COLUMNS
-from cpsolver.batch.sweep import load_sweep
+from cpsolver.doors.batch.cases import make_cases
+from cpsolver.doors.batch.rows import COLUMNS
+from cpsolver.doors.batch.sweep import load_sweep
 from tests.batch_sweeps import sweep_of
 from tests.command import command, in_tmp
 

@@ -7,12 +7,12 @@ import sqlite3
 
 import pytest
 
-from cpsolver.batch.lines import MEASURES, lines_of
-from cpsolver.batch.page import Axis, _runs, axes
-from cpsolver.batch.progress import duration, remaining_s
-from cpsolver.batch.rows import Row, figures, new_row, per_dollar, strategy_text
-from cpsolver.batch.store import SCHEMA_VERSION, Store
-from cpsolver.errors import InputError
+from cpsolver.doors.batch.lines import MEASURES, lines_of
+from cpsolver.doors.batch.page import Axis, _runs, axes
+from cpsolver.doors.batch.progress import duration, remaining_s
+from cpsolver.doors.batch.rows import Row, figures, new_row, per_dollar, strategy_text
+from cpsolver.doors.batch.store import SCHEMA_VERSION, Store
+from cpsolver.inputs.errors import InputError
 from tests.batch_sweeps import cases_of
 from tests.command import in_tmp, write
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from cpsolver.batch.pool import solve_in_processes
-from cpsolver.batch.work import Task
+from cpsolver.doors.batch.pool import solve_in_processes
+from cpsolver.doors.batch.work import Task
 from tests.batch_sweeps import BASE, EIGHT, answers, cases_of, group_is_gone, rows, start, wait_for_rows
 from tests.command import in_tmp, run, write
 

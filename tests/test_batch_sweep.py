@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cpsolver.batch.fields import leaves_of, with_field, with_shares
-from cpsolver.errors import InputError
+from cpsolver.doors.batch.fields import leaves_of, with_field, with_shares
+from cpsolver.inputs.errors import InputError
 from tests.batch_sweeps import BASE, sweep_of
 from tests.command import in_tmp, write
 

@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
-from cpsolver.batch import work
-from cpsolver.batch.on_ray import _check_port, _reason, _solve_same
-from cpsolver.batch.pool import _end, cores
-from cpsolver.batch.work import Task, solve
-from cpsolver.errors import InputError
-from cpsolver.problem import Problem
+from cpsolver.doors.batch import work
+from cpsolver.doors.batch.on_ray import _check_port, _reason, _solve_same
+from cpsolver.doors.batch.pool import _end, cores
+from cpsolver.doors.batch.work import Task, solve
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem
 from tests.batch_sweeps import cases_of
 from tests.command import in_tmp
 

@@ -10,13 +10,13 @@ import pytest
 from believed import menu, places, small
 from problems import chip_spec, problem_of, strategy_of, with_stack
 
-from cpsolver.belief import predictions
-from cpsolver.belief.constants import Uncertain, moved, uncertain_constants, with_values
-from cpsolver.belief.predictions import Lineariser, Place, memories
-from cpsolver.calibration import CHIP_FACTORS
-from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.overlay import uncertain
-from cpsolver.stack import Constants
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evidence.posterior import predictions
+from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants, with_values
+from cpsolver.evidence.posterior.predictions import Lineariser, Place, memories
+from cpsolver.profiles.calibration import CHIP_FACTORS
+from cpsolver.profiles.overlay import uncertain
+from cpsolver.profiles.stack import Constants
 from hw_specs import Chip
 
 KINDS = [

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from believed import menu, places, small
 
-from cpsolver.belief.evidence import Seen
-from cpsolver.belief.memory_posterior import MemoryEvidence, _curvature, _gradient, _minus_log, learn_memory
-from cpsolver.belief.posterior import Belief, learn
-from cpsolver.belief.predictions import Floats, Linear, Place
-from cpsolver.meters import memory_bytes
+from cpsolver.evaluation.meters import memory_bytes
+from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.posterior.memory_posterior import MemoryEvidence, _curvature, _gradient, _minus_log, learn_memory
+from cpsolver.evidence.posterior.posterior import Belief, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Place
 
 ZERO = np.zeros(2)
 READINGS = Linear(ZERO, np.array([1.0, 2.0]), np.array([[0.1, 0.02], [0.05, 0.3]]))

@@ -10,11 +10,11 @@ import pytest
 from believed import menu, places, small, spots_of, spread_of
 from problems import chip_spec, problem_of, strategy_of
 
-from cpsolver.belief.misfit import Spots, covariance, features, load_spread, spots
-from cpsolver.belief.predictions import Place
-from cpsolver.measured.run import MemoryKind
-from cpsolver.overlay import COORDINATES
-from cpsolver.tune.trial import TRIAL_MEMORIES
+from cpsolver.doors.tune.trial import TRIAL_MEMORIES
+from cpsolver.evidence.posterior.misfit import Spots, covariance, features, load_spread, spots
+from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.runs.run import MemoryKind
+from cpsolver.profiles.overlay import COORDINATES
 
 PLAN = strategy_of("x:4", dp=8)
 ONLY_SHARED = spread_of(misfit=1.0, leftover=0.0)

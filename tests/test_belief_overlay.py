@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpsolver.belief.forecast import forecast, posterior_of
-from cpsolver.belief.predictions import Place
-from cpsolver.errors import InputError
-from cpsolver.learning.lesson import Lesson, learn_from
-from cpsolver.learning.runs import evidence_of
-from cpsolver.learning.writing import overlay_of, overlay_text
-from cpsolver.measured.table import read_runs
-from cpsolver.overlay import Overlay, load_overlay
-from cpsolver.problem import laid_over
-from cpsolver.report.interval import Interval, interval_of, provenance
-from cpsolver.uncertainty import WITHIN_80, half_width, spread
+from cpsolver.doors.report.interval import Interval, interval_of, provenance
+from cpsolver.evidence.calibrate.lesson import Lesson, learn_from
+from cpsolver.evidence.calibrate.runs import evidence_of
+from cpsolver.evidence.calibrate.writing import overlay_of, overlay_text
+from cpsolver.evidence.intervals import WITHIN_80, half_width, spread
+from cpsolver.evidence.posterior.forecast import forecast, posterior_of
+from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.runs.table import read_runs
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import laid_over
+from cpsolver.profiles.overlay import Overlay, load_overlay
 from tests.calibrating import cluster_rows, text_of
 
 

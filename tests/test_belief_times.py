@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from believed import places, small, spots_of, spread_of
 
-from cpsolver.belief.constants import uncertain_constants
-from cpsolver.belief.evidence import Seen
-from cpsolver.belief.misfit import covariance
-from cpsolver.belief.posterior import Belief, learn
-from cpsolver.belief.predictions import Floats, Linear, Lineariser, Place
-from cpsolver.belief.time_posterior import closed_form, learn_times, unlearnt
-from cpsolver.tune.simulated import hidden_truth
+from cpsolver.doors.tune.simulated import hidden_truth
+from cpsolver.evidence.posterior.constants import uncertain_constants
+from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.posterior.misfit import covariance
+from cpsolver.evidence.posterior.posterior import Belief, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place
+from cpsolver.evidence.posterior.time_posterior import closed_form, learn_times, unlearnt
 
 SPREAD = spread_of()
 PRIOR = np.array([1.5, 0.7])

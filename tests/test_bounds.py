@@ -12,18 +12,18 @@ from oracle import brute_force, grouped_key, small_enough
 from problems import chip_spec, problem_of
 from tables import all_orders, plan_of, quick_tables
 
-from cpsolver import coefficients
-from cpsolver.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile.data import plan_data
-from cpsolver.compile.model import CompiledModel
-from cpsolver.compile.scaling import scale_for
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, time_table
-from cpsolver.filters import may_mix, most_stages
-from cpsolver.plans import next_shares
-from cpsolver.problem import Problem, Supply
-from cpsolver.space import enumerate_rows
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.search.arrangements import next_shares
+from cpsolver.search.bounds import coefficients
+from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.model import CompiledModel
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.filters import may_mix, most_stages
+from cpsolver.search.space import enumerate_rows
 
 
 class Ladder:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.overlay import load_overlay
+from cpsolver.profiles.overlay import load_overlay
 from tests.calibrating import LAYOUTS, cluster_rows, measured, row, text_of
 from tests.command import in_tmp, run, write
 

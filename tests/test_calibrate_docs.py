@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cpsolver.overlay import Overlay
+from cpsolver.profiles.overlay import Overlay
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
@@ -24,5 +24,6 @@ def test_the_page_has_every_field_of_the_file() -> None:
 
 
 def test_using_the_file_needs_no_scipy() -> None:
-    script = "import cpsolver.belief.forecast, cpsolver.measured.predict, sys; sys.exit('scipy' in sys.modules)"
+    modules = "cpsolver.evidence.posterior.forecast, cpsolver.evidence.runs.predict, sys"
+    script = f"import {modules}; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

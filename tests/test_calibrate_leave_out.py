@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpsolver.belief.misfit import Spots
-from cpsolver.belief.posterior import Belief, learn
-from cpsolver.belief.time_posterior import TimePosterior, closed_form
-from cpsolver.learning.leave_out import LeftOut, leave_out
-from cpsolver.learning.rows import told_of
-from cpsolver.learning.runs import Evidence, evidence_of
-from cpsolver.measured.table import read_runs
+from cpsolver.evidence.calibrate.leave_out import LeftOut, leave_out
+from cpsolver.evidence.calibrate.rows import told_of
+from cpsolver.evidence.calibrate.runs import Evidence, evidence_of
+from cpsolver.evidence.posterior.misfit import Spots
+from cpsolver.evidence.posterior.posterior import Belief, learn
+from cpsolver.evidence.posterior.time_posterior import TimePosterior, closed_form
+from cpsolver.evidence.runs.table import read_runs
 from tests.calibrating import cluster_rows, text_of
 
 

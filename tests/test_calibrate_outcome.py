@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.learning.lesson import learn_from
-from cpsolver.learning.runs import evidence_of
-from cpsolver.measured.table import read_runs
+from cpsolver.evidence.calibrate.lesson import learn_from
+from cpsolver.evidence.calibrate.runs import evidence_of
+from cpsolver.evidence.runs.table import read_runs
 from tests.calibrating import LAYOUTS, cluster_rows, row, text_of
 from tests.command import in_tmp, run, write
 

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from cpsolver.calibration import load_calibration
-from cpsolver.measured.case import Unpredictable, architecture, framework, make_case
-from cpsolver.measured.predict import predict
-from cpsolver.measured.run import MeasuredRun
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.measured.validation import validate
+from cpsolver.evidence.runs.case import Unpredictable, architecture, framework, make_case
+from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.evidence.runs.validation import validate
+from cpsolver.profiles.calibration import load_calibration
 
 
 @cache

@@ -12,7 +12,7 @@ from command import command, in_tmp, run, write  # noqa: F401
 
 import cli
 from cpsolver.commands import COMMANDS
-from cpsolver.evaluate import PARTS
+from cpsolver.evaluation.evaluate import PARTS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -267,7 +267,7 @@ def test_a_plan_that_does_not_add_up_is_bad_input_with_every_violation():
 
 
 def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked():
-    from cpsolver.spec import load_spec
+    from cpsolver.spec.spec import load_spec
 
     result = run("init", "my.yaml")
     assert result.exit_code == 0

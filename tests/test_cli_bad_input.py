@@ -65,7 +65,7 @@ def test_a_missing_spec_and_a_missing_strategy():
 
 @pytest.mark.parametrize("output", ["nowhere/out.json", "."])
 def test_an_unwritable_output_is_refused_before_the_search(output, monkeypatch):
-    monkeypatch.setattr("cpsolver.search.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("cpsolver.search.search.search", lambda *_: pytest.fail("searched first"))
     result = run("solve", write("spec.yaml", SMALL), "--output", output)
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
@@ -82,7 +82,7 @@ def test_a_bug_is_told_without_a_traceback(monkeypatch):
     def broken(*_):
         raise AssertionError("a slip")
 
-    monkeypatch.setattr("cpsolver.search.search", broken)
+    monkeypatch.setattr("cpsolver.search.search.search", broken)
     result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
     assert result.exit_code == cli.EXIT_BUG
     assert "this is a bug in apss-cp: AssertionError: a slip" in result.stderr
@@ -92,7 +92,7 @@ def test_ctrl_c_outside_a_search_is_quiet(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cpsolver.report.request.load_problem", interrupted)
+    monkeypatch.setattr("cpsolver.problem.load.load_problem", interrupted)
     result = run("solve", "spec.yaml")
     assert (result.exit_code, result.output) == (130, "")
 

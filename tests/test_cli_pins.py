@@ -61,7 +61,8 @@ IN_THE_WAY = {
 
 @pytest.mark.parametrize("name", IN_THE_WAY)
 def test_a_pin_that_nothing_satisfies_names_the_rules_in_its_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.explain.cause.remedies", lambda *_: iter(()))  # tests/test_explain.py solves these
+    # test_explain.py solves these
+    monkeypatch.setattr("cpsolver.explanation.cause.remedies", lambda *_: iter(()))
     model, pin, launcher, said = IN_THE_WAY[name]
     result = run("solve", "-", "--json", stdin=spec(model, launcher, pin=pin))
     assert result.exit_code == 3
@@ -96,7 +97,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_contradictory_pins_and_bans_are_refused_before_solving(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.search.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("cpsolver.search.search.search", lambda *_: pytest.fail("searched first"))
     search, said = CONTRADICTIONS[name]
     result = run("solve", "-", stdin=spec("dense", **search))
     assert result.exit_code == 2

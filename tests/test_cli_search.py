@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from command import command, in_tmp, run, write  # noqa: F401
 
-from cpsolver.report.request import problem_from
-from cpsolver.report.seed_tool import plan_dictionary
-from cpsolver.search import search
-from cpsolver.strategy_file import load_strategy
+from cpsolver.doors.report.seed_tool import plan_dictionary
+from cpsolver.problem.load import problem_from
+from cpsolver.problem.strategy_file import load_strategy
+from cpsolver.search.search import search
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SEED_KEYS = ["sim_throughput", "sim_total_time_s", "max-use-mem-size", "strategy"]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from problems import chip_spec, model_spec, problem_of
 
-from cpsolver.decisions import Decisions
-from cpsolver.launcher import Launcher, launcher_names, load_launcher
-from cpsolver.report.request import load_problem
+from cpsolver.problem.load import load_problem
+from cpsolver.profiles.launcher import Launcher, launcher_names, load_launcher
+from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
-from cpsolver.space import Space, divisors, enumerate_rows
-from cpsolver.stack import load_stack, stack_names
+from cpsolver.search.space import Space, divisors, enumerate_rows
+from cpsolver.spec.decisions import Decisions
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "space.md").read_text(encoding="utf-8")

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cpsolver.batch.cases import make_cases
-from cpsolver.batch.sweep import load_sweep
-from cpsolver.problem import resolve
+from cpsolver.doors.batch.cases import make_cases
+from cpsolver.doors.batch.sweep import load_sweep
+from cpsolver.inputs.document import parse_yaml
+from cpsolver.problem.problem import resolve
 from cpsolver.rules import RULES
-from cpsolver.spec import load_spec, parse_spec
-from cpsolver.yaml_file import parse_yaml
+from cpsolver.spec.spec import load_spec, parse_spec
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,13 +9,13 @@ import pytest
 from problems import HOST, chip_spec, ideal, model_spec, problem_of, spec_of, strategy_of
 
 from cpsolver.cost.compute import end_seconds
+from cpsolver.cost.schedule import closed_form_s, lower_bound_s
 from cpsolver.cost.shard import Shard
-from cpsolver.evaluate import PARTS, evaluate, stage_memory
-from cpsolver.problem import Problem, resolve
+from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import violations
-from cpsolver.schedule import closed_form_s, lower_bound_s
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture
 
 TWO = {"x": chip_spec(), "y": chip_spec(tflops=50, out=50)}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile.data import plan_data
-from cpsolver.compile.model import CompiledModel
-from cpsolver.compile.scaling import scale_for
-from cpsolver.evaluate import evaluate
-from cpsolver.plans import arrangements, mixes
-from cpsolver.problem import Problem, resolve
-from cpsolver.search import search
-from cpsolver.space import enumerate_rows
-from cpsolver.spec import parse_spec
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.search.arrangements import arrangements, mixes
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.model import CompiledModel
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.spec import parse_spec
 
 
 def every_plan(problem: Problem, within_s: float) -> list[float]:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from cpsolver.explain import Explanation, changes, explain_infeasible, explanation
-from cpsolver.explain import cause as explain
-from cpsolver.problem import Problem, resolve
-from cpsolver.result import Result
+from cpsolver.explanation import Explanation, changes, explain_infeasible, explanation
+from cpsolver.explanation import cause as explain
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import violations
-from cpsolver.search import search
-from cpsolver.spec import Spec, parse_spec
-from cpsolver.strategy import Strategy
+from cpsolver.search.result import Result
+from cpsolver.search.search import search
+from cpsolver.spec.spec import Spec, parse_spec
 
 
 def _problem(

@@ -11,13 +11,13 @@ import pytest
 from command import in_tmp, run, write  # noqa: F401
 from problems import chip_spec, problem_of, spec_of, strategy_of
 
-from cpsolver.explain.changes import Clock, best_plan, is_better, rank_of
-from cpsolver.explain.favourite import FREED, favourite, pins_of
-from cpsolver.explain.prices import wish_prices
-from cpsolver.problem import Problem, resolve
+from cpsolver.explanation.changes import Clock, best_plan, is_better, rank_of
+from cpsolver.explanation.favourite import FREED, favourite, pins_of
+from cpsolver.explanation.prices import wish_prices
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import RULES
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import Strategy
+from cpsolver.spec.spec import parse_spec
 
 SPEC = """\
 model: llama2-7b

@@ -11,8 +11,8 @@ import pytest
 from command import in_tmp as in_tmp
 from command import run, write
 
-from cpsolver.export.targets import EXPORTERS, exporter
-from cpsolver.launcher import launcher_names
+from cpsolver.doors.export.targets import EXPORTERS, exporter
+from cpsolver.profiles.launcher import launcher_names
 
 SPEC = """
 model: llama2-7b

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from problems import strategy_of
 
-from cpsolver.export.report import members
-from cpsolver.export.targets import EXPORTERS
-from cpsolver.ranks import RankMap
+from cpsolver.doors.export.report import members
+from cpsolver.doors.export.targets import EXPORTERS
+from cpsolver.problem.ranks import RankMap
 
 PAGE = (Path(__file__).parent.parent / "docs" / "export.md").read_text(encoding="utf-8")
 WORLDS = ((64, 8), (96, 4), (128, 8), (160, 4), (192, 8), (224, 4))

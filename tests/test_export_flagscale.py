@@ -14,9 +14,9 @@ import pytest
 from framework_plans import CASES, launch, refused, yaml_of
 from problems import problem_of, strategy_of
 
-from cpsolver.export import flagscale
-from cpsolver.export.base import CannotExpress
-from cpsolver.export.shared import hosts
+from cpsolver.doors.export import flagscale
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.shared import hosts
 
 
 def parsed_by_stage(lists: list[list[int]], microbatches: int) -> list[list[int]]:

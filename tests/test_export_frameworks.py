@@ -18,9 +18,9 @@ from command import run, write
 from framework_plans import CASES, WITH_HOST, in_precision, launch, plan, refused, yaml_of
 from problems import problem_of, spec_of, strategy_of
 
-from cpsolver.export import deepspeed
-from cpsolver.export.base import CannotExpress, Launch
-from cpsolver.export.shared import hosts, layers_by_part
+from cpsolver.doors.export import deepspeed
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.shared import hosts, layers_by_part
 
 
 @pytest.mark.parametrize(("target", "name"), [(target, name) for target in CASES for name in CASES[target]])

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from problems import chip_spec, problem_of, strategy_of, with_stack
 
-from cpsolver.export.base import CannotExpress, Launch
-from cpsolver.export.judge import reasons_against
-from cpsolver.export.layout import layout_string, stage_chunks
-from cpsolver.export.script import grouped
-from cpsolver.export.targets import exporter
-from cpsolver.problem import Problem
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.judge import reasons_against
+from cpsolver.doors.export.layout import layout_string, stage_chunks
+from cpsolver.doors.export.script import grouped
+from cpsolver.doors.export.targets import exporter
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
 from models_zoo import load_architecture
 
 MEGATRON = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")

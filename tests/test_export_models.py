@@ -10,10 +10,10 @@ import pytest
 from problems import problem_of, strategy_of, with_stack
 from test_export_megatron import model_of, options
 
-from cpsolver.export.base import CannotExpress
-from cpsolver.export.model_args import expert_layers, padded_vocabulary
-from cpsolver.export.targets import exporter
-from cpsolver.problem import Problem
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
+from cpsolver.doors.export.targets import exporter
+from cpsolver.problem.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 
 

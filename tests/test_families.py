@@ -9,16 +9,16 @@ import pytest
 from problems import chip_spec, model_spec, problem_of
 from tables import plan_of
 
-from cpsolver import plans
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile.constraints import FAMILIES
-from cpsolver.compile.data import PlanData, plan_data
-from cpsolver.compile.model import CompiledModel
-from cpsolver.compile.scaling import scale_for
-from cpsolver.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
-from cpsolver.space import enumerate_rows
+from cpsolver.search import arrangements as plans
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.constraints import FAMILIES
+from cpsolver.search.compile.data import PlanData, plan_data
+from cpsolver.search.compile.model import CompiledModel
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.space import enumerate_rows
 
 PATTERNS = ("contiguous_chips", "whole_nodes", "chip_count")
 """Rules that plans.py keeps by the patterns it makes."""

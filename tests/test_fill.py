@@ -11,19 +11,19 @@ import pytest
 from problems import problem_of
 
 from benchmarks.workloads import BALANCE
-from cpsolver.bounds import plan_bound
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile import fill
-from cpsolver.compile.data import Kinds, Option, PlanData, plan_data
-from cpsolver.compile.fill import Filler
-from cpsolver.compile.model import CompiledModel, solve_plan
-from cpsolver.compile.scaling import scale_for
-from cpsolver.compile.start import start
 from cpsolver.cost.shard import Ints
-from cpsolver.problem import resolve
-from cpsolver.search import search
-from cpsolver.space import enumerate_rows
-from cpsolver.spec import parse_spec
+from cpsolver.problem.problem import resolve
+from cpsolver.search.bounds.bounds import plan_bound
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile import fill
+from cpsolver.search.compile.data import Kinds, Option, PlanData, plan_data
+from cpsolver.search.compile.fill import Filler
+from cpsolver.search.compile.model import CompiledModel, solve_plan
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.compile.start import start
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.spec import parse_spec
 
 
 def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:

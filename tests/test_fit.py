@@ -12,12 +12,12 @@ from benchmarks.fit_margin import FEWEST, fit_margins
 from benchmarks.fit_memory import Reading, _solve
 from benchmarks.fit_model import Fit, Free, Predictor, bent, calibration, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
-from cpsolver.calibration import load_calibration
-from cpsolver.measured.case import make_case
-from cpsolver.measured.predict import predict
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.stack import load_stack
-from cpsolver.uncertainty import EVERY, UNSEEN
+from cpsolver.evidence.intervals import EVERY, UNSEEN
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.stack import load_stack
 
 FREE = [
     Free("chips", "*", "gemm", 1.0, 0.2),

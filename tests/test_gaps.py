@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from problems import chip_spec, model_spec, problem_of, strategy_of
 
-from cpsolver.evaluate import evaluate
-from cpsolver.launcher import load_launcher
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import load_launcher
 from cpsolver.rules import violations
-from cpsolver.strategy import StageGroup, Strategy
 from models_zoo import Architecture
 
 

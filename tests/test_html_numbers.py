@@ -12,15 +12,15 @@ from command import in_tmp, run, write  # noqa: F401
 from html_page import Element, parse
 from pictured import PLANS, judged
 
-from cpsolver.evaluate import evaluate
-from cpsolver.report.document import evaluation_document
-from cpsolver.report.html.page import evaluation_page
-from cpsolver.report.html.sections import MEMORY_NAMES
-from cpsolver.report.pipeline_run import run_pipeline
-from cpsolver.report.pipeline_view import windows
-from cpsolver.report.text import PART_NAMES, about, count, percent, seconds
+from cpsolver.doors.report.document import evaluation_document
+from cpsolver.doors.report.html.page import evaluation_page
+from cpsolver.doors.report.html.sections import MEMORY_NAMES
+from cpsolver.doors.report.pipeline_run import run_pipeline
+from cpsolver.doors.report.pipeline_view import windows
+from cpsolver.doors.report.text import PART_NAMES, about, count, percent, seconds
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.rules import violations
-from cpsolver.strategy import StageGroup, Strategy
 
 SPEC = """\
 model: llama2-7b

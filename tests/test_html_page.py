@@ -13,16 +13,16 @@ import pytest
 from html_page import Element, parse
 from pictured import PLANS, judged, problem_for
 
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem, resolve
-from cpsolver.report.html.elements import Html, tag, text
-from cpsolver.report.html.page import evaluation_page, result_page
-from cpsolver.report.html.style import SCRIPT, STYLE
-from cpsolver.result import Result
+from cpsolver.doors.report.html.elements import Html, tag, text
+from cpsolver.doors.report.html.page import evaluation_page, result_page
+from cpsolver.doors.report.html.style import SCRIPT, STYLE
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import violations
-from cpsolver.search import search
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.search.result import Result
+from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 
 EVIL = "<script>alert(1)</script>"
 EVIL_CHIP = "\"><img src=x onerror='alert(2)'>&amp;"

@@ -9,9 +9,9 @@ import pytest
 from command import in_tmp, run, write  # noqa: F401
 from test_import_scripts import GPT, LLAMA, STEP, torchrun
 
-from cpsolver.importing.arguments import Arguments, table
-from cpsolver.importing.told import wrapped
-from cpsolver.importing.variables import Variables
+from cpsolver.doors.importing.arguments import Arguments, table
+from cpsolver.doors.importing.told import wrapped
+from cpsolver.doors.importing.variables import Variables
 
 EXAMPLE = str(Path(__file__).parent.parent / "examples" / "mindspeed-llama-7b.sh")
 DOCUMENT = Path(__file__).parent.parent / "docs" / "import.md"
@@ -286,6 +286,6 @@ def test_the_table_of_arguments_is_sound() -> None:
     named = table()
     kinds = [named[kind] for kind in ("flag", "one", "many")]
     assert sum(map(len, kinds)) == len(frozenset().union(*kinds))
-    source = Path(__file__).parent.parent / "cpsolver" / "importing"
+    source = Path(__file__).parent.parent / "cpsolver" / "doors" / "importing"
     text = "".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
     assert not [name for name in named["used"] if f'"{name}"' not in text]

@@ -11,12 +11,12 @@ from command import in_tmp  # noqa: F401
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cpsolver.errors import InputError
-from cpsolver.importing.arguments import Arguments, table
-from cpsolver.importing.command import devices, find_training
-from cpsolver.importing.imported import Options, import_source
-from cpsolver.importing.shell import read_script
-from cpsolver.importing.variables import Variables
+from cpsolver.doors.importing.arguments import Arguments, table
+from cpsolver.doors.importing.command import devices, find_training
+from cpsolver.doors.importing.imported import Options, import_source
+from cpsolver.doors.importing.shell import read_script
+from cpsolver.doors.importing.variables import Variables
+from cpsolver.inputs.errors import InputError
 
 ONES = ("num-layers", "hidden-size", "ffn-hidden-size", "seq-length", "kv-channels")
 FLAGS = ("bf16", "swiglu", "use-flash-attn", "sequence-parallel")

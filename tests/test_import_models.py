@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command import in_tmp, run  # noqa: F401
 
-from cpsolver.importing.known import catalogue_matches
+from cpsolver.doors.importing.known import catalogue_matches
 from models_zoo import (
     Architecture,
     UnsupportedConfigError,

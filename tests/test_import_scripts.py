@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from command import in_tmp, write  # noqa: F401
 
-from cpsolver.importing.files import spec_text, strategy_text
-from cpsolver.importing.imported import Imported, Options, import_source
-from cpsolver.problem import resolve
-from cpsolver.spec import load_spec
-from cpsolver.strategy import Strategy
-from cpsolver.strategy_file import load_strategy
+from cpsolver.doors.importing.files import spec_text, strategy_text
+from cpsolver.doors.importing.imported import Imported, Options, import_source
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import resolve
+from cpsolver.problem.strategy_file import load_strategy
+from cpsolver.spec.spec import load_spec
 
 LLAMA = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpsolver.errors import InputError
-from cpsolver.importing.arithmetic import ArithmeticUnclearError, evaluate
-from cpsolver.importing.shell import Script, read_script
-from cpsolver.importing.variables import parse_given
+from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
+from cpsolver.doors.importing.shell import Script, read_script
+from cpsolver.doors.importing.variables import parse_given
+from cpsolver.inputs.errors import InputError
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")

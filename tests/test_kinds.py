@@ -12,8 +12,8 @@ from cpsolver.cost import memory
 from cpsolver.cost.kinds import LayerKind, counts_before, examples, kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table, time_table
-from cpsolver.evaluate import evaluate, stage_kinds, stage_memory, stage_parameters
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate, stage_kinds, stage_memory, stage_parameters
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, load_architecture, unsupported_reasons
 from models_zoo.params import layer_parameters, mtp_parameters, total_parameters
 

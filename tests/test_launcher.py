@@ -13,16 +13,16 @@ from oracle import brute_force
 from problems import chip_spec, model_spec, problem_of, spec_of
 from tables import quick_tables
 
-from cpsolver import launcher
 from cpsolver.cost.shard import SHARDED, Candidates
-from cpsolver.errors import InputError
-from cpsolver.launcher import FACTS, launcher_names, load_launcher
-from cpsolver.problem import Problem, resolve
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.profiles import launcher
+from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
+from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_rows, allowed_variants, mixed_rows
 from cpsolver.rules import RULES, violations
-from cpsolver.runnable import allowed_frames, allowed_layouts, allowed_rows, allowed_variants, mixed_rows
-from cpsolver.search import search
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import Sharded, StageGroup, Strategy
+from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture
 
 MEGATRON = ("megatron-core-0.12", "megatron-core-0.13", "megatron-lm", "megatron-bridge", "mindspeed-llm", "loongforge")

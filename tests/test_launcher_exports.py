@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from problems import chip_spec, model_spec, problem_of
 
-from cpsolver.export.base import CannotExpress
-from cpsolver.export.targets import exporter
-from cpsolver.launcher import launcher_names, load_launcher
-from cpsolver.problem import Problem
-from cpsolver.search import search
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.targets import exporter
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.search.search import search
 
 DENSE = model_spec(layers=6, heads=8, kv_heads=4)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512}

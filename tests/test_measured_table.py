@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import table
 
-from cpsolver.errors import InputError, Trouble
-from cpsolver.measured.columns import COLUMNS
-from cpsolver.measured.table import PUBLISHED, Table, missing_columns, read_runs
+from cpsolver.evidence.runs.columns import COLUMNS
+from cpsolver.evidence.runs.table import PUBLISHED, Table, missing_columns, read_runs
+from cpsolver.inputs.errors import InputError, Trouble
 
 
 @pytest.fixture

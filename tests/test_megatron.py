@@ -9,8 +9,8 @@ import pytest
 from problems import problem_of, strategy_of
 from ruamel.yaml import YAML
 
-from cpsolver.evaluate import stage_parameters
-from cpsolver.schedule import check_sizes, peak_live, peak_live_total, stage_order
+from cpsolver.cost.schedule import check_sizes, peak_live, peak_live_total, stage_order
+from cpsolver.evaluation.evaluate import stage_parameters
 from models_zoo import load_architecture
 
 DATA: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "data" / "megatron.yaml")

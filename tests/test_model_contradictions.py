@@ -10,9 +10,9 @@ from command import in_tmp, run, write  # noqa: F401
 from problems import model_spec, spec_of
 from pydantic import ValidationError
 
-from cpsolver.errors import InputError
-from cpsolver.problem import resolve
-from cpsolver.spec import parse_spec
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import resolve
+from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, list_architectures
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn": 64}

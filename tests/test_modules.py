@@ -10,21 +10,21 @@ from oracle import brute_force
 from problems import chip_spec, ideal, model_spec, problem_of, strategy_of
 from tables import quick_tables
 
-from cpsolver.coefficients import Coefficients
 from cpsolver.cost import memory
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.modules import freed_together, module_sets, replayed
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import time_table
-from cpsolver.errors import InputError
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.document import Document
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import strategy_from, strategy_to_dict
 from cpsolver.rules import violations
-from cpsolver.search import search
-from cpsolver.space import enumerate_rows
-from cpsolver.strategy import MODULES, StageGroup, Strategy
-from cpsolver.strategy_file import strategy_from, strategy_to_dict
-from cpsolver.yaml_file import Document
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
 
 DENSE, EXPERTS = LayerKind(False, True), LayerKind(True, True)
 MLA = {"kind": "mla", "q_lora": 384, "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64}

@@ -14,19 +14,19 @@ from problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
 from rich.console import Console
 from tables import quick_tables
 
-from cpsolver.errors import InputError
-from cpsolver.evaluate import evaluate
-from cpsolver.explain.deadline import explain_deadline
-from cpsolver.objective import dollars_per_million_tokens, objective_of
-from cpsolver.portfolio import count_bounds
-from cpsolver.problem import Problem
-from cpsolver.report.console import result_report
-from cpsolver.report.document import dumps, result_document
-from cpsolver.result import Proof, Result
+from cpsolver.doors.report.console import result_report
+from cpsolver.doors.report.document import dumps, result_document
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.explanation.deadline import explain_deadline
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search import Progress, search
-from cpsolver.spec import Spec, load_spec, parse_spec
-from cpsolver.strategy import Strategy
+from cpsolver.search.device_counts import count_bounds
+from cpsolver.search.objective import dollars_per_million_tokens, objective_of
+from cpsolver.search.result import Proof, Result
+from cpsolver.search.search import Progress, search
+from cpsolver.spec.spec import Spec, load_spec, parse_spec
 
 PINS: dict[str, Any] = {
     "mbs": [1, 2],

@@ -12,17 +12,17 @@ from oracle import brute_force, small_enough
 from problems import chip_spec, model_spec, problem_of, strategy_of
 from tables import all_orders, quick_tables
 
-from cpsolver.coefficients import Coefficients
-from cpsolver.compile.data import PlanData, plan_data
-from cpsolver.compile.model import CompiledModel
-from cpsolver.compile.scaling import scale_for
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.evaluate import evaluate, stage_memory
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search import search
-from cpsolver.space import enumerate_rows
-from cpsolver.strategy import RecomputeKind
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.data import PlanData, plan_data
+from cpsolver.search.compile.model import CompiledModel
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
 
 LARGEST = 300
 """Strategies that brute force may have to judge for one problem."""

@@ -12,8 +12,8 @@ from cpsolver.cost import comm, compute, context, memory, routing, states
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
-from cpsolver.evaluate import Evaluation, evaluate, stage_memory
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import Evaluation, evaluate, stage_memory
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 
 DENSE, ROUTED = LayerKind(False, True), LayerKind(True, True)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from problems import chip_spec, model_spec, problem_of, spec_of
 
-from cpsolver.errors import InputError
-from cpsolver.problem import Problem, resolve
-from cpsolver.spec import parse_spec
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.spec.spec import parse_spec
 
 HOST_LINK = {"pcie_generation": 5, "bandwidth_gb_s": 50}
 

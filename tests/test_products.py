@@ -14,7 +14,7 @@ from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, time_table
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, active_parameters, layer_parameters, load_architecture
 
 DEEPSEEK = load_architecture("deepseek-v3")

@@ -9,14 +9,14 @@ import pytest
 
 from cpsolver.cost.products import attention_products, block_products
 from cpsolver.cost.shard import Shard
-from cpsolver.errors import InputError
-from cpsolver.profile import device
-from cpsolver.profile.entries import guessed_entry, like
-from cpsolver.profile.plan import NO_TIME, Run
-from cpsolver.profile.request import resolve_request
-from cpsolver.profile.settings import settings
-from cpsolver.profile.shapes import Wanted, tasks
-from cpsolver.profile.task import Measurement, Task
+from cpsolver.doors.profile import device
+from cpsolver.doors.profile.entries import guessed_entry, like
+from cpsolver.doors.profile.plan import NO_TIME, Run
+from cpsolver.doors.profile.request import resolve_request
+from cpsolver.doors.profile.settings import settings
+from cpsolver.doors.profile.shapes import Wanted, tasks
+from cpsolver.doors.profile.task import Measurement, Task
+from cpsolver.inputs.errors import InputError
 from hw_specs import chip_names
 from tests.command import in_tmp, run
 from tests.profiled import asked, gemm, problem
@@ -151,7 +151,7 @@ def test_entries_are_guessed_from_the_drivers_names(name: str, chip: str | None)
 
 
 def test_every_name_leads_to_an_entry_and_an_unknown_one_to_the_nearest() -> None:
-    from cpsolver.profile.entries import _patterns
+    from cpsolver.doors.profile.entries import _patterns
 
     assert {chip for _, chip in _patterns() if chip} <= set(chip_names())
     assert "h100" in like("NVIDIA H100 PCIe")

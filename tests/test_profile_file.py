@@ -12,17 +12,17 @@ from ruamel.yaml import YAML
 from cpsolver.cost.collectives import collective_seconds as model_seconds
 from cpsolver.cost.memory import layer_bytes
 from cpsolver.cost.shard import Shard
-from cpsolver.errors import InputError
-from cpsolver.problem import resolve
-from cpsolver.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
-from cpsolver.profile.compare import comparison
-from cpsolver.profile.figures import Given, figures, peaks
-from cpsolver.profile.fit import fit_bandwidth, fit_half_payload
-from cpsolver.profile.journal import Journal
-from cpsolver.profile.predicted import byte_pairs, product_pairs
-from cpsolver.profile.settings import settings
-from cpsolver.profile.task import Measured, Measurement
-from cpsolver.spec import Spec
+from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
+from cpsolver.doors.profile.compare import comparison
+from cpsolver.doors.profile.figures import Given, figures, peaks
+from cpsolver.doors.profile.fit import fit_bandwidth, fit_half_payload
+from cpsolver.doors.profile.journal import Journal
+from cpsolver.doors.profile.predicted import byte_pairs, product_pairs
+from cpsolver.doors.profile.settings import settings
+from cpsolver.doors.profile.task import Measured, Measurement
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import resolve
+from cpsolver.spec.spec import Spec
 from hw_specs import Chip, complete_chip, load_chip
 from tests.command import in_tmp, run, write
 from tests.profiled import DEVICE, attention, collective, collective_seconds, gemm, measured, memory, problem

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import HOST, problem_of, with_stack
 
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem, resolve
+from cpsolver.cost.schedule import closed_form_s, lower_bound_s, simulate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules.pins import CHOICES
-from cpsolver.schedule import closed_form_s, lower_bound_s, simulate
-from cpsolver.search import search
-from cpsolver.spec import parse_spec
+from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 from hw_specs.catalogue import complete_chip
 
 SEEDS = st.integers(0, 2**31)

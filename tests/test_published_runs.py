@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.yaml_file import load_yaml
+from cpsolver.inputs.document import load_yaml
 
-FOLDER = Path(__file__).parent.parent / "cpsolver" / "measured"
+FOLDER = Path(__file__).parent.parent / "cpsolver" / "evidence" / "runs"
 TABLE = FOLDER / "published_runs.csv"
 
 

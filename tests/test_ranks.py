@@ -9,9 +9,9 @@ from command import in_tmp as in_tmp
 from command import run, write
 from problems import chip_spec, problem_of, strategy_of
 
-from cpsolver.export.report import members
-from cpsolver.ranks import RankMap, node_blocks, rank_map
-from cpsolver.strategy import Strategy
+from cpsolver.doors.export.report import members
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.ranks import RankMap, node_blocks, rank_map
 
 EIGHT_STAGES = "x:" + ",".join(["1"] * 8)
 FOUR_STAGES = "x:1,1,1,1"

@@ -11,22 +11,22 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem, resolve
-from cpsolver.report import progress as progress_module
-from cpsolver.report.breakdown import MemoryByStage, stage_times
-from cpsolver.report.catalogue import chips_report, models_report
-from cpsolver.report.console import evaluation_report, result_report
-from cpsolver.report.document import dumps, result_document
-from cpsolver.report.interval import interval_of
-from cpsolver.report.plan_trace import MOST_EVENTS, write_traces
-from cpsolver.report.progress import Waiting, Watcher, describe
-from cpsolver.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
-from cpsolver.result import Result
+from cpsolver.doors.report import progress as progress_module
+from cpsolver.doors.report.breakdown import MemoryByStage, stage_times
+from cpsolver.doors.report.catalogue import chips_report, models_report
+from cpsolver.doors.report.console import evaluation_report, result_report
+from cpsolver.doors.report.document import dumps, result_document
+from cpsolver.doors.report.interval import interval_of
+from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
+from cpsolver.doors.report.progress import Waiting, Watcher, describe
+from cpsolver.doors.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import Violation, violations
-from cpsolver.search import Progress, search
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.search.result import Result
+from cpsolver.search.search import Progress, search
+from cpsolver.spec.spec import parse_spec
 
 SECTIONS = ("Plans", "Where the time goes", "Where the memory goes", "Proof", "What this is")
 

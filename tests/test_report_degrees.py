@@ -11,19 +11,19 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cpsolver.evaluate import evaluate
-from cpsolver.explain.closest import strategy_text
-from cpsolver.problem import Problem
-from cpsolver.report.console import evaluation_report, result_report
-from cpsolver.report.degrees import layer_traffic, size_rows, state_rows
-from cpsolver.report.document import dumps, evaluation_document, result_document
-from cpsolver.report.plan_trace import write_plan_trace
-from cpsolver.report.request import problem_from
-from cpsolver.report.text import recompute_text
-from cpsolver.result import Plan, Proof, Result
+from cpsolver.doors.report.console import evaluation_report, result_report
+from cpsolver.doors.report.degrees import layer_traffic, size_rows, state_rows
+from cpsolver.doors.report.document import dumps, evaluation_document, result_document
+from cpsolver.doors.report.plan_trace import write_plan_trace
+from cpsolver.doors.report.text import recompute_text
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.explanation.closest import strategy_text
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.load import problem_from
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import strategy_to_dict
 from cpsolver.rules import violations
-from cpsolver.strategy import StageGroup, Strategy
-from cpsolver.strategy_file import strategy_to_dict
+from cpsolver.search.result import Plan, Proof, Result
 
 
 def problem_of(model: str, gpus: int, **more: Any) -> Problem:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from problems import problem_of, strategy_of
 
-from cpsolver.export.judge import launch_of
-from cpsolver.importing.imported import Options, import_source
+from cpsolver.doors.export.judge import launch_of
+from cpsolver.doors.importing.imported import Options, import_source
 from models_zoo import load_architecture
 
 TARGETS = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12", "mindspeed-llm", "loongforge")

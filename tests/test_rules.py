@@ -9,10 +9,10 @@ import test_rules_parallel
 from problems import chip_spec, model_spec, problem_of, strategy_of
 
 from cpsolver import rules
-from cpsolver.evaluate import stage_memory
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import stage_memory
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
-from cpsolver.strategy import StageGroup, Strategy
 
 ONE = problem_of()
 """4 layers, 8 heads, 4 GPUs in one node, batch 8, sequence 1024, one chip x."""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from problems import chip_spec, model_spec, problem_of, strategy_of
 
-from cpsolver.launcher import load_launcher
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import load_launcher
+from cpsolver.profiles.stack import load_stack
 from cpsolver.rules import RULES
-from cpsolver.stack import load_stack
-from cpsolver.strategy import StageGroup, Strategy
 from models_zoo import Architecture
 
 ONE = problem_of()

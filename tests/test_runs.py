@@ -17,19 +17,19 @@ from test_launcher import BIASED, plans, rows_of
 from test_oracle import assert_same
 
 from cpsolver.cost.shard import Candidates
-from cpsolver.explain import explanation
-from cpsolver.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
-from cpsolver.launcher import FACTS, launcher_names, load_launcher
-from cpsolver.measured.case import Unpredictable, make_case
-from cpsolver.measured.table import PUBLISHED, read_runs
-from cpsolver.problem import Problem, resolve
+from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.explanation import explanation
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
+from cpsolver.profiles.runnable import allowed_rows
+from cpsolver.profiles.runs import Runs, both
+from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES, violations
-from cpsolver.runnable import allowed_rows
-from cpsolver.runs import Runs, both
-from cpsolver.search import search
-from cpsolver.spec import parse_spec
-from cpsolver.stack import load_stack, stack_names
-from cpsolver.strategy import Strategy
+from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 
 SHARDING = ("composer-pure", "deepspeed-2021", "deepspeed-zero3", "fsdp-composer", "fsdp-torchtitan")
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpsolver.schedule import (
+from cpsolver.cost.schedule import (
     Timeline,
     check_sizes,
     closed_form_s,

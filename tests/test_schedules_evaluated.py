@@ -13,18 +13,18 @@ from click.testing import CliRunner
 from problems import ideal, spec_of, strategy_of, with_stack
 
 from cli import main
-from cpsolver.breadth_first import left_over_s
+from cpsolver.cost.breadth_first import left_over_s
+from cpsolver.cost.schedule import closed_form_s, peak_live_total, simulate, stage_order
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import step_traffic, time_table
-from cpsolver.evaluate import PARTS, evaluate, stage_memory
-from cpsolver.launcher import launcher_names, load_launcher
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import load_strategy, strategy_to_dict
+from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
-from cpsolver.schedule import closed_form_s, peak_live_total, simulate, stage_order
-from cpsolver.stack import load_stack, stack_names
-from cpsolver.strategy import Strategy
-from cpsolver.strategy_file import load_strategy, strategy_to_dict
-from cpsolver.timeline import simulated_step_s
 
 ONE = (1, 2, 3, 4, *(5,) * 9, 4, 3, 2)
 TWO = (1, 2, 2, 3, 4, *(5,) * 13, 4, 4, 3, 3, 3, 2)

@@ -8,10 +8,18 @@ from itertools import permutations
 import pytest
 from measured import prediction, runs, scored
 
-from cpsolver.measured.framework_years import framework_year
-from cpsolver.measured.ranking import kendall_tau, rank_score, regret
-from cpsolver.measured.score import Scored, memory_by_kind, memory_score, parallel_kind, time_score, times_by, worst
-from cpsolver.measured.table import PUBLISHED, read_runs
+from cpsolver.evidence.runs.framework_years import framework_year
+from cpsolver.evidence.runs.ranking import kendall_tau, rank_score, regret
+from cpsolver.evidence.runs.score import (
+    Scored,
+    memory_by_kind,
+    memory_score,
+    parallel_kind,
+    time_score,
+    times_by,
+    worst,
+)
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 
 
 def test_step_time_errors(tmp_path) -> None:

@@ -9,11 +9,11 @@ from oracle import brute_force
 from problems import chip_spec, model_spec, problem_of, strategy_of
 from tables import quick_tables
 
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem
-from cpsolver.result import Proof, Result
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search import Progress, balanced, search
+from cpsolver.search.result import Proof, Result
+from cpsolver.search.search import Progress, balanced, search
 
 TWO = {"x": chip_spec(gb=5.5), "y": chip_spec(tflops=60, gb=5.0)}
 REAL: dict[str, dict[str, Any]] = {

@@ -15,16 +15,16 @@ from statistics import mean, stdev
 import pytest
 from problems import chip_spec, problem_of, strategy_of
 
-from cpsolver.belief.misfit import covariance, load_spread, spots
-from cpsolver.belief.predictions import Place
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem
-from cpsolver.report.request import load_problem
-from cpsolver.search import search
-from cpsolver.strategy import Strategy
-from cpsolver.strategy_file import strategy_to_dict
-from cpsolver.tune.logs import Expected, Reading, default_skip, read_log
-from cpsolver.tune.simulated import Cluster, Misfit, Truth, describe, hidden_truth
+from cpsolver.doors.tune.logs import Expected, Reading, default_skip, read_log
+from cpsolver.doors.tune.simulated import Cluster, Misfit, Truth, describe, hidden_truth
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.posterior.misfit import covariance, load_spread, spots
+from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.load import load_problem
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import strategy_to_dict
+from cpsolver.search.search import search
 
 ROOT = Path(__file__).parent.parent
 PLAN = strategy_of("x:4", dp=4)
@@ -112,7 +112,7 @@ def test_misfit_has_the_covariance_that_the_belief_has() -> None:
 
 def test_misfit_is_the_same_in_another_process() -> None:
     script = (
-        "from problems import problem_of, strategy_of; from cpsolver.tune.simulated import Misfit;"
+        "from problems import problem_of, strategy_of; from cpsolver.doors.tune.simulated import Misfit;"
         "print(Misfit(7, 1.0).log_error(problem_of(), strategy_of('x:4', dp=4)))"
     )
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": "5"}

@@ -10,11 +10,11 @@ from oracle import SPLIT_RULES, grouped_key, legal, rows
 from problems import chip_spec, model_spec, problem_of
 from tables import all_orders, plan_of
 
-from cpsolver.filters import most_stages, stage_step
-from cpsolver.launcher import launcher_names
-from cpsolver.plans import arrangements, chip_blocks, mixes, next_shares
-from cpsolver.problem import Problem
-from cpsolver.space import divisors, enumerate_rows, sharding_groups
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import launcher_names
+from cpsolver.search.arrangements import arrangements, chip_blocks, mixes, next_shares
+from cpsolver.search.filters import most_stages, stage_step
+from cpsolver.search.space import divisors, enumerate_rows, sharding_groups
 
 SPEC = chip_spec()
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512, "shared_experts": 1}

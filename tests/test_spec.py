@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpsolver.decisions import Decisions, forbidden_for, pinned_for
-from cpsolver.errors import InputError
-from cpsolver.spec import Spec, load_spec, parse_spec
-from cpsolver.starter import starter_spec
-from cpsolver.yaml_file import parse_yaml
+from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.errors import InputError
+from cpsolver.spec.decisions import Decisions, forbidden_for, pinned_for
+from cpsolver.spec.spec import Spec, load_spec, parse_spec
+from cpsolver.spec.starter import starter_spec
 
 GOOD = {
     "model": "llama2-70b",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cpsolver.errors import InputError
-from cpsolver.stack import Constants, load_stack, stack_names
+from cpsolver.inputs.errors import InputError
+from cpsolver.profiles.stack import Constants, load_stack, stack_names
 
 SHARES = (
     "sharded_all_reduce",

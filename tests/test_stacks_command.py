@@ -10,9 +10,9 @@ from command import in_tmp, run, write  # noqa: F401
 from fitted import FITTED
 from rich.console import Console
 
-from cpsolver.calibration import load_calibration
-from cpsolver.report import catalogue, stacks
-from cpsolver.stack import Constants, load_stack, stack_names
+from cpsolver.doors.report import catalogue, stacks
+from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.stack import Constants, load_stack, stack_names
 from hw_specs import load_chip
 
 

@@ -1,13 +1,13 @@
 import json
 import re
 
-from cpsolver.cluster import Cluster
-from cpsolver.decisions import Decisions
-from cpsolver.spec import Search, Spec, Training, parse_spec, spec_json_schema
-from cpsolver.starter import starter_spec
-from cpsolver.techniques import techniques
-from cpsolver.training import OFFLOAD_MODULES
-from cpsolver.yaml_file import parse_yaml
+from cpsolver.inputs.document import parse_yaml
+from cpsolver.profiles.techniques import techniques
+from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.decisions import Decisions
+from cpsolver.spec.spec import Search, Spec, Training, parse_spec, spec_json_schema
+from cpsolver.spec.starter import starter_spec
+from cpsolver.spec.training import OFFLOAD_MODULES
 
 
 def test_the_starter_is_a_valid_spec_with_every_default():

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.errors import InputError
-from cpsolver.problem import Problem, resolve
-from cpsolver.spec import load_spec
-from cpsolver.strategy import StageGroup, Strategy
-from cpsolver.strategy_file import load_strategy, strategy_from, strategy_to_dict
-from cpsolver.yaml_file import parse_yaml
+from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.strategy_file import load_strategy, strategy_from, strategy_to_dict
+from cpsolver.spec.spec import load_spec
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LINE = (

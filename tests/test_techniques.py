@@ -13,13 +13,13 @@ from cpsolver.cost import comm, compute, kept, memory, products, states
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem, Supply, resolve
-from cpsolver.spec import parse_spec
-from cpsolver.stack import stack_names
-from cpsolver.strategy import CORE
-from cpsolver.techniques import Figures, techniques
-from cpsolver.training import OptimizerName, Training
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import CORE
+from cpsolver.problem.problem import Problem, Supply, resolve
+from cpsolver.profiles.stack import stack_names
+from cpsolver.profiles.techniques import Figures, techniques
+from cpsolver.spec.spec import parse_spec
+from cpsolver.spec.training import OptimizerName, Training
 from hw_specs.schema import HostLink
 
 DENSE = LayerKind(False, True)
@@ -61,7 +61,7 @@ def test_every_number_has_a_source_and_every_optimizer_its_name() -> None:
 
 @pytest.mark.parametrize("name", stack_names())
 def test_without_switches_a_stack_is_as_its_profile_says(name: str) -> None:
-    from cpsolver.stack import load_stack
+    from cpsolver.profiles.stack import load_stack
 
     stack = load_stack(name)
     held = states.held(replace(ideal()[0], stack=stack))

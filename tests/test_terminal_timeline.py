@@ -13,12 +13,12 @@ from pictured import PLANS, judged
 from rich.cells import cell_len
 from rich.console import Console
 
-from cpsolver.evaluate import evaluate
-from cpsolver.report.pipeline_run import PipelineRun, Span, run_pipeline
-from cpsolver.report.pipeline_view import cells, chosen_stages, windows
-from cpsolver.report.terminal_timeline import TerminalTimeline, drawn
-from cpsolver.report.text import percent
-from cpsolver.strategy import StageGroup, Strategy
+from cpsolver.doors.report.pipeline_run import PipelineRun, Span, run_pipeline
+from cpsolver.doors.report.pipeline_view import cells, chosen_stages, windows
+from cpsolver.doors.report.terminal_timeline import TerminalTimeline, drawn
+from cpsolver.doors.report.text import percent
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import StageGroup, Strategy
 
 SPEC = """\
 model: llama2-7b

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from believed import Menu, lean, menu, trial
 
-from cpsolver.belief.constants import with_values
-from cpsolver.evaluate import evaluate
-from cpsolver.meters import memory_bytes
-from cpsolver.problem import Problem
+from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
+from cpsolver.doors.tune.choosers import ChooserSettings
+from cpsolver.doors.tune.thompson import ThompsonChooser
+from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.meters import memory_bytes
+from cpsolver.evidence.posterior.constants import with_values
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.strategy import Strategy
-from cpsolver.tune.candidates import Candidates, chance_of_running_out, facts
-from cpsolver.tune.choosers import ChooserSettings
-from cpsolver.tune.thompson import ThompsonChooser
-from cpsolver.tune.trial import Proposal, Stop, Trial, best_trial
 
 EAGER = ChooserSettings(chance=0.0)
 """Never stops while a plan is left."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from believed import Menu, lean, menu, trial
 
-from cpsolver.belief.constants import with_values
-from cpsolver.evaluate import evaluate
-from cpsolver.tune.choosers import ChooserSettings
-from cpsolver.tune.state import State
-from cpsolver.tune.thompson import ThompsonChooser
-from cpsolver.tune.trial import Proposal, Stop, Trial
+from cpsolver.doors.tune.choosers import ChooserSettings
+from cpsolver.doors.tune.state import State
+from cpsolver.doors.tune.thompson import ThompsonChooser
+from cpsolver.doors.tune.trial import Proposal, Stop, Trial
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.posterior.constants import with_values
 
 FEW = ChooserSettings(top=3, chance=0.0)
 

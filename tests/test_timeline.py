@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cpsolver import timeline
-from cpsolver.problem import Problem, resolve
-from cpsolver.search import search
-from cpsolver.spec import parse_spec
-from cpsolver.timeline import plan_timeline, simulated_step_s
+from cpsolver.evaluation import timeline
+from cpsolver.evaluation.timeline import plan_timeline, simulated_step_s
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 
 
 def _problem(**pins: int) -> Problem:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from trace_format import check_trace, complete
 
-from cpsolver.report.trace import Slice, Track, chrome_trace, write_chrome_trace
+from cpsolver.doors.report.trace import Slice, Track, chrome_trace, write_chrome_trace
 
 TRACKS = [Track("plan", "stage 0"), Track("plan", "stage 1"), Track("links", "0 to 1")]
 

@@ -13,13 +13,13 @@ from command import in_tmp, run, write  # noqa: F401
 from pictured import PLANS, judged
 from trace_format import by_thread, check_trace, complete
 
-from cpsolver.report import plan_trace as module
-from cpsolver.report import terminal_timeline as terminal
-from cpsolver.report.html import timeline as boxes
-from cpsolver.report.pipeline_run import KINDS
-from cpsolver.report.plan_trace import cut_note, plan_trace
-from cpsolver.result import Plan
-from cpsolver.timeline import simulated_step_s
+from cpsolver.doors.report import plan_trace as module
+from cpsolver.doors.report import terminal_timeline as terminal
+from cpsolver.doors.report.html import timeline as boxes
+from cpsolver.doors.report.pipeline_run import KINDS
+from cpsolver.doors.report.plan_trace import cut_note, plan_trace
+from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.search.result import Plan
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = """\

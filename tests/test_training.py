@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from problems import problem_of, spec_of, strategy_of
 
-from cpsolver.errors import InputError
-from cpsolver.problem import resolve
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import resolve
 from cpsolver.rules import RULES
-from cpsolver.spec import parse_spec
-from cpsolver.training import Training
+from cpsolver.spec.spec import parse_spec
+from cpsolver.spec.training import Training
 
 
 def wrong(training: dict[str, Any], **search: Any) -> str:

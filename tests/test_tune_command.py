@@ -14,8 +14,8 @@ from command import run
 from fake_training import OUT_OF_MEMORY
 from tuning import TOP, TRAINING, errors, kept, problem, spec, tune
 
-from cpsolver.search import search
-from cpsolver.tune.trial import Trial
+from cpsolver.doors.tune.trial import Trial
+from cpsolver.search.search import search
 
 
 def test_plans_are_tried_in_order_and_the_fastest_wins() -> None:
@@ -111,8 +111,8 @@ def test_the_state_knows_the_command_and_goes_on() -> None:
 
 
 def test_a_plan_that_the_target_refuses_is_told_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cpsolver.export.base import CannotExpress
-    from cpsolver.tune import kit
+    from cpsolver.doors.export.base import CannotExpress
+    from cpsolver.doors.tune import kit
 
     launch_of, refusals = kit.launch_of, iter([("no such thing",)])
 

@@ -10,9 +10,9 @@ from command import in_tmp as in_tmp
 from command import run, write
 from tuning import TRAINING, errors, spec
 
-from cpsolver.errors import InputError
-from cpsolver.report.request import load_problem
-from cpsolver.tune.earlier import read_earlier
+from cpsolver.doors.tune.earlier import read_earlier
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.load import load_problem
 
 SPEC = """\
 model: llama2-13b

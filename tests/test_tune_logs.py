@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from fake_training import iteration_line, memory_line
 
-from cpsolver.tune.logs import Expected, Reading, Scanner, log_facts
+from cpsolver.doors.tune.logs import Expected, Reading, Scanner, log_facts
 
 EXPECTED = Expected(tokens=32 * 4096, num_gpus=8, values={"tp": "4", "gbs": "32", "num_gpus": "8"})
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_training import OUT_OF_MEMORY, iteration_line, memory_line
 
-from cpsolver.tune.logs import Expected, Scanner, enough_iterations
-from cpsolver.tune.outcome import Verdict, failure_kind, how_ended, judge
-from cpsolver.tune.runner import Ending
+from cpsolver.doors.tune.logs import Expected, Scanner, enough_iterations
+from cpsolver.doors.tune.outcome import Verdict, failure_kind, how_ended, judge
+from cpsolver.doors.tune.runner import Ending
 
 ENOUGH = [iteration_line(number, 2000) for number in range(1, 3 + enough_iterations())]
 FEW = ENOUGH[:-1]

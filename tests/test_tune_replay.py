@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.tune_replay import RESULT, Measured, Task, random_order, thompson_order
 from benchmarks.withhold import FEWEST_LAYOUTS, OUTPUT, task_groups
-from cpsolver.measured.table import PUBLISHED, read_runs
+from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 
 PLANS = menu()[:4]
 TASK = Task("a task", lean(), dict(zip(PLANS, (2.0, 1.04, 1.0, 3.0), strict=True)))

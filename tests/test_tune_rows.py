@@ -9,10 +9,10 @@ from command import in_tmp as in_tmp
 from command import run
 from tuning import TRAINING, kept, problem, tune
 
-from cpsolver.measured.case import make_case
-from cpsolver.measured.predict import predict
-from cpsolver.measured.table import read_runs
-from cpsolver.tune.rows import runs_table
+from cpsolver.doors.tune.rows import runs_table
+from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.table import read_runs
 
 
 def table() -> Path:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from command import in_tmp as in_tmp
 
-from cpsolver.tune import runner, supervisor
-from cpsolver.tune.logs import Expected, Reading
-from cpsolver.tune.runner import Ending, is_alive, prepare, run_trial
+from cpsolver.doors.tune import runner, supervisor
+from cpsolver.doors.tune.logs import Expected, Reading
+from cpsolver.doors.tune.runner import Ending, is_alive, prepare, run_trial
 
 EXPECTED = Expected(1, 1)
 PATIENCE_S = 30.0

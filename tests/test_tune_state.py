@@ -11,15 +11,15 @@ from command import in_tmp as in_tmp
 from command import write
 from tuning import SPEC, TRAINING, errors, kept, problem, tune
 
-from cpsolver.errors import InputError
-from cpsolver.report.request import load_problem
-from cpsolver.search import search
-from cpsolver.strategy import StageGroup
-from cpsolver.tune.binding import command_meaning, spec_meaning, stored_template
-from cpsolver.tune.outcome import Verdict
-from cpsolver.tune.state import Bound, State, differences
-from cpsolver.tune.template import parse_template
-from cpsolver.tune.trial import Proposal
+from cpsolver.doors.tune.binding import command_meaning, spec_meaning, stored_template
+from cpsolver.doors.tune.outcome import Verdict
+from cpsolver.doors.tune.state import Bound, State, differences
+from cpsolver.doors.tune.template import parse_template
+from cpsolver.doors.tune.trial import Proposal
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import StageGroup
+from cpsolver.problem.load import load_problem
+from cpsolver.search.search import search
 
 
 def proposal() -> Proposal:

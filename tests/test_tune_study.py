@@ -17,8 +17,8 @@ from benchmarks.tune_policies import best_with, first_search, grid_plans, layout
 from benchmarks.tune_report import best_known, coverage_lines, regret, regret_table, share_table
 from benchmarks.tune_simulated import load, missing, report
 from benchmarks.tune_study import Case, inputs, run_case, seen_of, truth_of, untried
+from cpsolver.plans.strategy import Strategy
 from cpsolver.rules import violations
-from cpsolver.strategy import Strategy
 
 SMALL = "a small task"
 

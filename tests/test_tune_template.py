@@ -8,9 +8,9 @@ import pytest
 from command import in_tmp as in_tmp
 from tuning import errors, problem
 
-from cpsolver.errors import InputError
-from cpsolver.search import search
-from cpsolver.tune.template import FIELDS, check_runnable, parse_template, values_of
+from cpsolver.doors.tune.template import FIELDS, check_runnable, parse_template, values_of
+from cpsolver.inputs.errors import InputError
+from cpsolver.search.search import search
 
 VALUES = dict.fromkeys(FIELDS, "7") | {"plan": "/a b/plan.json"}
 

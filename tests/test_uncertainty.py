@@ -10,17 +10,17 @@ import pytest
 from fitted import FITTED
 from problems import chip_spec, model_spec, strategy_of
 
-from cpsolver import uncertainty
-from cpsolver.evaluate import evaluate
-from cpsolver.problem import Problem, resolve
-from cpsolver.report import interval as intervals
-from cpsolver.report.document import dumps, evaluation_document, result_document
-from cpsolver.report.interval import Interval, interval_of, provenance, tie_sentence, ties
-from cpsolver.report.text import about
-from cpsolver.result import Plan, Proof, Result
-from cpsolver.spec import parse_spec
-from cpsolver.strategy import Strategy
-from cpsolver.uncertainty import interval, keys_of, spread
+from cpsolver.doors.report import interval as intervals
+from cpsolver.doors.report.document import dumps, evaluation_document, result_document
+from cpsolver.doors.report.interval import Interval, interval_of, provenance, tie_sentence, ties
+from cpsolver.doors.report.text import about
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence import intervals as uncertainty
+from cpsolver.evidence.intervals import interval, keys_of, spread
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.search.result import Plan, Proof, Result
+from cpsolver.spec.spec import parse_spec
 
 UNSEEN_WIDTH = (-0.2, 0.3)
 

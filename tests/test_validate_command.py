@@ -17,12 +17,12 @@ from measured import prediction, runs, table
 from rich.cells import cell_len
 from rich.console import Console
 
-from cpsolver.measured.case import Unpredictable, make_case
-from cpsolver.measured.run import MeasuredRun, Prediction
-from cpsolver.measured.validation import Validation, validate
-from cpsolver.report import progress
-from cpsolver.report.scatter import scatter_html
-from cpsolver.report.validation import validation_report
+from cpsolver.doors.report import progress
+from cpsolver.doors.report.scatter import scatter_html
+from cpsolver.doors.report.validation import validation_report
+from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.run import MeasuredRun, Prediction
+from cpsolver.evidence.runs.validation import Validation, validate
 
 ROWS = (
     {"id": "near"},
@@ -42,9 +42,9 @@ def predict(run: MeasuredRun) -> Prediction:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("cpsolver.measured.predict")
+    module = types.ModuleType("cpsolver.evidence.runs.predict")
     module.predict = predict  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cpsolver.measured.predict", module)
+    monkeypatch.setitem(sys.modules, "cpsolver.evidence.runs.predict", module)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_it_plans_away_from_the_checkout(installed: Path, tmp_path: Path) -> Non
 
 
 def test_it_ships_every_data_file(installed: Path) -> None:
-    own = ("stacks", "launchers", "calibrations", "measured")
+    own = ("profiles/stacks", "profiles/launchers", "profiles/calibrations", "evidence/runs")
     for folder in ("models_zoo/data", "hw_specs/data", "cpsolver", *(f"cpsolver/{name}" for name in own)):
         here, there = (
             {path.name for ending in ("*.yaml", "*.csv") for path in (root / folder).glob(ending)}

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from cpsolver.errors import InputError, Trouble, nearest_names
-from cpsolver.yaml_file import load_yaml, parse_yaml
+from cpsolver.inputs.document import load_yaml, parse_yaml
+from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 
 
 def fails(text):

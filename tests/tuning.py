@@ -11,10 +11,10 @@ from typing import Any
 from command import run, write
 from fake_training import FILE
 
-from cpsolver.problem import Problem
-from cpsolver.report.request import load_problem
-from cpsolver.tune.state import State
-from cpsolver.tune.trial import Trial
+from cpsolver.doors.tune.state import State
+from cpsolver.doors.tune.trial import Trial
+from cpsolver.problem.load import load_problem
+from cpsolver.problem.problem import Problem
 
 SPEC = """\
 model: llama2-7b

@@ -50,9 +50,9 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     A line is a Python literal; with --json it is JSON. The same search with a report: `apss-cp solve`.
     Exit codes: 0 a plan; 2 bad input; 3 proven that there is no plan; 4 interrupted before the first plan.
     """
-    from cpsolver.report.commands import watched_search
-    from cpsolver.report.document import dumps_line
-    from cpsolver.report.seed_tool import Flags, plan_dictionary, problem_from_flags
+    from cpsolver.commands.answers import watched_search
+    from cpsolver.doors.report.document import dumps_line
+    from cpsolver.doors.report.seed_tool import Flags, plan_dictionary, problem_from_flags
 
     problem = problem_from_flags(Flags(**flags))
     if mode == "analytic":
@@ -66,7 +66,7 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     if as_json and not result.plans:
         click.echo(dumps_line({"status": result.status, "reasons": list(result.reasons)}))
     if mode == "analytic":
-        from cpsolver.report.plan_trace import write_traces
+        from cpsolver.doors.report.plan_trace import write_traces
 
         for told in write_traces(problem, result, Path("cache")):
             click.echo(told, err=True)

@@ -17,7 +17,7 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.batch.run import Answer, Request
+    from cpsolver.doors.batch.run import Answer, Request
 
 
 @click.command()
@@ -63,7 +63,7 @@ def batch(
     sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
     3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
     """
-    from cpsolver.batch.run import Request, run_batch
+    from cpsolver.doors.batch.run import Request, run_batch
 
     request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
@@ -79,14 +79,14 @@ def batch(
 
 def _check(request: Request, files: dict[str, str | None]) -> None:
     """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
-    from cpsolver.batch.run import database_path
-    from cpsolver.errors import InputError, Trouble
-    from cpsolver.report.commands import check_files
+    from cpsolver.commands.answers import check_files
+    from cpsolver.doors.batch.run import database_path
+    from cpsolver.inputs.errors import InputError, Trouble
 
     if any(files.values()):
         check_files({"--db": database_path(request), **files}, request.sweep)
     if files["--parquet"] is not None:
-        from cpsolver.batch.files import check_parquet
+        from cpsolver.doors.batch.files import check_parquet
 
         check_parquet()
     if request.ray_address is not None and request.on is None:
@@ -97,23 +97,23 @@ def _check(request: Request, files: dict[str, str | None]) -> None:
 def _deliver(
     answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
-    from cpsolver.batch import files
-    from cpsolver.report.output import deliver, deliver_report
+    from cpsolver.doors.batch import files
+    from cpsolver.inputs.output import deliver, deliver_report
 
     if csv_file is not None:
         files.write_csv(answer, csv_file)
     if parquet_file is not None:
         files.write_parquet(answer, parquet_file)
     if html_file is not None:
-        from cpsolver.batch.page import sweep_html
+        from cpsolver.doors.batch.page import sweep_html
 
         deliver(sweep_html(answer), html_file)
     if as_json:
-        from cpsolver.report.document import dumps
+        from cpsolver.doors.report.document import dumps
 
         deliver(dumps(files.document(answer)), None)
     else:
-        from cpsolver.batch.summary import summary
+        from cpsolver.doors.batch.summary import summary
 
         deliver_report(summary(answer))
 

@@ -28,7 +28,7 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     refused. Needs scipy (apss-cp[calibrate]). docs/calibrate.md has the columns, the file and what it changes.
     Exit codes: 0 written; 2 bad input, or refused.
     """
-    from cpsolver.report.calibrating import run_calibration
+    from cpsolver.commands.calibrate_run import run_calibration
 
     troubles, refused = run_calibration(runs, output, anyway, worst, as_json)
     for told in troubles:

@@ -17,7 +17,7 @@ def models(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp models llama2-70b
     """
-    from cpsolver.report.commands import show_models
+    from cpsolver.commands.answers import show_models
 
     show_models(name, as_json)
 
@@ -32,7 +32,7 @@ def chips(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp chips h800
     """
-    from cpsolver.report.commands import show_chips
+    from cpsolver.commands.answers import show_chips
 
     show_chips(name, as_json)
 
@@ -47,6 +47,6 @@ def stacks(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp stacks megatron-core
     """
-    from cpsolver.report.commands import show_stacks
+    from cpsolver.commands.answers import show_stacks
 
     show_stacks(name, as_json)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from cpsolver.errors import InputError
-    from cpsolver.result import Result
+    from cpsolver.inputs.errors import InputError
+    from cpsolver.search.result import Result
 
 EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BUG = 2, 3, 4, 130, 70
-"""The first three as in cpsolver.errors, which is not imported to print a help text."""
+"""The first three as in cpsolver.inputs.errors, which is not imported to print a help text."""
 
 
 def say_error(text: str) -> None:
@@ -24,7 +24,7 @@ def print_troubles(error: InputError, as_json: bool) -> None:
     for trouble in error.troubles:
         say_error(str(trouble))
     if as_json:
-        from cpsolver.report.document import dumps, trouble_document
+        from cpsolver.doors.report.document import dumps, trouble_document
 
         click.echo(dumps(trouble_document(error)))
 

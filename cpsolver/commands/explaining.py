@@ -34,12 +34,12 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: 
     Exit codes: 0 legal; 2 bad input, or sizes that do not add up; 3 a rule is broken.
     """
     from cpsolver import rules
-    from cpsolver.evaluate import evaluate
-    from cpsolver.report.document import dumps
-    from cpsolver.report.explanations import check_document, check_report
-    from cpsolver.report.output import check_writable, deliver, deliver_report
-    from cpsolver.report.request import load_problem
-    from cpsolver.strategy_file import load_strategy
+    from cpsolver.doors.report.document import dumps
+    from cpsolver.doors.report.explanations import check_document, check_report
+    from cpsolver.evaluation.evaluate import evaluate
+    from cpsolver.inputs.output import check_writable, deliver, deliver_report
+    from cpsolver.problem.load import load_problem
+    from cpsolver.problem.strategy_file import load_strategy
 
     problem = load_problem(spec, calibration)
     plan = load_strategy(strategy, problem, plan_rank)
@@ -75,10 +75,10 @@ def explain(
     alone, help most. Exit codes: 0 there is a plan, and yours is legal; 2 bad input; 3 there is none, or yours is not
     legal.
     """
-    from cpsolver.report.explaining import explain_plan, explain_spec
-    from cpsolver.report.output import check_writable
-    from cpsolver.report.request import load_problem
-    from cpsolver.strategy_file import load_strategy
+    from cpsolver.commands.explain_run import explain_plan, explain_spec
+    from cpsolver.inputs.output import check_writable
+    from cpsolver.problem.load import load_problem
+    from cpsolver.problem.strategy_file import load_strategy
 
     problem = load_problem(spec, calibration)
     plan = None if strategy is None else load_strategy(strategy, problem, plan_rank)

@@ -17,10 +17,10 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.export.base import Launch
-    from cpsolver.problem import Problem
-    from cpsolver.result import Result
-    from cpsolver.strategy import Strategy
+    from cpsolver.doors.export.base import Launch
+    from cpsolver.plans.strategy import Strategy
+    from cpsolver.problem.problem import Problem
+    from cpsolver.search.result import Result
 
 plan_option = click.option(
     "--plan", "-p", metavar="FILE", help="The plan: what `solve --json` wrote, or a strategy file; else SPEC is solved."
@@ -58,10 +58,10 @@ def export(
     A plan that the framework cannot run is refused with the reasons, and with the nearest plan that it can run.
     Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
     """
-    from cpsolver.export.base import CannotExpress
-    from cpsolver.export.deliver import check_directory, check_folder, check_target
-    from cpsolver.export.judge import launch_of, with_warnings
-    from cpsolver.report.request import load_problem
+    from cpsolver.doors.export.base import CannotExpress
+    from cpsolver.doors.export.deliver import check_directory, check_folder, check_target
+    from cpsolver.doors.export.judge import launch_of, with_warnings
+    from cpsolver.problem.load import load_problem
 
     check_target(target)
     if folder is not None:
@@ -97,11 +97,11 @@ def ranks(
 
     The order is Megatron's (tp-cp-ep-dp-pp). --json gives every group and the place of every rank.
     """
-    from cpsolver.export.report import ranks_document, ranks_report
-    from cpsolver.ranks import rank_map
-    from cpsolver.report.document import dumps
-    from cpsolver.report.output import check_writable, deliver, deliver_report
-    from cpsolver.report.request import load_problem
+    from cpsolver.doors.export.report import ranks_document, ranks_report
+    from cpsolver.doors.report.document import dumps
+    from cpsolver.inputs.output import check_writable, deliver, deliver_report
+    from cpsolver.problem.load import load_problem
+    from cpsolver.problem.ranks import rank_map
 
     problem = load_problem(spec, calibration)
     check_writable(output, spec)
@@ -115,10 +115,10 @@ def ranks(
 def _plan(problem: Problem, path: str | None, number: int, target: str | None = None) -> Strategy:
     """The plan of the file, or of a search; ends the command where a search finds none."""
     if path is not None:
-        from cpsolver.export.plan_input import load_plan
+        from cpsolver.doors.export.plan_input import load_plan
 
         return load_plan(path, number, problem)
-    from cpsolver.report.commands import deliver_result
+    from cpsolver.commands.answers import deliver_result
 
     search = problem.spec.search
     if search.top < number:
@@ -132,7 +132,7 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         deliver_result(problem, result, as_json, None)
         exit_with(result)
     if len(result.plans) < number:
-        from cpsolver.errors import InputError, Trouble
+        from cpsolver.inputs.errors import InputError, Trouble
 
         raise InputError(Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}"))
     return result.plans[number - 1].strategy
@@ -140,10 +140,10 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
 
 def _searched(problem: Problem, target: str | None) -> Result:
     """The answer among the plans that the target runs; among all where the spec names a launcher, or it runs none."""
-    from cpsolver.export.judge import for_target
-    from cpsolver.report.commands import watched_search
-    from cpsolver.report.progress import Watcher
-    from cpsolver.search import search
+    from cpsolver.commands.answers import watched_search
+    from cpsolver.doors.export.judge import for_target
+    from cpsolver.doors.report.progress import Watcher
+    from cpsolver.search.search import search
 
     there = None if target is None else for_target(problem, target)
     if there is not None:
@@ -156,11 +156,11 @@ def _searched(problem: Problem, target: str | None) -> Result:
 
 
 def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[str, ...], as_json: bool) -> None:
-    from cpsolver.export.judge import nearest_plan
-    from cpsolver.export.report import refusal_document, refusal_text
-    from cpsolver.report.document import dumps
-    from cpsolver.report.progress import Waiting
-    from cpsolver.search import search
+    from cpsolver.doors.export.judge import nearest_plan
+    from cpsolver.doors.export.report import refusal_document, refusal_text
+    from cpsolver.doors.report.document import dumps
+    from cpsolver.doors.report.progress import Waiting
+    from cpsolver.search.search import search
 
     with Waiting(f"{target} cannot run this plan; looking for the nearest that it can"):
         near = nearest_plan(problem, strategy, target, search)
@@ -170,9 +170,9 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
 
 
 def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
-    from cpsolver.export.deliver import write_files
-    from cpsolver.export.report import launch_document, launch_text
-    from cpsolver.report.document import dumps
+    from cpsolver.doors.export.deliver import write_files
+    from cpsolver.doors.export.report import launch_document, launch_text
+    from cpsolver.doors.report.document import dumps
 
     if folder is not None:
         write_files(folder, launch)

@@ -10,7 +10,7 @@ import click
 from cpsolver.commands.common import json_option
 
 if TYPE_CHECKING:
-    from cpsolver.importing.imported import Imported
+    from cpsolver.doors.importing.imported import Imported
 
 
 @click.command("import")
@@ -49,15 +49,15 @@ def import_(
     Without -o the spec goes to stdout, and what was read to stderr. docs/import.md says what is read and what is not.
     Exit codes: 0 imported; 2 bad input, every problem listed.
     """
-    from cpsolver.importing import told
-    from cpsolver.importing.imported import Options, import_source
-    from cpsolver.importing.variables import parse_given
+    from cpsolver.doors.importing import told
+    from cpsolver.doors.importing.imported import Options, import_source
+    from cpsolver.doors.importing.variables import parse_given
 
     _check_files(source, output, strategy_output)
     imported = import_source(source, Options(given=parse_given(given), **options))
     spec = _write(imported, output, strategy_output, force)
     if as_json:
-        from cpsolver.report.document import dumps
+        from cpsolver.doors.report.document import dumps
 
         click.echo(dumps(told.document(imported)))
         return
@@ -70,8 +70,8 @@ def import_(
 
 def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:
     """Raises InputError for files that cannot be written, before anything is read."""
-    from cpsolver.errors import InputError, Trouble
-    from cpsolver.report.output import check_writable
+    from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.inputs.output import check_writable
 
     for path in (output, strategy_output):
         check_writable(path, source)
@@ -81,9 +81,9 @@ def _check_files(source: str, output: str | None, strategy_output: str | None) -
 
 def _write(imported: Imported, output: str | None, strategy_output: str | None, force: bool) -> str:
     """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there."""
-    from cpsolver.errors import InputError, Trouble
-    from cpsolver.importing.files import spec_text, strategy_text
-    from cpsolver.report.commands import write_starter
+    from cpsolver.commands.answers import write_starter
+    from cpsolver.doors.importing.files import spec_text, strategy_text
+    from cpsolver.inputs.errors import InputError, Trouble
 
     spec = spec_text(imported)
     if strategy_output is not None and imported.strategy is None:

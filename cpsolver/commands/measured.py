@@ -28,7 +28,7 @@ def validate(
     Without CASES: the published runs that come with apss-cp. A table of your own has the same columns. Rows that
     are wrong are told on stderr and left out. Exit codes: 0 some run was predicted; 2 none was, or bad input.
     """
-    from cpsolver.report.commands import deliver_validation, validate_table
+    from cpsolver.commands.answers import deliver_validation, validate_table
 
     validation = validate_table(cases, output, scatter, calibration)
     deliver_validation(validation, as_json, output, scatter, worst)

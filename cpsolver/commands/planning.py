@@ -59,9 +59,9 @@ def solve(
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
-    from cpsolver.report.commands import check_files, deliver_result, watched_search
-    from cpsolver.report.pictures import check_trace_plan, write_result_pictures
-    from cpsolver.report.request import load_problem
+    from cpsolver.commands.answers import check_files, deliver_result, watched_search
+    from cpsolver.commands.pictures import check_trace_plan, write_result_pictures
+    from cpsolver.problem.load import load_problem
 
     problem = load_problem(spec, calibration, top=top, time_limit_s=time_limit)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
@@ -103,12 +103,12 @@ def evaluate(
     Exit codes: 0 evaluated and legal; 2 bad input, or no plan that could be evaluated (its layers, degrees,
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
-    from cpsolver import evaluate as judge
     from cpsolver import rules
-    from cpsolver.report.commands import check_files, deliver_evaluation
-    from cpsolver.report.pictures import write_evaluation_pictures
-    from cpsolver.report.request import load_problem
-    from cpsolver.strategy_file import load_strategy
+    from cpsolver.commands.answers import check_files, deliver_evaluation
+    from cpsolver.commands.pictures import write_evaluation_pictures
+    from cpsolver.evaluation import evaluate as judge
+    from cpsolver.problem.load import load_problem
+    from cpsolver.problem.strategy_file import load_strategy
 
     problem = load_problem(spec, calibration)
     plan = load_strategy(strategy, problem, plan_rank)

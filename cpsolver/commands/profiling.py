@@ -76,7 +76,7 @@ def profile(as_json: bool, output: str | None, device: str, time_budget: float |
     Each measurement is kept in FILE.journal.jsonl: after Ctrl-C, which writes what there is and exits with 130, the
     same command goes on there. docs/profile.md says what is measured, how, and what the figures mean.
     """
-    from cpsolver.report.profiling import run_profile
+    from cpsolver.commands.profile_run import run_profile
 
     if run_profile(options, device, output, time_budget, as_json):
         click.get_current_context().exit(EXIT_INTERRUPTED)

@@ -15,8 +15,8 @@ def init(path: str, force: bool) -> None:
     Example:
       apss-cp init my-run.yaml
     """
-    from cpsolver.report.commands import write_starter
-    from cpsolver.starter import starter_spec
+    from cpsolver.commands.answers import write_starter
+    from cpsolver.spec.starter import starter_spec
 
     text = starter_spec()
     if path == "-":
@@ -36,6 +36,6 @@ def schema() -> None:
     """
     import json
 
-    from cpsolver.spec import spec_json_schema
+    from cpsolver.spec.spec import spec_json_schema
 
     click.echo(json.dumps(spec_json_schema(), indent=2))

@@ -10,7 +10,7 @@ import click
 from cpsolver.commands.common import json_option, spec_argument
 
 if TYPE_CHECKING:
-    from cpsolver.tune.request import Opened, Request
+    from cpsolver.doors.tune.request import Opened, Request
 
 EXIT_NOTHING_MEASURED = 4
 _positive = click.FloatRange(min=0, min_open=True)
@@ -57,7 +57,7 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
     Needs scipy (apss-cp[tune]). Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
     """
-    from cpsolver.tune.request import Request
+    from cpsolver.doors.tune.request import Request
 
     request = Request(spec=spec, **options)
     code = _run(request, as_json)
@@ -74,9 +74,9 @@ class _Shown:
 
 
 def _run(request: Request, as_json: bool) -> int:
-    from cpsolver.report.document import dumps
-    from cpsolver.report.output import deliver, deliver_report
-    from cpsolver.tune.request import opened
+    from cpsolver.doors.report.document import dumps
+    from cpsolver.doors.tune.request import opened
+    from cpsolver.inputs.output import deliver, deliver_report
 
     request.check()
     with opened(request) as tuning:
@@ -96,8 +96,8 @@ def _run(request: Request, as_json: bool) -> int:
 
 
 def _asked(tuning: Opened) -> _Shown:
-    from cpsolver.tune.answer import asked_document
-    from cpsolver.tune.report import asked_report
+    from cpsolver.doors.tune.answer import asked_document
+    from cpsolver.doors.tune.report import asked_report
 
     trials, reason = tuning.ask()
     document = asked_document(trials, reason, tuning.state.folder)
@@ -106,16 +106,16 @@ def _asked(tuning: Opened) -> _Shown:
 
 
 def _told(tuning: Opened) -> _Shown:
-    from cpsolver.tune.answer import trial_document
-    from cpsolver.tune.report import told_report
+    from cpsolver.doors.tune.answer import trial_document
+    from cpsolver.doors.tune.report import told_report
 
     trial = tuning.tell()
     return _Shown(told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0)
 
 
 def _tuned(tuning: Opened) -> _Shown:
-    from cpsolver.tune.answer import document
-    from cpsolver.tune.report import tuning_report
+    from cpsolver.doors.tune.answer import document
+    from cpsolver.doors.tune.report import tuning_report
 
     answer = tuning.tune()
     code = 0 if tuning.measured else EXIT_NOTHING_MEASURED

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.shard import Floats, Ints, Shard
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]

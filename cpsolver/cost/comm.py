@@ -14,7 +14,7 @@ from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.routing import expert_exchange_seconds, routing_seconds
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 

@@ -11,7 +11,7 @@ from cpsolver.cost.device import ELEMENT, Device
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Floats, Shard, padded_vocabulary
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 

@@ -13,7 +13,7 @@ from cpsolver.cost.collectives import Collective, collective_seconds
 from cpsolver.cost.device import ELEMENT
 from cpsolver.cost.products import core_widths
 from cpsolver.cost.shard import Floats, Shard
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.shard import Floats
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 ELEMENT = 2

@@ -11,10 +11,10 @@ from cpsolver.cost.device import ELEMENT
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.memory import LayerBytes
 from cpsolver.cost.shard import Floats, Shard
-from cpsolver.problem import Problem
-from cpsolver.strategy import MODULES
-from cpsolver.techniques import techniques
-from cpsolver.training import OffloadModule
+from cpsolver.plans.strategy import MODULES
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.techniques import techniques
+from cpsolver.spec.training import OffloadModule
 from hw_specs import Chip
 
 ATTENTION: tuple[OffloadModule, ...] = ("qkv_linear", "core_attn", "attn_proj")

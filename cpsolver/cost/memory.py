@@ -12,8 +12,8 @@ from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.products import core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import StateBytes as StateBytes
-from cpsolver.problem import Problem
-from cpsolver.strategy import RecomputeKind
+from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import embedding_parameters, final_norm_parameters, layer_parameters
 

@@ -18,9 +18,9 @@ from cpsolver.cost.compute import LayerSeconds
 from cpsolver.cost.device import ELEMENT, Device
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import Bools, Floats, Shard
-from cpsolver.decisions import ALL_CHIPS
-from cpsolver.problem import Problem
-from cpsolver.strategy import CORE, MODULES, canonical_modules
+from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
+from cpsolver.problem.problem import Problem
+from cpsolver.spec.decisions import ALL_CHIPS
 from hw_specs import Chip
 from models_zoo import Architecture
 from models_zoo.schema import Moe

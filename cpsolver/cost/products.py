@@ -8,8 +8,8 @@ import numpy as np
 
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Floats, Shard
-from cpsolver.problem import Problem
-from cpsolver.techniques import techniques
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
 
 

@@ -14,7 +14,7 @@ from cpsolver.cost.collectives import collective_seconds, exchange_seconds, rank
 from cpsolver.cost.device import ELEMENT
 from cpsolver.cost.products import routed_load
 from cpsolver.cost.shard import Floats, Shard
-from cpsolver.problem import Problem
+from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 from models_zoo.schema import Moe
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from cpsolver.cost.device import Device
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.problem import Problem
-from cpsolver.techniques import Optimizer, techniques
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.techniques import Optimizer, techniques
 from hw_specs import Chip
 
 

@@ -13,7 +13,7 @@ from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
-from cpsolver.problem import Problem, Supply
+from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
 
 

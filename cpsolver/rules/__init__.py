@@ -7,7 +7,8 @@ compile/constraints.py. Rules stand by theme in the modules here; no module has 
 
 from __future__ import annotations
 
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import Rule, Violation
 from cpsolver.rules.capacity import memory, recompute
 from cpsolver.rules.chips import chip_count, contiguous_chips, tensor_nodes, whole_nodes
@@ -25,7 +26,6 @@ from cpsolver.rules.model import (
 from cpsolver.rules.pins import pin
 from cpsolver.rules.pipeline import even_chunks, interleaving, layer_split, layers, pipeline_depth, schedule
 from cpsolver.rules.sharding import distributed_optimizer, optimizer, sharding
-from cpsolver.strategy import Strategy
 
 __all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "structure_violations", "violations"]
 

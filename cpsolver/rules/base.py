@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cpsolver.problem import Problem
-from cpsolver.strategy import Strategy
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.cost.modules import applicable
-from cpsolver.evaluate import stage_memory
-from cpsolver.problem import Problem
+from cpsolver.evaluation.evaluate import stage_memory
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed
-from cpsolver.strategy import Strategy
 from hw_specs.units import GIB
 
 

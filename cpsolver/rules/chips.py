@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.plans import chip_blocks
-from cpsolver.problem import Problem
-from cpsolver.strategy import Strategy
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.arrangements import chip_blocks
 
 
 def tensor_nodes(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cpsolver.launcher import Launcher
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import CORE, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.launcher import Launcher
+from cpsolver.profiles.runs import Runs
 from cpsolver.rules.base import listed
-from cpsolver.runs import Runs
-from cpsolver.strategy import CORE, Strategy
 
 
 def launcher(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import product, too_small
-from cpsolver.strategy import Strategy
 from models_zoo import Architecture
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.decisions import forbidden_for, pinned_for
-from cpsolver.plans import chip_blocks
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed
-from cpsolver.strategy import Strategy
+from cpsolver.search.arrangements import chip_blocks
+from cpsolver.spec.decisions import forbidden_for, pinned_for
 
 CHOICES = (
     *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),

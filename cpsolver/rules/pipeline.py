@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.problem import Problem
+from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed
-from cpsolver.strategy import Strategy
 
 ZERO_BUBBLE_STACK = "zero-bubble"
 """The stack profile whose framework has zero-bubble schedules."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.problem import Problem
+from cpsolver.plans.strategy import Sharded, Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import product
-from cpsolver.strategy import Sharded, Strategy
 
 NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
 """What is not shared out under a pipeline, unless the launcher can."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from problems import chip_spec, problem_of, strategy_of, with_stack
 
-from cpsolver.problem import Problem
-from cpsolver.strategy import Strategy
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 
 LAUNCHES = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")

@@ -6,11 +6,11 @@ import torch
 from megatron.core import parallel_state
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cpsolver.strategy import Strategy
+from cpsolver.plans.strategy import Strategy
 
 
 def groups_of(s: Strategy) -> dict[str, list[list[int]]]:
-    """Kind of group -> groups, by their first rank; the names are those of cpsolver.ranks."""
+    """Kind of group -> groups, by their first rank; the names are those of cpsolver.problem.ranks."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for rank in range(s.devices):
         for kind, ranks in _of_rank(s, rank).items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from framework_plans import CASES, plan, written
 
-from cpsolver.export import accelerate
+from cpsolver.doors.export import accelerate
 
 pytest.importorskip("torch")
 

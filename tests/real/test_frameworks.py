@@ -17,9 +17,9 @@ import pytest
 from framework_plans import CASES, plan, written
 from problems import strategy_of
 
-from cpsolver.export import deepspeed, flagscale, torchtitan
-from cpsolver.problem import resolve
-from cpsolver.spec import parse_spec
+from cpsolver.doors.export import deepspeed, flagscale, torchtitan
+from cpsolver.problem.problem import resolve
+from cpsolver.spec.spec import parse_spec
 from models_zoo import load_architecture
 
 torch = pytest.importorskip("torch")

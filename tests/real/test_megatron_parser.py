@@ -24,9 +24,9 @@ from megatron_bridge import configuration, fields_of
 from megatron_cases import CASES, LAUNCHES, MODELS, Case
 from megatron_parse import chunks
 
-from cpsolver.export.judge import launch_of
-from cpsolver.export.layout import stage_chunks
-from cpsolver.ranks import rank_map
+from cpsolver.doors.export.judge import launch_of
+from cpsolver.doors.export.layout import stage_chunks
+from cpsolver.problem.ranks import rank_map
 
 HERE = Path(__file__).parent
 SOURCES = {

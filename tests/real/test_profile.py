@@ -16,14 +16,14 @@ import pytest
 from ruamel.yaml import YAML
 
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.profile import layer
-from cpsolver.profile import settings as where
-from cpsolver.profile.device import Device
-from cpsolver.profile.measure import Bench
-from cpsolver.profile.predicted import byte_pairs
-from cpsolver.profile.settings import settings
-from cpsolver.profile.shapes import RECOMPUTED, gemm_task
-from cpsolver.profile.task import Measurement
+from cpsolver.doors.profile import layer
+from cpsolver.doors.profile import settings as where
+from cpsolver.doors.profile.device import Device
+from cpsolver.doors.profile.measure import Bench
+from cpsolver.doors.profile.predicted import byte_pairs
+from cpsolver.doors.profile.settings import settings
+from cpsolver.doors.profile.shapes import RECOMPUTED, gemm_task
+from cpsolver.doors.profile.task import Measurement
 from hw_specs import complete_chip
 from tests.command import in_tmp, run, write
 from tests.profiled import measured, problem

@@ -1,0 +1,205 @@
+"""`apss-cp profile`: the run between options and exit code, and its report for people and machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from cpsolver.doors.report.document import dumps
+from cpsolver.doors.report.progress import Bar
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.output import check_writable, deliver, deliver_report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from cpsolver.doors.profile.predicted import Pair
+    from cpsolver.doors.profile.run import Profile
+    from cpsolver.doors.profile.shapes import Precision
+
+_EVERY: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
+
+
+def run_profile(
+    options: Mapping[str, Any], device: str, output: str | None, budget: float | None, as_json: bool
+) -> bool:
+    """Measure, write the chip file and print the comparison; True: it was interrupted. Raises InputError."""
+    from cpsolver.doors.profile.device import find_device
+    from cpsolver.doors.profile.entries import guessed_entry
+    from cpsolver.doors.profile.request import Asked, resolve_request
+    from cpsolver.doors.profile.run import check_output, conclude, journal_of, measure_all
+    from cpsolver.doors.profile.settings import settings
+
+    request = resolve_request(Asked(**options))
+    here = find_device(device)
+    wanted = request.wanted
+    most = here.count if here.kind != "cpu" else 1024
+    if wanted.devices > most:
+        raise InputError(Trouble("--devices", f"this machine has {most}", wanted.devices, f"1 to {most}"))
+    usual = _EVERY if here.kind != "cpu" else _EVERY[:1]
+    precisions = wanted.precisions or usual
+    wanted = replace(wanted, devices=wanted.devices or here.count, precisions=precisions)
+    entry = request.entry or guessed_entry(here.name)
+    name = _slug(here.name) if output is None else _slug(output.rpartition("/")[2].removesuffix(".yaml"))
+    target = f"{name}.yaml" if output is None else output
+    for path in (target, str(journal_of(target))):
+        check_writable(path)
+    check_output(target)
+    seconds = budget or (settings().quick_time_budget_s if wanted.quick else settings().time_budget_s)
+    with Bar(f"measuring {here.name}") as bar:
+        measured = measure_all(request.problem, wanted, here, target, seconds, bar)
+    done = conclude(request.problem, wanted, here, entry, request.given, name, measured)
+    deliver(done.text.rstrip("\n"), target)
+    if as_json:
+        deliver(dumps(profile_document(done, target)), None)
+    else:
+        deliver_report(profile_report(done, target, here.name))
+    return measured.interrupted
+
+
+def _slug(name: str) -> str:
+    """A name that can be a file's and a chip's."""
+    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.") or "device"
+
+
+def profile_document(done: Profile, target: str) -> dict[str, Any]:
+    """What `profile --json` prints. Seconds and bytes."""
+    measured = done.measured
+    return {
+        "file": target,
+        "provenance": measured.provenance,
+        "replaces": None if done.entry is None else done.entry.name,
+        "chip": done.fields,
+        "missing": list(done.missing),
+        "comparison": [{**asdict(row), "ratio": row.ratio} for row in done.rows],
+        "products": [_pair(each) for each in done.products],
+        "layer_time": [_pair(each) for each in done.layers],
+        "layer_bytes": [_pair(each) for each in done.bytes],
+        "measurements": [asdict(each) for each in measured.found],
+        "left_out": [asdict(each) for each in measured.left_out],
+        "taken_up": measured.taken_up,
+        "interrupted": measured.interrupted,
+        "wall_s": measured.wall_s,
+    }
+
+
+def _pair(each: Pair) -> dict[str, Any]:
+    return {**asdict(each), "ratio": each.ratio}
+
+
+def profile_report(done: Profile, target: str, device: str) -> RenderableType:
+    """Figures beside the catalogue's, the cost model beside the device, and what is missing."""
+    from rich.console import Group
+    from rich.text import Text
+
+    measured = done.measured
+    taken = f", {measured.taken_up} of them taken up from the journal" if measured.taken_up else ""
+    head = f"{device}: {len(measured.found)} measurements in {measured.wall_s:,.0f} s{taken}"
+    parts: list[RenderableType] = [Text(head, style="bold"), Text(_entry_line(done, device)), ""]
+    parts += [_figures(done), Text(_figures_note(done), style="dim"), ""]
+    parts += _pairs("Time, the cost model with this file", done.layers, 1e-3, "ms")
+    parts += _product_lines(done.products)
+    parts += _pairs("Kept by a layer, the memory model", done.bytes, 2.0**20, "MiB")
+    parts += list(_left_out(done))
+    parts += [Text(line, style="bold" if place == 0 else "") for place, line in enumerate(_ending(done, target))]
+    return Group(*parts)
+
+
+def _entry_line(done: Profile, device: str) -> str:
+    from cpsolver.doors.profile.entries import like
+
+    if done.entry is not None:
+        return f"What is not measured comes from the catalogue's {done.entry.name}."
+    near = like(device)
+    hint = f" (nearest: {', '.join(near)})" if near else ""
+    return f"The catalogue has no entry for it{hint}; --replaces CHIP names one."
+
+
+def _table(heads: Sequence[str]) -> Table:
+    from rich.table import Table as RichTable
+
+    table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="right" if place else "left", no_wrap=place > 0)
+    return table
+
+
+def _figures(done: Profile) -> RenderableType:
+    table = _table(("figure", "catalogue", "planned with", "measured", "ratio", "spread"))
+    for row in done.rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        spread = "" if row.spread is None else f"{row.spread:.1%}"
+        known = (_number(row.catalogue), _number(row.planned), _number(row.measured))
+        table.add_row(row.name, *known, ratio, spread)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _figures_note(done: Profile) -> str:
+    told = "ratio: measured over the catalogue's. spread: distance of the quartiles of the repeats."
+    if done.entry is None:
+        return told
+    return (
+        f"{told} planned with: the catalogue's times the factors fitted to published runs. A chip file is taken at its "
+        "word, without these factors (docs/profile.md)."
+    )
+
+
+def _pairs(title: str, pairs: Sequence[Pair], unit: float, word: str) -> list[RenderableType]:
+    if not pairs:
+        return []
+    from rich.text import Text
+
+    counted = any(each.allocated is not None for each in pairs)
+    table = _table((title, f"measured {word}", "predicted", "ratio", *(["allocator"] if counted else [])))
+    for each in pairs:
+        allocated = [] if not counted else [_number(each.allocated and each.allocated / unit)]
+        table.add_row(
+            each.what, _number(each.measured / unit), _number(each.predicted / unit), f"{each.ratio:.2f}", *allocated
+        )
+    return [table, Text("")]
+
+
+def _product_lines(products: Sequence[Pair]) -> list[RenderableType]:
+    """How far the cost model is off over all products, and the worst."""
+    if not products:
+        return []
+    from rich.text import Text
+
+    off = sorted(products, key=lambda each: abs(each.ratio - 1), reverse=True)
+    typical = median(abs(each.ratio - 1) for each in products)
+    worst = f"{off[0].what}: {off[0].measured * 1e3:,.3g} ms, predicted {off[0].predicted * 1e3:,.3g}"
+    line = f"{len(products)} products: predicted {typical:.0%} off in the median; the worst is {worst}."
+    return [Text(line), Text("")]
+
+
+def _left_out(done: Profile) -> Iterator[RenderableType]:
+    """What was not measured, by reason."""
+    from rich.text import Text
+
+    by_reason: dict[str, list[str]] = {}
+    for each in done.measured.left_out:
+        by_reason.setdefault(each.reason, []).append(each.label)
+    if by_reason:
+        yield Text("Not measured", style="bold")
+    for reason, labels in by_reason.items():
+        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+        yield Text(f"{reason}: {'; '.join(labels[:3])}{more}")
+    if by_reason:
+        yield Text("")
+
+
+def _ending(done: Profile, target: str) -> list[str]:
+    lines = [f"Written: {target}"]
+    if done.measured.interrupted:
+        lines.append("Interrupted: the same command goes on from the journal.")
+    if done.missing:
+        lines.append(f"No plan can be made with it yet: {'; '.join(done.missing)}. Add the fields to the file.")
+    return lines

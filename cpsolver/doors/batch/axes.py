@@ -1,0 +1,136 @@
+"""An axis of a sweep: a field of the spec with its values, or a name with values that set several fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cpsolver.doors.batch.fields import FieldPath, is_field, leaves_of, nearest_fields, unknown_part
+from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.errors import Trouble, dotted
+
+_RANGE = ("from", "to", "step")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value for a field of the spec; `origin` is where the sweep file has it."""
+
+    path: FieldPath
+    value: Any
+    origin: KeyPath
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of an axis, or one cell of the list: what it is called, and the fields that it sets."""
+
+    label: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A name and its values."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def paths(self) -> tuple[FieldPath, ...]:
+        """The fields that its values set."""
+        return tuple(dict.fromkeys(setting.path for choice in self.choices for setting in choice.settings))
+
+
+def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
+    """The axis of that name in the grid; what is wrong with it is added to `found`, and None returned."""
+    at: KeyPath = ("grid", name)
+    if is_field(name):
+        wrong = unknown_part(tuple(name.split(".")))
+        if wrong is not None:
+            found.append(_unknown(name, at))
+            return None
+    items = _values(values, at, found)
+    before = len(found)
+    read = [_choice(name, item, (*at, place), found) for place, item in enumerate(items or ())]
+    choices = [choice for choice in read if choice is not None]
+    first: dict[str, int] = {}
+    for place, choice in enumerate(choices):
+        if first.setdefault(choice.label, place) != place:
+            told = f"has the label of value {first[choice.label] + 1}: {choice.label!r}"
+            found.append(Trouble(dotted((*at, place)), told, allowed="a label of its own", path=(*at, place)))
+    return Axis(name, tuple(choices)) if items and len(found) == before else None
+
+
+def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:
+    """The values of an axis, a range written out; None with a trouble where they are neither."""
+    if isinstance(values, list) and values:
+        return values
+    if isinstance(values, Mapping) and set(values) == set(_RANGE):
+        first, last, step = (values[key] for key in _RANGE)
+        if all(type(one) is int for one in (first, last, step)) and step > 0 and first <= last:
+            return list(range(first, last + 1, step))
+        told = "must have whole numbers, `from` not above `to`, and a `step` above 0"
+        found.append(Trouble(dotted(at), told, dict(values), path=at))
+        return None
+    told = "must be a list of values" if values != [] else "has no values"
+    found.append(Trouble(dotted(at), told, values, "[16, 32, 64], or {from: 16, to: 64, step: 16}", path=at))
+    return None
+
+
+def _choice(name: str, item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
+    if not is_field(name):
+        if not isinstance(item, Mapping):
+            told = f"{name!r} is no field of a spec, and the values of an axis with a name of its own are mappings"
+            allowed = "{label: small, cluster.num_gpus: 64} say"
+            found.append(Trouble(dotted(at), told, item, allowed, nearest_fields(name), path=at))
+            return None
+        return read_choice(item, at, found)
+    label, value, origin = None, item, at
+    if isinstance(item, Mapping) and set(item) == {"label", "value"}:
+        label, value, origin = item["label"], item["value"], (*at, "value")
+    settings = tuple(Setting(path, one, origin) for path, one in leaves_of(tuple(name.split(".")), value))
+    return Choice(_label(label, value), settings)
+
+
+def read_choice(item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
+    """A mapping of dotted fields with, maybe, a label; what is wrong with it is added to `found`."""
+    before = len(found)
+    if not isinstance(item, Mapping):
+        found.append(Trouble(dotted(at), "must be a mapping of dotted fields", item, path=at))
+        return None
+    fields = {key: value for key, value in item.items() if key != "label"}
+    if not fields:
+        found.append(Trouble(dotted(at), "sets no field", path=at))
+    settings: list[Setting] = []
+    for key, value in fields.items():
+        for path, one in leaves_of(tuple(key.split(".")), value):
+            if unknown_part(path) is not None:
+                found.append(_unknown(".".join(path), (*at, key)))
+            settings.append(Setting(path, one, (*at, key)))
+    told = _label(item.get("label"), fields if len(fields) > 1 else next(iter(fields.values()), None))
+    return Choice(told, tuple(settings)) if len(found) == before else None
+
+
+def _unknown(name: str, at: KeyPath) -> Trouble:
+    wrong = unknown_part(tuple(name.split(".")))
+    part, fields, _ = wrong if wrong is not None else (name, (), ())
+    near = nearest_fields(name)
+    allowed = None if near else ", ".join(fields)
+    return Trouble(dotted(at), f"{part} is not a field of a spec", allowed=allowed, nearest=near, path=at)
+
+
+def _label(label: Any, value: Any) -> str:
+    return text_of(value) if label is None else text_of(label)
+
+
+def text_of(value: Any) -> str:
+    """A value as a short label: `llama2-7b`, `512`, `a800:128 h800:160`."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}:{text_of(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ",".join(text_of(item) for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)

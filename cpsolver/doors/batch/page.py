@@ -1,0 +1,194 @@
+"""The sweep as one HTML page that needs nothing else: plots against the cluster's size, and every cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from cpsolver.doors.batch.lines import MEASURES, Line, Measure, lines_of
+from cpsolver.doors.batch.rows import Row, reasons_text
+from cpsolver.doors.batch.run import Answer
+from cpsolver.doors.batch.summary import headline, told_of_run
+from cpsolver.doors.report.goals import dollars
+from cpsolver.doors.report.text import percent, seconds
+
+_COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")
+"""A line has a colour and a dash: 32 pairs, then they come again."""
+
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 640.0, 340.0, 104.0, 12.0, 48.0
+_LOGARITHMIC = 40
+"""Clusters that differ by more than this factor are drawn on logarithmic axes."""
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2937; --faint: #d1d5db; --paper: #ffffff }
+@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --faint: #374151; --paper: #111827 } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem;
+  margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+svg.plot { width: 100%; max-width: 52rem; height: auto; display: block }
+svg text { fill: var(--ink); font-size: 12px }
+.grid { stroke: var(--faint) } .frame { fill: none; stroke: var(--ink) }
+ul { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)) }
+li svg { width: 28px; height: 10px; margin-right: .5rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; white-space: nowrap }
+th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--faint) }
+th:first-child, td:first-child, .text { text-align: left }
+td.text:last-child { white-space: normal; min-width: 16rem }
+"""
+
+
+def sweep_html(answer: Answer) -> str:
+    """The page. Text of the sweep file is escaped; no script, nothing from the network."""
+    lines = lines_of(answer.done)
+    inks = {line.name: _ink(number) for number, line in enumerate(lines)}
+    priced = any(line.best(MEASURES[2]) is not None for line in lines)
+    told = f"{headline(answer)}. {told_of_run(answer)}."
+    body = [f"<h1>{escape(answer.sweep.file)}</h1>", f"<p>{escape(told)}</p>", _legend(inks)]
+    for measure in MEASURES if priced else MEASURES[:2]:
+        body += [f"<h2>{escape(measure.name)} against cluster size</h2>", _plot(lines, inks, measure)]
+    body += [] if priced else ["<p>Without prices (cluster.prices) there are no figures per dollar.</p>"]
+    body += ["<h2>Cells</h2>", _cells(answer)]
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    title = f"<title>{escape(answer.sweep.file)}: apss-cp batch</title>"
+    start = ["<!DOCTYPE html>", f'<html lang="en"><head>{head}{title}<style>{_STYLE}</style></head><body>']
+    return "\n".join([*start, *body, "</body></html>"])
+
+
+def _ink(number: int) -> str:
+    colour = _COLOURS[number % len(_COLOURS)]
+    dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    return f'stroke="{colour}" fill="{colour}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _legend(inks: dict[str, str]) -> str:
+    items = []
+    for name, ink in inks.items():
+        sample = f'<svg viewBox="0 0 28 10" aria-hidden="true"><path d="M0 5h28" stroke-width="2" {ink}/></svg>'
+        items.append(f"<li>{sample}{escape(name)}</li>")
+    return f"<ul>{''.join(items)}</ul>"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values `low` to `high` along `length` units from `start`; a negative length goes up the page."""
+
+    low: float
+    high: float
+    start: float
+    length: float
+    logarithmic: bool
+
+    def at(self, value: float) -> float:
+        """Where a value stands."""
+        if self.logarithmic:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return round(self.start + share * self.length, 1)
+
+    def ticks(self) -> list[float]:
+        """Round values to write beside the axis, at most seven."""
+        if self.logarithmic:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+        else:
+            step = _round_step((self.high - self.low) / 7)
+            ticks = [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return [tick for tick in ticks if self.low <= tick <= self.high]
+
+
+def _round_step(rough: float) -> float:
+    """1, 2 or 5 times a power of ten, no smaller than `rough`."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
+
+
+def axes(points: Sequence[tuple[float, float]]) -> tuple[Axis, Axis]:
+    """The axes for points (size, figure): from nought, or both logarithmic where sizes differ by much."""
+    sizes, figures = [size for size, _ in points], [figure for _, figure in points]
+    logarithmic = max(sizes) > _LOGARITHMIC * min(sizes) and min(figures) > 0
+    across = (min(sizes) / 1.1, max(sizes) * 1.1) if logarithmic else (0.0, max(sizes) * 1.03)
+    up = (min(figures) / 1.2, max(figures) * 1.2) if logarithmic else (0.0, max(figures) * 1.08 or 1.0)
+    return Axis(*across, _LEFT, _WIDTH, logarithmic), Axis(*up, _TOP + _HEIGHT, -_HEIGHT, logarithmic)
+
+
+def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
+    runs = {line.name: list(_runs(line, measure)) for line in lines}
+    drawn = {name: [point for run in found for point in run] for name, found in runs.items()}
+    every = [(size, figure) for points in drawn.values() for size, figure, _ in points]
+    if not every:
+        return "<p>No cell has this figure.</p>"
+    x, y = axes(every)
+    box = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + _BOTTOM}"'
+    parts = [f'<svg class="plot" {box} role="img" aria-label="{escape(measure.name)}">', *_grid(x, y)]
+    parts.append(f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"/>')
+    middle, base = _LEFT + _WIDTH / 2, _TOP + _HEIGHT
+    parts.append(f'<text x="{middle}" y="{base + 40}" text-anchor="middle">devices in the cluster</text>')
+    turned = f'transform="translate(14 {_TOP + _HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
+    parts.append(f"<text {turned}>{escape(measure.unit)}</text>")
+    for name, points in drawn.items():
+        parts.append(f'<g {inks[name]} stroke-width="1.5"><path d="{_way(runs[name], x, y)}" style="fill:none"/>')
+        for size, figure, row in points:
+            told = f"{name}\n{size:,} devices: {measure.text(row)} {measure.unit}\n{row['strategy']}"
+            at = f'cx="{x.at(size)}" cy="{y.at(figure)}"'
+            parts.append(f'<circle {at} r="3" stroke="none"><title>{escape(told)}</title></circle>')
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>"])
+
+
+Point = tuple[int, float, Row]
+"""A cluster's size, the figure there, and the row that it is from."""
+
+
+def _runs(line: Line, measure: Measure) -> Iterator[list[Point]]:
+    """The line's points, in pieces: a cell without a plan is a gap, not a way straight through it."""
+    run: list[Point] = []
+    for _, row in line.done:
+        value = None if row["step_time_s"] is None else measure.value(row)
+        if value is not None:
+            run.append((int(row["num_gpus"]), value * measure.scale, row))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _way(runs: Sequence[Sequence[Point]], x: Axis, y: Axis) -> str:
+    """The pieces as an SVG path."""
+    return "".join("M" + "L".join(f"{x.at(size)} {y.at(figure)}" for size, figure, _ in run) for run in runs)
+
+
+def _grid(x: Axis, y: Axis) -> Iterator[str]:
+    right, base = _LEFT + _WIDTH, _TOP + _HEIGHT
+    for tick in x.ticks():
+        yield f'<line class="grid" x1="{x.at(tick)}" y1="{_TOP}" x2="{x.at(tick)}" y2="{base}"/>'
+        yield f'<text x="{x.at(tick)}" y="{base + 18}" text-anchor="middle">{tick:,g}</text>'
+    for tick in y.ticks():
+        yield f'<line class="grid" x1="{_LEFT}" y1="{y.at(tick)}" x2="{right}" y2="{y.at(tick)}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y.at(tick) + 4}" text-anchor="end">{tick:,.10g}</text>'
+
+
+def _cells(answer: Answer) -> str:
+    heads = ("cell", "status", "devices", "step time", "tokens/s", "MFU", "$ per M tokens", "memory", _LAST)
+    rows = ["".join(f'<th class="text">{head}</th>' if head in _TEXT else f"<th>{head}</th>" for head in heads)]
+    for case, row in answer.done:
+        cells = [f"<td>{escape(case.cell.name)}</td>", f'<td class="text">{escape(row["status"])}</td>']
+        cells.append("<td>–</td>" if row["devices"] is None else f"<td>{row['devices']:,}</td>")
+        texts = (("step_time_s", seconds), ("tokens_per_s", _whole), ("mfu", percent))
+        for name, text in (*texts, ("dollars_per_million_tokens", dollars), ("memory_share", percent)):
+            cells.append("<td>–</td>" if row[name] is None else f"<td>{escape(text(row[name]))}</td>")
+        told = row["strategy"] or row["error"] or reasons_text(row) or ""
+        rows.append("".join([*cells, f'<td class="text">{escape(told)}</td>']))
+    return f'<div class="wide"><table>{"".join(f"<tr>{row}</tr>" for row in rows)}</table></div>'
+
+
+_LAST = "plan, or why none"
+_TEXT = ("status", _LAST)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"

@@ -1,0 +1,141 @@
+"""Worker processes on this machine, started once; one that dies costs its cell and nothing else."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from cpsolver.doors.batch.work import Outcome, Task, failure, solve
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_GRACE_S = 2.0
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def solve_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+    """Every task's outcome as it comes, from `jobs` processes; close the iterator to stop them at once.
+
+    A process that dies (killed for memory, say) gives its task the status error; another takes its place.
+    """
+    waiting = deque(tasks)
+    workers = [_Worker() for _ in range(min(jobs, len(tasks)))]
+    try:
+        for worker in workers:
+            worker.give(waiting)
+        while busy := [worker for worker in workers if worker.task is not None]:
+            ready = wait([worker.pipe for worker in busy])
+            for place, worker in enumerate(workers):
+                if worker.pipe not in ready or worker.task is None:
+                    continue
+                outcome = worker.take()
+                if not worker.alive and waiting:
+                    workers[place] = _Worker()
+                workers[place].give(waiting)
+                yield outcome
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+class _Worker:
+    """A process, the pipe to it and the task that it has."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of this process
+        self.pipe, far = context.Pipe()
+        self.task: Task | None = None
+        self.alive = True
+        self._process: SpawnProcess = context.Process(target=_work, args=(far,), daemon=True)
+        with _one_thread_each(), _without_interrupts():
+            self._process.start()
+        far.close()  # so that the pipe ends when the process does
+
+    def give(self, waiting: deque[Task]) -> None:
+        """Hand it the next task, if there is one and it lives."""
+        self.task = waiting.popleft() if waiting and self.alive else None
+        if self.task is not None:
+            with suppress(OSError):  # it died just now: `take` finds that out
+                self.pipe.send(self.task)
+
+    def take(self) -> Outcome:
+        """The outcome that has come, or that the process died."""
+        assert self.task is not None
+        try:
+            outcome = self.pipe.recv()
+            assert isinstance(outcome, Outcome)
+            return outcome
+        except (EOFError, OSError):
+            self.alive = False
+            self._process.join()
+            return Outcome(self.task.key, failure(_end(self._process.exitcode)))
+
+    def stop(self) -> None:
+        """End the process, kindly first."""
+        self._process.terminate()
+        self._process.join(_GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.pipe.close()
+
+
+def _end(code: int | None) -> str:
+    """How a process ended, for people."""
+    if code == -signal.SIGKILL:
+        return "the worker was killed (SIGKILL), most often for want of memory: fewer --jobs leave more for each cell"
+    if code is not None and code < 0:
+        return f"the worker was ended by {signal.Signals(-code).name}"
+    return f"the worker ended by itself with exit code {code}"
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started inside have one thread for linear algebra: there are as many of them as cores."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started inside are never interrupted by Ctrl-C, not even while they import."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(pipe: Connection) -> None:
+    """A worker's life: solve what comes until the pipe ends, or the parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of the terminal; the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(solve(pipe.recv()))
+
+
+def _end_with_parent() -> None:
+    """Do not go on working for nobody when the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

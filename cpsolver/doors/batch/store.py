@@ -1,0 +1,126 @@
+"""The database of results: SQLite, a row a cell, each kept the moment it is known."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+from cpsolver.doors.batch.rows import COLUMNS, Row
+from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.output import file_error
+
+SCHEMA_VERSION = 1
+"""Of the tables below; another one is refused."""
+
+_NAMES = [column.name for column in COLUMNS]
+_TYPES = {"text": "TEXT", "int": "INTEGER", "real": "REAL", "json": "TEXT"}
+_TABLE = ", ".join(f"{column.name} {_TYPES[column.kind]}" for column in COLUMNS).replace(
+    "key TEXT", "key TEXT PRIMARY KEY", 1
+)
+_PUT = f"INSERT OR REPLACE INTO cells ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
+_AT_ONCE = 500  # keys in a query: SQLite allows some thousand parameters
+
+
+class Store:
+    """An open database; use it as a context manager. One run at a time writes it.
+
+    Every `put` is a transaction of its own, on disk when it returns: a run that is killed has lost nothing.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Opens the file, or makes it.
+
+        Raises InputError for a file that is no such database, is of another schema version, cannot be opened or is
+        in use by another run.
+        """
+        self._path = path
+        self._lock = _locked(path)
+        try:
+            self._database = sqlite3.connect(path, timeout=30)
+            try:
+                self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
+        except BaseException as error:
+            os.close(self._lock)
+            raise self._error(error) if isinstance(error, sqlite3.Error) else error from None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+        os.close(self._lock)
+
+    def _prepare(self) -> None:
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            with self._database:
+                self._database.execute("BEGIN")
+                self._database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
+                self._database.execute("INSERT INTO schema_version VALUES (?)", [SCHEMA_VERSION])
+                self._database.execute(f"CREATE TABLE cells ({_TABLE}) WITHOUT ROWID")
+            return
+        if "schema_version" not in tables:
+            told = "is a database of something else: give another file with --db, which is made when it is not there"
+            raise file_error(self._path, told)
+        found = self._database.execute("SELECT version FROM schema_version").fetchone()
+        if found != (SCHEMA_VERSION,):
+            version = "no version" if found is None else f"version {found[0]}"
+            raise file_error(
+                self._path,
+                f"has {version} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}: "
+                "give another file with --db, or go on with the apss-cp that made this one",
+            )
+
+    def get(self, keys: Iterable[str]) -> dict[str, Row]:
+        """The rows of these keys, as far as they are there."""
+        wanted, rows = list(dict.fromkeys(keys)), dict[str, Row]()
+        try:
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                query = f"SELECT {', '.join(_NAMES)} FROM cells WHERE key IN ({', '.join('?' * len(some))})"
+                for values in self._database.execute(query, some):
+                    row = dict(zip(_NAMES, values, strict=True))
+                    rows[row["key"]] = row
+        except sqlite3.Error as error:
+            raise self._error(error) from None
+        return rows
+
+    def put(self, row: Row) -> None:
+        """Keep a row, in place of one with the same key. Raises InputError when the file cannot be written."""
+        try:
+            with self._database:
+                self._database.execute(_PUT, [row[name] for name in _NAMES])
+        except sqlite3.Error as error:
+            raise self._error(error) from None
+
+    def _error(self, error: sqlite3.Error) -> InputError:
+        if "not a database" in str(error):
+            return file_error(self._path, "is not a SQLite database: give another file with --db")
+        return file_error(self._path, f"cannot be used: {error}")
+
+
+def _locked(path: str) -> int:
+    """The file, made where it is missing, held for this process alone until it ends, however it ends."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        missing = f"there is no directory {Path(path).parent}" if not Path(path).parent.is_dir() else error.strerror
+        raise file_error(path, f"cannot be opened: {missing}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        told = "is in use by another `apss-cp batch`: wait for it, stop it, or give another file with --db"
+        raise file_error(path, told) from None
+    return handle

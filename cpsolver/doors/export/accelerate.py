@@ -1,0 +1,196 @@
+"""A plan as a configuration of Hugging Face accelerate: FSDP2 with tensor and context parallelism, or Ulysses.
+
+Read and run with 1.15.0 of the Python index: parallelism_config.py, utils/dataclasses.py (the FSDP plugin),
+commands/launch.py (keys of a section are arguments of the launcher by their full name). Ulysses is DeepSpeed's there,
+and takes DeepSpeed's JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cpsolver.doors.export import deepspeed
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.shared import hosts, untold_schedule, untold_switches, yaml_text
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+CONFIG = "accelerate.yaml"
+_STRATEGY = {False: "alltoall", True: "allgather"}
+"""accelerate's names for passing keys and values on, and for gathering them."""
+_STEPS = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+_DEVICES = {"huawei": "MULTI_NPU", "moorethreads": "MULTI_MUSA", "aws": "MULTI_NEURON"}
+"""A chip's vendor -> accelerate's name for many of its devices without FSDP; others are MULTI_GPU."""
+_LAUNCH = """#!/bin/bash
+# On every host, with its place in the plan's order: NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh
+: "${{NODE_RANK:?place of this host, from 0}}" "${{MASTER_ADDR:?name of the first host}}"
+export ACCELERATE_GRADIENT_ACCUMULATION_STEPS={steps}
+accelerate launch --config_file {config} --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" \\
+  --main_process_port "${{MASTER_PORT:-29500}}" "${{TRAIN:-train.py}}" "$@"
+"""
+
+
+def export(problem: Problem, strategy: Strategy) -> Launch:
+    """What accelerate needs to run the plan; raises CannotExpress with every reason why it cannot."""
+    reasons = tuple(_untold(problem, strategy))
+    if reasons:
+        raise CannotExpress(reasons)
+    steps = str(strategy.microbatches(problem.batch))
+    header = f"A plan of apss-cp for accelerate 1.15; {_STEPS}={steps} goes with it."
+    files = {
+        CONFIG: yaml_text(header, config(problem, strategy)),
+        "launch.sh": _LAUNCH.format(config=CONFIG, steps=steps),
+    }
+    if _ulysses(strategy):
+        files[deepspeed.CONFIG] = json.dumps(deepspeed.ds_config(problem, strategy), indent=2) + "\n"
+    notes = tuple(_notes(problem, strategy))
+    return Launch("accelerate", ("--config_file", CONFIG), {_STEPS: steps}, files, CONFIG, notes)
+
+
+def _ulysses(s: Strategy) -> bool:
+    return s.cp > 1 and s.ulysses == s.cp
+
+
+def _sharding(s: Strategy) -> tuple[int, int]:
+    """dp_replicate_size and dp_shard_size: the replicas that hold whole copies, and those that share one out.
+
+    The sharding mesh has the context-parallel ranks folded in, so a group of g ranks is g / cp replicas.
+    """
+    if not s.distributed_optimizer:
+        return s.dp, 1
+    shard = s.sharding_group // s.cp if s.sharding_group else s.dp
+    return s.dp // max(shard, 1), shard
+
+
+def _fsdp(s: Strategy) -> bool:
+    """States are shared out over more than one rank."""
+    return s.distributed_optimizer and _sharding(s)[1] * s.cp > 1
+
+
+def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
+    yield from untold_schedule(problem, s, "accelerate")
+    yield from untold_switches(problem, "accelerate", ("optimizer",))
+    training = problem.spec.training
+    if training.precision == "fp8":
+        yield "accelerate's fp8 recipes are not exported: training.precision may be bf16 or fp16"
+    if training.optimizer != "adam":
+        yield f"accelerate's files name no optimizer: training.optimizer is {training.optimizer}, and must be adam"
+    if s.pp > 1 or s.vpp > 1:
+        yield f"accelerate has no pipeline: pp is {s.pp}, vpp is {s.vpp}, and both must be 1"
+    if s.ep > 1 or s.etp > 1:
+        yield f"accelerate has no expert parallelism: ep is {s.ep}, etp is {s.etp}, and both must be 1"
+    if s.sequence_parallel:
+        yield "accelerate has no sequence parallelism of Megatron's kind: sequence_parallel must be false"
+    if 1 < s.ulysses < s.cp:
+        yield f"accelerate has Ulysses or a ring, not both: ulysses is {s.ulysses}, and must be 1 or cp {s.cp}"
+    for kind, amount in dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)):
+        if kind not in ("none", "uniform") or amount > 1:
+            yield f"accelerate recomputes layer by layer or not at all: recompute is {kind} {amount or ''}".rstrip()
+    yield from _untold_ulysses(problem, s) if _ulysses(s) else _untold_sharding(s)
+
+
+def _untold_sharding(s: Strategy) -> Iterator[str]:
+    if not s.distributed_optimizer:
+        if s.cp > 1:
+            yield f"accelerate shards over the context-parallel ranks: cp {s.cp} needs distributed_optimizer true"
+        elif s.tp > 1 and s.dp > 1:
+            yield f"accelerate takes tp {s.tp} with dp {s.dp} only if the replicas share: distributed_optimizer true"
+        return
+    if s.sharding_group % s.cp:
+        yield f"accelerate shards over whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
+    if s.sharded == "optimizer":
+        yield "accelerate's FSDP2 shares out gradients too: sharded may be gradients or parameters"
+    replicate, shard = _sharding(s)
+    if replicate > 1 == shard and max(s.tp, s.cp) > 1:
+        yield f"accelerate takes tp {s.tp}, cp {s.cp} with {replicate} copies only if each is on several replicas"
+
+
+def _untold_ulysses(problem: Problem, s: Strategy) -> Iterator[str]:
+    yield from deepspeed.untold(problem, s)
+    if s.tp > 1:
+        yield f"accelerate's Ulysses is DeepSpeed's, whose mesh has no axis for tp {s.tp}: tp must be 1"
+
+
+def config(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """The plan as the file of `accelerate launch --config_file`."""
+    listed = hosts(problem, s)
+    plain = _DEVICES.get(problem.supply(listed[0].chip).chip.vendor, "MULTI_GPU") if s.devices > 1 else "NO"
+    kind = "FSDP" if _fsdp(s) else plain
+    data: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED" if _ulysses(s) else kind,
+        "num_machines": len(listed),
+        "num_processes": s.devices,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if _ulysses(s):
+        # mixed_precision stands in DeepSpeed's file; accelerate refuses to be told twice.
+        data["deepspeed_config"] = {
+            "deepspeed_config_file": deepspeed.CONFIG,
+            "deepspeed_multinode_launcher": "standard",
+            "zero3_init_flag": s.zero_stage == 3,
+        }
+    else:
+        data["mixed_precision"] = problem.spec.training.precision
+    if _fsdp(s) and not _ulysses(s):
+        data["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": s.sharded == "parameters",
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": s.recompute[0] == "uniform",
+            "fsdp_offload_params": False,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
+    degrees = _degrees(problem, s)
+    if degrees:
+        data["parallelism_config"] = {f"parallelism_config_{name}": value for name, value in degrees.items()}
+    return data
+
+
+def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """ParallelismConfig's fields; none where replicas without sharding are all there is (DDP)."""
+    if _ulysses(s):
+        return {
+            "dp_replicate_size": 1,
+            "dp_shard_size": s.dp,
+            "tp_size": 1,
+            "cp_size": 1,
+            "cp_backend": "torch",
+            "sp_size": s.cp,
+            "sp_backend": "deepspeed",
+            "sp_seq_length": problem.sequence,
+            "sp_seq_length_is_variable": False,
+            "sp_attn_implementation": "flash_attention_2" if s.flash_attention else "sdpa",
+        }
+    if not _fsdp(s) and s.tp == 1:
+        return {}
+    replicate, shard = _sharding(s)
+    degrees: dict[str, Any] = {
+        "dp_replicate_size": replicate,
+        "dp_shard_size": shard,
+        "tp_size": s.tp,
+        "cp_size": s.cp,
+        "cp_backend": "torch",
+        "sp_size": 1,
+        "sp_backend": "deepspeed",
+    }
+    return degrees | ({"cp_comm_strategy": _STRATEGY[s.cp_gather]} if s.cp > 1 else {})
+
+
+def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
+    yield f"your script gives model, data and AdamW, and batches of {s.mbs} sequences a device; TRAIN names it"
+    if s.tp > 1:
+        yield f"load the model with its tensor parallelism (from_pretrained(..., tp_size={s.tp}, tp_plan='auto'))"
+    if s.cp > 1 and not _ulysses(s):
+        yield "run forward and loss inside accelerator.maybe_context_parallel, with SDPA attention"
+    if _fsdp(s) and not _ulysses(s):
+        yield "layers are wrapped by the model's own _no_split_modules; else add fsdp_transformer_layer_cls_to_wrap"
+    if s.recompute[0] == "uniform" and (_ulysses(s) or not _fsdp(s)):
+        yield "the script turns on recomputation: model.gradient_checkpointing_enable()"
+    kernel = "flash_attention_2 or sdpa" if s.flash_attention else "eager"
+    yield f"the plan's attention is the model's attn_implementation={kernel}"

@@ -1,0 +1,244 @@
+"""Megatron-Bridge: the same decisions as fields of its configuration, in a Python file and as a list of overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from cpsolver.doors.export.base import Launch
+from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
+from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
+from cpsolver.doors.export.model_args import PADDING, model_notes
+from cpsolver.doors.export.parallel_args import check_schedule, layer_flags, recompute_flags, uses_fsdp
+from cpsolver.doors.export.script import nodes_file, train_script
+from cpsolver.doors.export.training_args import check_switches
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+DIALECT = replace(MEGATRON_LM, name="megatron-bridge", source="Megatron-Bridge 067f987")
+_MODEL = {
+    "--ffn-hidden-size": "ffn_hidden_size",
+    "--swiglu": "gated_linear_unit",
+    "--num-experts": "num_moe_experts",
+    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
+    "--microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
+    "--decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+}
+"""Options whose field of cfg.model has another name."""
+_ELSEWHERE = {
+    "--micro-batch-size": "train.micro_batch_size",
+    "--global-batch-size": "train.global_batch_size",
+    "--use-distributed-optimizer": "ddp.use_distributed_optimizer",
+    "--num-distributed-optimizer-instances": "ddp.num_distributed_optimizer_instances",
+    "--use-megatron-fsdp": "ddp.use_megatron_fsdp",
+    "--data-parallel-sharding-strategy": "ddp.data_parallel_sharding_strategy",
+    "--ckpt-format": "checkpoint.ckpt_format",
+    "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
+    "--overlap-param-gather": "ddp.overlap_param_gather",
+    "--optimizer": "optimizer.optimizer",
+    "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
+    "--optimizer-cpu-offload": "optimizer.optimizer_cpu_offload",
+    "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
+}
+"""Options that are fields of another part of the configuration."""
+_TYPES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype")
+_TYPES_THERE = {"bf16": "torch.bfloat16", "fp8": "torch.uint8"}
+_NEGATED = {
+    "--untie-embeddings-and-output-weights": "share_embeddings_and_output_weights",
+    "--disable-bias-linear": "add_bias_linear",
+    "--no-bias-swiglu-fusion": "bias_activation_fusion",
+    "--no-bias-gelu-fusion": "bias_activation_fusion",
+    "--no-bias-dropout-fusion": "bias_dropout_fusion",
+    "--no-rope-fusion": "apply_rope_fusion",
+    "--no-overlap-p2p-communication": "overlap_p2p_comm",
+}
+"""Options that turn a field of cfg.model off."""
+_LEFT_OUT: tuple[str, ...] = ("--group-query-attention", "--multi-latent-attention", "--bf16", "--fp16", "--fp8-format")
+_LEFT_OUT += ("--fp8-param-gather", "--max-position-embeddings", "--grad-reduce-in-bf16", "--attention-backend")
+_LEFT_OUT += ("--squared-relu", "--make-vocab-size-divisible-by", "--tp-comm-overlap", "--moe-layer-freq")
+"""Options that the file says in words of its own, or that are no fields."""
+_UNUSED: dict[str, Any] = {
+    "model.sequence_parallel": False,
+    "model.virtual_pipeline_model_parallel_size": None,
+    "model.pipeline_model_parallel_layout": None,
+    "model.num_layers_in_first_pipeline_stage": None,
+    "model.num_layers_in_last_pipeline_stage": None,
+    "model.account_for_embedding_in_pipeline_split": False,
+    "model.account_for_loss_in_pipeline_split": False,
+    "model.microbatch_group_size_per_vp_stage": None,
+    "model.cp_comm_type": None,
+    "model.hierarchical_context_parallel_sizes": None,
+    "model.recompute_granularity": None,
+    "model.recompute_method": None,
+    "model.recompute_num_layers": None,
+    "model.recompute_modules": None,
+    "model.overlap_moe_expert_parallel_comm": False,
+    "model.fine_grained_activation_offloading": False,
+    "ddp.use_megatron_fsdp": False,
+    "ddp.num_distributed_optimizer_instances": 1,
+    "optimizer.use_precision_aware_optimizer": False,
+    "optimizer.optimizer_cpu_offload": False,
+    "dist.use_megatron_fsdp": False,
+}
+"""What a recipe may have set, with the values that mean without it: written wherever the plan says nothing else."""
+_LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
+
+
+def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
+    """Megatron-Bridge of 2026-08; raises CannotExpress."""
+    check_schedule(s, DIALECT.name)
+    check_switches(problem.spec.training, DIALECT.name)
+    flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
+    fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s))}
+    overrides = tuple(f"{name}={_plain(value)}" for name, value in fields.items())
+    environment = environment_of(s)
+    files = {
+        "plan.py": _file(problem, s, fields),
+        "train.sh": train_script(problem, s, (), environment, "plan.py", ()),
+        "nodes.txt": nodes_file(problem, s),
+    }
+    notes = (
+        *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
+        "plan.py's configure(cfg) sets the fields on any recipe; run as a script it trains on made-up data",
+        "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
+        "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
+        *(_told(note) for note in model_notes(problem.model, problem.sequence, DIALECT)),
+    )
+    return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes)
+
+
+def _fields(flags: list[Flag]) -> Iterator[tuple[str, Any]]:
+    for name, *values in flags:
+        if name in _LEFT_OUT:
+            continue
+        if name in _NEGATED:
+            yield f"model.{_NEGATED[name]}", False
+        elif name in _TYPES:
+            yield f"optimizer.{name[2:].replace('-', '_')}", _TYPES_THERE[values[0]]
+        else:
+            own = _MODEL.get(name, name[2:].replace("-", "_"))
+            yield _ELSEWHERE.get(name, f"model.{own}"), _value(name, values)
+
+
+def _value(name: str, values: list[str]) -> Any:
+    if name in _LISTS:
+        return [int(value) if value.isdigit() else value for value in values]
+    if not values:
+        return True
+    text = values[0]
+    if name == "--window-size":
+        return tuple(map(int, text.split(",")))
+    try:
+        return int(text)
+    except ValueError:
+        return float(text) if text.replace(".", "", 1).isdigit() else text
+
+
+def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
+    """What the fields say otherwise than Megatron-LM's options."""
+    training, stack = problem.spec.training, problem.stack
+    kinds = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
+    yield "mixed_precision", kinds[training.precision]
+    yield "model.vocab_size", problem.model.vocab
+    yield "model.should_pad_vocab", True
+    yield "model.make_vocab_size_divisible_by", PADDING
+    yield "dataset.seq_length", problem.sequence
+    yield "ddp.grad_reduce_in_fp32", stack.gradient_reduce_bytes != 2
+    for name in ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"):
+        yield f"ddp.{name}", _is_on(problem, s, name)
+    yield "model.tp_comm_overlap", bool(stack.tensor_overlap > 0 and s.sequence_parallel)
+    if problem.model.moe is not None:
+        yield "model.moe_layer_freq", [int(problem.model.has_experts(layer)) for layer in range(problem.model.layers)]
+    if uses_fsdp(s):
+        yield "dist.use_megatron_fsdp", True
+
+
+def _precision(problem: Problem) -> dict[str, bool]:
+    """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
+    training = problem.spec.training
+    found = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
+    return found | ({"fp8_param_gather": training.fp8_parameter_gather} if training.precision == "fp8" else {})
+
+
+def _is_on(problem: Problem, s: Strategy, name: str) -> bool:
+    """A recipe turns these on by itself: they are written in any case."""
+    from cpsolver.doors.export.training_args import gradient_flags
+
+    if name == "use_distributed_optimizer":
+        return s.distributed_optimizer
+    return (f"--{name.replace('_', '-')}",) in set(gradient_flags(problem, s))
+
+
+def _plain(value: Any) -> str:
+    """A value as Hydra's overrides have it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(str, value))}]"
+    return f"'{value}'" if isinstance(value, str) and "|" in value else str(value)
+
+
+def _told(note: str) -> str:
+    return note.replace("no option says so", "no field says so")
+
+
+def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
+    latent = problem.model.attention.kind == "mla"
+    provider = "mla_provider import MLAModelProvider" if latent else "gpt_provider import GPTModelProvider"
+    activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
+    function = activation.get(problem.model.activation, "torch.nn.functional.silu")
+    lines = [
+        f'"""{problem.model.name} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
+        "",
+        "import torch",
+        f"from megatron.bridge.models.{provider}",
+        "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
+        *(["from megatron.core.activations import squared_relu"] if function == "squared_relu" else []),
+        "",
+        "FIELDS = {",
+        *(f"    {name!r}: {_literal(value)}," for name, value in fields.items()),
+        "}",
+        f"PRECISION = {_precision(problem)!r}",
+        "",
+        "",
+        "def model():",
+        '    """A provider with the model\'s shape; configure() fills in the rest."""',
+        "    shape = {name[6:]: value for name, value in FIELDS.items() if name.startswith('model.')}",
+        f"    return {provider.split()[-1]}(activation_func={function}, **shape)",
+        "",
+        "",
+        "def configure(cfg):",
+        '    """Set the plan on a ConfigContainer whose model is set."""',
+        "    for name, value in FIELDS.items():",
+        "        *path, last = name.split('.')",
+        "        part = cfg",
+        "        for step in path:",
+        "            part = getattr(part, step)",
+        "        setattr(part, last, value)",
+        "    cfg.mixed_precision = get_mixed_precision_config(cfg.mixed_precision)",
+        "    for name, value in PRECISION.items():",
+        "        setattr(cfg.mixed_precision, name, value)",
+        "    return cfg",
+        "",
+        "",
+        "if __name__ == '__main__':",
+        "    from megatron.bridge.recipes.common import _pretrain_common",
+        "    from megatron.bridge.training.gpt_step import forward_step",
+        "    from megatron.bridge.training.pretrain import pretrain",
+        "",
+        "    cfg = _pretrain_common()",
+        "    cfg.model = model()",
+        "    cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
+        f"    cfg.tokenizer.vocab_size = {problem.model.vocab - 1}",
+        "    cfg.train.train_iters = 10",
+        "    pretrain(config=configure(cfg), forward_step_func=forward_step)",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: Any) -> str:
+    return value if isinstance(value, str) and value.startswith("torch.") else repr(value)

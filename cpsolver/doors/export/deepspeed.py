@@ -1,0 +1,173 @@
+"""A plan as a DeepSpeed configuration: the JSON file, the host file and the launch line.
+
+Read in DeepSpeed edaa7221 (2026-08) and run with 0.19.8 of the Python index: runtime/config.py (the batch's three
+numbers), runtime/zero/config.py, runtime/pipe/engine.py, runtime/engine.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, untold_schedule, untold_switches
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+CONFIG = "ds_config.json"
+_OPTIMIZERS = {"adam": "AdamW", "lion": "Lion"}
+"""The spec's optimizers that DeepSpeed has, by its own names."""
+_TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"}}
+"""DeepSpeed's name for a type of so many bytes, by precision."""
+
+
+def export(problem: Problem, strategy: Strategy) -> Launch:
+    """What DeepSpeed needs to run the plan; raises CannotExpress with every reason why it cannot."""
+    reasons = tuple(untold(problem, strategy))
+    if reasons:
+        raise CannotExpress(reasons)
+    listed = hosts(problem, strategy)
+    files = {
+        CONFIG: json.dumps(ds_config(problem, strategy), indent=2) + "\n",
+        "hostfile": hostfile(listed),
+        "launch.sh": _LAUNCH.format(config=CONFIG),
+    }
+    arguments = ("--deepspeed", "--deepspeed_config", CONFIG)
+    return Launch("deepspeed", arguments, {}, files, CONFIG, tuple(_notes(problem, strategy)))
+
+
+_LAUNCH = """#!/bin/bash
+# On the first host: its ranks start on all hosts of the file, in the file's order. train.py is your training script.
+deepspeed --hostfile hostfile "${{TRAIN:-train.py}}" --deepspeed --deepspeed_config {config} "$@"
+"""
+
+
+def untold(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Why DeepSpeed's JSON cannot say the plan."""
+    yield from untold_schedule(problem, s, "DeepSpeed")
+    yield from untold_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload"))
+    yield from _untold_training(problem, s)
+    yield from _untold_layout(problem, s)
+    yield from _untold_sharding(problem, s)
+    kinds = tuple(dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)))
+    for kind in dict.fromkeys(kind for kind, _ in kinds if kind not in ("none", "uniform")):
+        yield f"DeepSpeed recomputes whole layers: recompute is {kind}, and may be none or uniform"
+    if len(kinds) > 1:
+        yield "DeepSpeed has one activation_checkpoint_interval: stages may not recompute differently"
+
+
+def _untold_training(problem: Problem, s: Strategy) -> Iterator[str]:
+    training = problem.spec.training
+    if training.precision == "fp8":
+        yield "DeepSpeed's JSON has no fp8: training.precision may be bf16 or fp16"
+    if training.optimizer not in _OPTIMIZERS:
+        yield f"DeepSpeed has no optimizer {training.optimizer}: {', '.join(_OPTIMIZERS)}"
+    share = training.optimizer_offload
+    if 0 < share < 1 and s.zero_stage != 3:
+        yield f"DeepSpeed offloads a part ({share}) of the optimizer with ZeRO-3 only (sharded: parameters): 0 or 1"
+
+
+def _untold_layout(problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.vpp > 1:
+        yield f"DeepSpeed's pipeline does not interleave: vpp is {s.vpp}, and must be 1"
+    if len(set(s.layers)) > 1:
+        yield f"DeepSpeed's partition_method takes no list of layers: stages must be equal, not {list(s.layers)}"
+    if s.sequence_parallel:
+        yield "DeepSpeed has no sequence parallelism of Megatron's kind: sequence_parallel must be false"
+    if s.cp > 1 and s.ulysses != s.cp:
+        yield f"DeepSpeed's context parallelism is Ulysses: ulysses is {s.ulysses}, and must be cp {s.cp}"
+    if s.cp > 1 and s.pp > 1:
+        yield f"DeepSpeed's pipeline has axes pipe, data and model, none for Ulysses: cp {s.cp} needs pp 1, not {s.pp}"
+    if s.ep > 1 or s.etp > 1:
+        yield f"DeepSpeed's MoE takes ep_size in the model's code, not in the JSON: ep {s.ep}, etp {s.etp} must be 1"
+
+
+def _untold_sharding(problem: Problem, s: Strategy) -> Iterator[str]:
+    if s.pp > 1 and s.zero_stage > 1:
+        yield f"DeepSpeed's pipeline takes ZeRO-1 at most: sharded is {s.sharded}, and must be optimizer with pp {s.pp}"
+    if s.distributed_optimizer and s.sharding_group:
+        yield (
+            f"DeepSpeed shards over all replicas: sharding_group is {s.sharding_group}, and must be 0 (0.19.8 has no "
+            f"MiCS; zero_hpz_partition_size keeps a second copy of weights, and shares the other states over all)"
+        )
+
+
+def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """The plan as DeepSpeed's JSON; what is not told follows DeepSpeed's defaults."""
+    precision, stack = problem.spec.training.precision, problem.stack
+    config: dict[str, Any] = {}
+    if not _automatic_tensor(s):
+        config["train_batch_size"] = problem.batch
+    config["train_micro_batch_size_per_gpu"] = s.mbs
+    config["gradient_accumulation_steps"] = s.microbatches(problem.batch)
+    config[precision] = {"enabled": True}
+    config["communication_data_type"] = _type(stack.gradient_reduce_bytes, precision)
+    if s.zero_stage:
+        config["data_types"] = {"grad_accum_dtype": _type(stack.gradient_bytes, precision)}
+    config["zero_optimization"] = _zero(problem, s)
+    if s.cp > 1:
+        config["sequence_parallel_size"] = s.cp
+        if s.tp == 1:
+            config["data_parallel_size"] = s.dp
+    if _automatic_tensor(s):
+        config["tensor_parallel"] = {"autotp_size": s.tp}
+    interval = s.recompute_layers[0] if s.recompute[0] == "uniform" else 0
+    if interval:
+        config["activation_checkpointing"] = {
+            "partition_activations": False,
+            "cpu_checkpointing": False,
+            "number_checkpoints": -(-s.layers[0] // interval),
+        }
+    if s.pp > 1:
+        config["pipeline"] = {"activation_checkpoint_interval": interval}
+    return config
+
+
+def _type(count: float, precision: str) -> str:
+    """DeepSpeed's name for the type of a gradient of so many bytes: 16 bits where it has not fp32's four."""
+    return _TYPE[4 if count >= 4 else 2][precision]
+
+
+def _automatic_tensor(s: Strategy) -> bool:
+    """Tensor parallelism is DeepSpeed's own: with a pipeline or Ulysses it is the model's."""
+    return s.tp > 1 and s.pp == 1 and s.cp == 1
+
+
+def _zero(problem: Problem, s: Strategy) -> dict[str, Any]:
+    stack, share = problem.stack, problem.spec.training.optimizer_offload
+    hidden = stack.sharding_overlap if s.zero_stage == 3 else stack.gradient_overlap
+    config: dict[str, Any] = {"stage": s.zero_stage}
+    if s.zero_stage:
+        config |= {"overlap_comm": hidden > 0, "contiguous_gradients": True, "reduce_scatter": True}
+    if share > 0:
+        part = {"ratio": share} if share < 1 else {}
+        config["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **part}
+    return config
+
+
+def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
+    training, stack = problem.spec.training, problem.stack
+    yield f"your script gives the model, data and optimizer ({_OPTIMIZERS[training.optimizer]}); TRAIN names it"
+    if s.pp > 1:
+        yield (
+            f"build PipelineModule(num_stages={s.pp}, partition_method='type:<class of a layer>'), which gives each "
+            f"stage its {s.layers[0]} layers; the JSON cannot say it, and the default balances parameters"
+        )
+    if _automatic_tensor(s):
+        yield (
+            f"tensor parallelism is AutoTP's; train_batch_size is left out, as DeepSpeed counts all ranks there and "
+            f"will name {problem.batch * s.tp} for the {problem.batch} sequences of a step"
+        )
+    elif s.tp > 1:
+        yield f"tensor parallelism ({s.tp}) is the model's own, by an mpu whose data-parallel size is {s.dp}"
+    if s.cp > 1:
+        yield f"the model's attention is wrapped in DistributedAttention (Ulysses, {s.cp} ranks)"
+    if s.recompute[0] == "uniform" and s.pp == 1:
+        yield f"the model checkpoints every {s.recompute_layers[0]} layers itself (deepspeed.checkpointing.checkpoint)"
+    if s.zero_stage in (1, 2) and stack.parameter_overlap > 0:
+        yield f"stack {stack.name} hides the gathering of weights under the forward pass, which ZeRO-1 and 2 do not"
+    if not s.zero_stage and stack.gradient_bytes >= 4:
+        yield "without ZeRO DeepSpeed keeps gradients in the model's type; the plan's memory counts four bytes each"
+    yield f"flash attention is the model's, and must be {'on' if s.flash_attention else 'off'}"
+    yield from mixture_note(s)

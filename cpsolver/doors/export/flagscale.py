@@ -1,0 +1,228 @@
+"""A plan as a configuration of FlagScale: an experiment, its train section and a host file with chip types.
+
+Read in FlagScale da4935ec (2025-11): flagscale/train/arguments.py (FSTrainArguments: the rules on meshes, layers and
+recomputation by stage), flagscale/train/hetero/parallel_context.py (ranks sorted by device type, then a slice for each
+mesh), flagscale/runner (host file, options from nested settings), and its patch of Megatron-LM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.dialect import CORE_0_15, Flag
+from cpsolver.doors.export.layout import is_plain
+from cpsolver.doors.export.megatron import environment_of, shared_flags
+from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes
+from cpsolver.doors.export.parallel_args import batch_flags, check_schedule, layer_flags, recompute_flags
+from cpsolver.doors.export.shared import Host, hostfile, hosts, runs, yaml_text
+from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+MAIN, TRAIN = "plan.yaml", "plan_train.yaml"
+FLAGSCALE = replace(
+    CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM", layout=False
+)
+_METHODS = {"none": 0, "uniform": 0, "block": 1}
+"""How recompute_method_per_stage_micro_batch tells a kind; `none` is told by the granularity."""
+
+
+def export(problem: Problem, strategy: Strategy) -> Launch:
+    """What FlagScale needs to run the plan; raises CannotExpress with every reason why it cannot."""
+    reasons = tuple(_untold(problem, strategy))
+    if reasons:
+        raise CannotExpress(reasons)
+    listed = hosts(problem, strategy)
+    types = host_types(strategy, listed) if _hetero(strategy) else ()
+    header = "A plan of apss-cp for FlagScale of late 2025."
+    files = {
+        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed)),
+        TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train_section(problem, strategy)),
+        "hostfile": hostfile(listed, types),
+    }
+    arguments = ("--config-path", "<folder of these files>", "--config-name", "plan", "action=run")
+    return Launch("flagscale", arguments, environment_of(strategy), files, MAIN, tuple(_notes(problem, strategy)))
+
+
+def _hetero(s: Strategy) -> bool:
+    """The plan needs the heterogeneous mode: chips mix, or layers or recomputation differ by stage."""
+    return len(runs(s)) > 1 or not is_plain(s) or _by_stage(s)
+
+
+def _by_stage(s: Strategy) -> bool:
+    """Stages recompute differently."""
+    return len(set(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))) > 1
+
+
+def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
+    training = problem.spec.training
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: check_schedule(s, "FlagScale"),
+        lambda: check_switches(training, "FlagScale"),
+        lambda: tuple(optimizer_flags(training, FLAGSCALE)),
+        lambda: tuple(activation_flags(training, FLAGSCALE)),
+    )
+    for check in checks:
+        try:
+            check()
+        except CannotExpress as refused:
+            yield from refused.reasons
+    if s.pp > 1 and s.zero_stage > 1:
+        yield f"FlagScale's FSDP has no pipeline: sharded is {s.sharded}, and must be optimizer with pp {s.pp}"
+    if _by_stage(s) and "selective" in s.recompute:
+        yield "FlagScale's settings by stage are for whole layers: no stage may recompute selectively if they differ"
+    if _hetero(s):
+        yield from _untold_hetero(s)
+
+
+def _untold_hetero(s: Strategy) -> Iterator[str]:
+    what = "mixed chips" if len(runs(s)) > 1 else "recomputation by stage" if _by_stage(s) else "layers by stage"
+    mode = f"FlagScale tells {what} in its heterogeneous mode"
+    if s.cp > 1:
+        yield f"{mode}, which has no context parallelism: cp is {s.cp}, and must be 1"
+    if s.vpp > 1:
+        yield f"{mode}, which does not interleave: vpp is {s.vpp}, and must be 1"
+    if s.distributed_optimizer and s.sharding_group:
+        yield f"{mode}, which shards over all replicas: sharding_group is {s.sharding_group}, and must be 0"
+
+
+def host_types(s: Strategy, listed: Iterable[Host]) -> tuple[str, ...]:
+    """The `type=` of every host, in order: its mesh's device type."""
+    names = mesh_types(s)
+    sizes = [run.num_stages * s.stage_devices for run in runs(s)]
+    found: list[str] = []
+    for host in listed:
+        found.append(names[0])
+        sizes[0] -= host.slots
+        if not sizes[0]:
+            names, sizes = names[1:], sizes[1:]
+    return tuple(found)
+
+
+def mesh_types(s: Strategy) -> tuple[str, ...]:
+    """The device type of every mesh: its chip, numbered where the chip serves several meshes.
+
+    FlagScale sorts ranks by the first place of their type in the list, so that two meshes with the same type would
+    not stand where the list has them; any name will do, as nothing but this order and the user's own settings ask.
+    """
+    chips = [run.chip for run in runs(s)]
+    return tuple(chip if chips.count(chip) == 1 else f"{chip}-{place}" for place, chip in enumerate(chips))
+
+
+def process_meshes(s: Strategy) -> list[int]:
+    """hetero_process_meshes: tp, cp, ep, dp and pp of every mesh."""
+    return [number for run in runs(s) for number in (s.tp, s.cp, s.ep, s.dp, run.num_stages)]
+
+
+def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """The settings that FlagScale turns into options of its training script, whatever they are nested in."""
+    model = settings(
+        (
+            *model_flags(problem.model, problem.sequence, FLAGSCALE),
+            *expert_flags(problem.model, FLAGSCALE),
+            *batch_flags(problem, s),
+        )
+    )
+    system = settings(shared_flags(problem, s, FLAGSCALE))
+    for name in model:
+        del system[name]
+    system |= settings(recompute_flags(s)) if not _by_stage(s) else _recompute_by_stage(problem, s)
+    if _hetero(s):
+        system["hetero"] = _hetero_section(s)
+    else:
+        system |= settings(layer_flags(problem, s, FLAGSCALE))
+    system |= {"logging": {"log_interval": 1, "log_throughput": True}, "checkpoint": {"save_interval": 1000}}
+    tokenizer = {"tokenizer_type": "???", "tokenizer_path": "???", "vocab_size": problem.model.vocab}
+    return {
+        "system": system,
+        "model": {"transformer_impl": "transformer_engine", **model, "train_iters": "???"},
+        "data": {"data_path": "???", "split": 1, "tokenizer": tokenizer},
+    }
+
+
+def settings(flags: Iterable[Flag]) -> dict[str, Any]:
+    """Options as settings: --hidden-size 4096 is hidden_size: 4096, a switch is true."""
+    return {name[2:].replace("-", "_"): _value(values) for name, *values in flags}
+
+
+def _value(values: list[str]) -> Any:
+    found = [_number(value) for value in values]
+    return True if not found else found[0] if len(found) == 1 else found
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _recompute_by_stage(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """Recomputation of every stage and microbatch; each list is one stage, all its microbatches, the value."""
+    count = s.microbatches(problem.batch)
+    stages = list(zip(s.recompute, s.recompute_layers, strict=True))
+
+    def by_stage(values: Iterable[int]) -> list[list[int]]:
+        return [[1, count, value] for value in values]
+
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+        "recompute_granularity_per_stage_micro_batch": by_stage(int(kind != "none" and n > 0) for kind, n in stages),
+        "recompute_method_per_stage_micro_batch": by_stage(_METHODS[kind] for kind, _ in stages),
+        "recompute_num_layers_per_stage_micro_batch": by_stage(n if kind != "none" else 0 for kind, n in stages),
+    }
+
+
+def _hetero_section(s: Strategy) -> dict[str, Any]:
+    types = mesh_types(s)
+    return {
+        "enable_hetero": True,
+        "hetero_device_types": list(types),
+        "hetero_current_device_type": types[0],
+        "hetero_process_meshes": process_meshes(s),
+        "hetero_pipeline_layer_split": list(s.layers),
+        **({"expert_tensor_parallel_size_per_process_mesh": [s.etp] * len(types)} if s.ep * s.etp > 1 else {}),
+        "standalone_embedding_stage": False,
+    }
+
+
+def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:
+    return {
+        "defaults": [f"{TRAIN.removesuffix('.yaml')}@train", "_self_"],
+        "experiment": {
+            "exp_name": "plan",
+            "exp_dir": "./outputs_plan",
+            "task": {"type": "train", "backend": "megatron", "entrypoint": "./flagscale/train/train_gpt.py"},
+            "runner": {
+                "backend": "torchrun",
+                "rdzv_backend": "static",
+                "nnodes": len(listed),
+                "nproc_per_node": listed[0].slots,
+                "hostfile": "hostfile",
+            },
+            "envs": environment_of(s),
+        },
+        "action": "run",
+        "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
+    }
+
+
+def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
+    yield f"fill in what {TRAIN} has as ???: data, tokenizer, train_iters; and the names in hostfile"
+    yield f"run.py is started in FlagScale's folder: give runner.hostfile in {MAIN} with its path"
+    if _hetero(s):
+        yield "ranks are sorted by the host's type: every host needs the type that hostfile gives it"
+    if len(runs(s)) > 1:
+        yield (
+            "chips whose libraries do not speak to each other need FlagCX (distributed_backend: flagcx), or "
+            "hetero_use_cpu_communication: true"
+        )
+    yield from overlap_notes(problem, s, FLAGSCALE)
+    yield from model_notes(problem.model, problem.sequence, FLAGSCALE)

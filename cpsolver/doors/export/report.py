@@ -1,0 +1,175 @@
+"""Launch material, refusals and rank maps for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby, pairwise
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.export.base import Launch
+from cpsolver.doors.export.judge import Nearest, in_words
+from cpsolver.doors.export.script import grouped, shell_lines, span
+from cpsolver.doors.report.text import runs, seconds
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, node_blocks
+from cpsolver.problem.strategy_file import strategy_to_dict
+
+_FIRST, _MEMBERS, _LINE = 4, 8, 44
+"""Groups of a kind that a table shows, ranks of a group, and the columns that all of these take."""
+
+
+def launch_text(launch: Launch) -> str:
+    """The whole launch material as text: arguments one a line, environment, notes, the other files."""
+    parts = [f"# {launch.target}"]
+    if launch.environment:
+        parts += ["# environment", *(f"export {name}={value}" for name, value in launch.environment.items())]
+    if not _in_files(launch):
+        parts += ["# arguments", *_lines(launch)]
+    parts += ["# notes", *(f"# - {note}" for note in launch.notes)]
+    for name, text in launch.files.items():
+        parts += [f"# ---- {name}", text.rstrip()]
+    return "\n".join(parts)
+
+
+def _in_files(launch: Launch) -> bool:
+    """A file has the arguments already."""
+    lines = set(shell_lines(grouped(launch.arguments)))
+    return any(lines <= {line.strip() for line in text.splitlines()} for text in launch.files.values())
+
+
+def _lines(launch: Launch) -> list[str]:
+    options = list(shell_lines(grouped(launch.arguments)))
+    if not any(line.startswith("--") for line in options):
+        return list(shell_lines((token,) for token in launch.arguments))
+    return [f"{line} \\" for line in options[:-1]] + options[-1:]
+
+
+def launch_document(problem: Problem, strategy: Strategy, launch: Launch) -> dict[str, Any]:
+    """What `export --json` prints."""
+    return {
+        "status": "exported",
+        "target": launch.target,
+        "arguments": list(launch.arguments),
+        "environment": dict(launch.environment),
+        "files": dict(launch.files),
+        "main": launch.main,
+        "notes": list(launch.notes),
+        "nodes": [_block(block) for block in node_blocks(problem, strategy)],
+        "strategy": strategy_to_dict(strategy),
+    }
+
+
+def refusal_document(target: str, strategy: Strategy, reasons: tuple[str, ...], near: Nearest | None) -> dict[str, Any]:
+    """The same where the target cannot run the plan."""
+    return {
+        "status": "refused",
+        "target": target,
+        "reasons": list(reasons),
+        "strategy": strategy_to_dict(strategy),
+        "nearest": near
+        and {
+            "strategy": strategy_to_dict(near.strategy),
+            "arguments": list(near.launch.arguments),
+            "let_go": list(near.let_go),
+            "changed": {name: list(pair) for name, pair in near.changed.items()},
+            "step_time_s": near.step_time_s,
+            "refused_step_time_s": near.refused_step_time_s,
+            "slower": near.slower,
+        },
+    }
+
+
+def refusal_text(target: str, reasons: tuple[str, ...], near: Nearest | None) -> str:
+    """A refusal in words, with the nearest plan that the target runs."""
+    lines = [f"{target} cannot run this plan:", *(f"  - {reason}" for reason in reasons)]
+    if near is None:
+        lines.append("No plan for this spec is one that it runs: change the spec.")
+        return "\n".join(lines)
+    much = f"{abs(near.slower):.1%} {'slower' if near.slower >= 0 else 'faster'}"
+    times = f"{seconds(near.step_time_s)} a step against {seconds(near.refused_step_time_s)}, {much}"
+    lines.append(f"The nearest plan that it runs ({times}) differs in:")
+    lines += [f"  - {line}" for line in in_words(near.changed)]
+    lines.append(f"Left free to find it: {', '.join(near.let_go)}.")
+    return "\n".join(lines)
+
+
+def ranks_report(problem: Problem, ranks: RankMap) -> RenderableType:
+    """The rank map: sizes, groups by kind, nodes in order. Big groups and many groups are shortened."""
+    s = ranks.strategy
+    sizes = f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}"
+    sizes += f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
+    head = Text(f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}: {sizes}")
+    order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
+    return Group(head, order, "", _groups_table(ranks), "", _nodes_table(problem, s))
+
+
+def _groups_table(ranks: RankMap) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, side in (("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")):
+        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for kind, groups in ranks.groups.items():
+        if groups.shape[1] > 1 and (kind != "dp_cp" or ranks.strategy.cp > 1):
+            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()))
+    return table
+
+
+def _shown(groups: list[list[int]]) -> str:
+    """The first groups, as many as a line holds."""
+    text = ""
+    for number, group in enumerate(groups[:_FIRST]):
+        more = f"[{members(group)}]"
+        if number and len(text) + len(more) > _LINE:
+            break
+        text += more if not number else f" {more}"
+    left = len(groups) - text.count("[")
+    return f"{text} ... {left:,} more" if left else text
+
+
+def members(ranks: list[int]) -> str:
+    """Ranks of a group, shortened: `0-7`, `0-56 by 8`, `0 4 8 12`, `0-7 24-31`, `0 1 16 17 ... 112 113`."""
+    steps = {later - earlier for earlier, later in pairwise(ranks)}
+    if len(ranks) > 4 and len(steps) == 1 and steps != {1}:
+        return f"{ranks[0]}-{ranks[-1]} by {steps.pop()}"
+    pieces: list[str] = []
+    for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0]):
+        same = [rank for _, rank in run]
+        pieces += [f"{same[0]}-{same[-1]}"] if len(same) > 2 else map(str, same)
+    if len(pieces) > _MEMBERS:
+        pieces = [*pieces[:4], "...", *pieces[-2:]]
+    return " ".join(pieces)
+
+
+def _nodes_table(problem: Problem, s: Strategy) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("nodes", "chip", "stages", "layers a stage", "ranks"):
+        table.add_column(name, overflow="fold")
+    blocks = node_blocks(problem, s)
+    for block in blocks[:16]:
+        layers = runs([s.layers[stage] for stage in block.stages])
+        table.add_row(span(block.nodes), block.chip, span(block.stages), layers, span(block.ranks))
+    if len(blocks) > 16:
+        table.add_row(f"... {len(blocks) - 16:,} more")
+    return table
+
+
+def ranks_document(problem: Problem, ranks: RankMap) -> dict[str, Any]:
+    """What `ranks --json` prints: every group and every rank."""
+    return {
+        "world_size": ranks.size,
+        "gpus_per_node": ranks.node,
+        "order": "tp-cp-ep-dp-pp",
+        "meanings": {kind: MEANINGS[kind] for kind in ranks.groups},
+        "groups": {kind: groups.tolist() for kind, groups in ranks.groups.items()},
+        "nodes": [_block(block) for block in node_blocks(problem, ranks.strategy)],
+        "ranks": [asdict(place) for place in ranks.places()],
+        "strategy": strategy_to_dict(ranks.strategy),
+    }
+
+
+def _block(block: NodeBlock) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, range) else value for name, value in vars(block).items()}

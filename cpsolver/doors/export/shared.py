@@ -1,0 +1,138 @@
+"""What exporters for PyTorch frameworks share: hosts in the order of the stages, and what no file of theirs says."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from io import StringIO
+from itertools import groupby
+from typing import Any
+
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+
+MODEL_SIDE = ("global_batch_size", "sequence_length", "precision", "dropout", "fused_kernels", "fused_gate_up")
+"""Fields of the spec's training section that every exporter states, or that are the model's own."""
+LOAD = ("expert_imbalance", "expert_capacity_factor")
+"""Those that say what the experts' load is, or is cut to: the router's."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node: the name that stands for it in the files, its chip, and how many ranks it has, all in order."""
+
+    name: str
+    chip: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring stages on one chip type, whatever else differs between them."""
+
+    chip: str
+    groups: tuple[StageGroup, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """How many pipeline stages the run has."""
+        return sum(group.num_stages for group in self.groups)
+
+
+def runs(strategy: Strategy) -> tuple[Run, ...]:
+    """The stages as runs of one chip type, in order."""
+    return tuple(Run(chip, tuple(groups)) for chip, groups in groupby(strategy.groups, lambda group: group.chip))
+
+
+def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
+    """The nodes in the order of their ranks, in which the pipeline's stages are the slowest axis.
+
+    Raises CannotExpress where two chip types would share a node.
+    """
+    node, chips = problem.node, strategy.stage_chips
+    ranks = [chip for chip in chips for _ in range(strategy.stage_devices)]
+    nodes = [ranks[first : first + node] for first in range(0, len(ranks), node)]
+    mixed = [f"{chips[0]} and {chips[-1]}" for chips in nodes if len(set(chips)) > 1]
+    if mixed:
+        reason = f"a node of {node} devices would have {mixed[0]}: a line of the host file is a node of one chip type"
+        raise CannotExpress((reason,))
+    return tuple(Host(f"host{place}", chips[0], len(chips)) for place, chips in enumerate(nodes))
+
+
+def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
+    """A host file as DeepSpeed and FlagScale read it, one node a line; `types`: the type of each, if it is told."""
+    lines = ["# Put your own names in place of host0, ...; the order is that of the pipeline's stages."]
+    for place, host in enumerate(listed):
+        lines.append(f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {host.chip}"))
+    return "\n".join(lines) + "\n"
+
+
+def untold_switches(problem: Problem, target: str, told: Container[str] = (), why: str = "") -> Iterator[str]:
+    """Switches of the spec's training section that are on and that the target's files do not say.
+
+    `told`: fields that they do say, or that the exporter judges itself.
+    """
+    for name, field in type(problem.spec.training).model_fields.items():
+        value = getattr(problem.spec.training, name)
+        if name not in MODEL_SIDE and name not in LOAD and name not in told and value != field.default:
+            shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
+            yield f"{target} has no setting for training.{name} = {shown}{why}"
+
+
+def untold_schedule(problem: Problem, strategy: Strategy, target: str) -> Iterator[str]:
+    """What of the pipeline's work only few frameworks say: microbatches of several sizes, schedules beside 1F1B."""
+    if strategy.dynamic:
+        yield f"{target} has one micro batch for all: micro_batches differ"
+    if strategy.schedule != "1f1b":
+        yield f"{target} has no schedule {strategy.schedule}: 1f1b"
+
+
+def mixture_note(strategy: Strategy) -> tuple[str, ...]:
+    """What the user must see to where chip types mix."""
+    chips = tuple(run.chip for run in runs(strategy))
+    if len(chips) < 2:
+        return ()
+    return (f"give the nodes their ranks in the order {', then '.join(chips)}, with a backend that connects them all",)
+
+
+def layers_by_part(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
+    """The layers, counted from 0, of every model chunk in the order in which a microbatch passes them.
+
+    Chunk c of stage s comes at place c * pp + s. An embedding or head that stands in a layer's place makes the first
+    chunk, or the last, one layer shorter.
+    """
+    first, last = strategy.slots
+    found: list[tuple[int, ...]] = []
+    at = 0
+    for chunk in range(strategy.vpp):
+        for stage, size in enumerate(strategy.chunks):
+            short = first * (chunk == 0 and stage == 0)
+            short += last * (chunk == strategy.vpp - 1 and stage == strategy.pp - 1)
+            found.append(tuple(range(at, at + size - short)))
+            at += size - short
+    return tuple(found)
+
+
+def yaml_text(header: str, data: Any) -> str:
+    """Plain data as YAML in its own order, lists of numbers in one line; `header`: comment lines before it."""
+    from ruamel.yaml import YAML
+
+    writer = YAML()
+    writer.width = 4096
+    out = StringIO()
+    writer.dump(_flow(data), out)
+    return "".join(f"# {line}\n" for line in header.splitlines()) + out.getvalue()
+
+
+def _flow(data: Any) -> Any:
+    from ruamel.yaml.comments import CommentedSeq
+
+    if isinstance(data, dict):
+        return {key: _flow(value) for key, value in data.items()}
+    if not isinstance(data, list | tuple):
+        return data
+    made = CommentedSeq([_flow(item) for item in data])
+    if not any(isinstance(item, list | tuple | dict) for item in data):
+        made.fa.set_flow_style()
+    return made

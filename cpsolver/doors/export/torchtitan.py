@@ -1,0 +1,273 @@
+"""A plan as a configuration of torchtitan: a Python module for release 0.3, a TOML file for 0.2.
+
+Release 0.3 has no files of its own: it is started with the name of a Python function that makes the configuration, and
+`plan` of the module written here is one. Read and run with 0.3.0 and 0.2.2 of the Python index: config/configs.py,
+config/manager.py, trainer.py (batch, CUDA graphs), distributed/fsdp.py, distributed/pipeline_parallel.py;
+PyTorch 2.13, distributed/pipelining/schedules.py (microbatches).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, untold_schedule, untold_switches
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+MODULE = "apss_plan"
+TOML = "torchtitan-0.2.toml"
+RELEASE = "0.3"
+KNOWN: Mapping[str, tuple[str, str, str]] = {
+    "llama3.1-8b": ("llama3", "llama3_8b", "8B"),
+    "llama3.1-70b": ("llama3", "llama3_70b", "70B"),
+    "llama3.1-405b": ("llama3", "", "405B"),
+    "qwen3-14b": ("qwen3", "qwen3_14b", "14B"),
+    "qwen3-32b": ("qwen3", "qwen3_32b", "32B"),
+    "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b", "30B-A3B"),
+    "deepseek-v3-671b": ("deepseek_v3", "deepseek_v3_671b", "671B"),
+    "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b", "20b"),
+    "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b", "120b"),
+}
+"""Catalogue's name -> torchtitan's model, its configuration's function in 0.3.0 and its flavor in 0.2.2.
+
+llama3_405b of 0.3.0 makes its linear layers float8 ones, which a plan in bf16 does not mean.
+"""
+
+
+def export(problem: Problem, strategy: Strategy) -> Launch:
+    """What torchtitan needs to run the plan; raises CannotExpress with every reason why it cannot."""
+    reasons = tuple(_untold(problem, strategy))
+    if reasons:
+        raise CannotExpress(reasons)
+    listed = hosts(problem, strategy)
+    files = {f"{MODULE}.py": _module(problem, strategy)}
+    older = _untold_by_toml(strategy)
+    if older is None:
+        files[TOML] = toml(problem, strategy)
+    launch = _LAUNCH.format(nodes=len(listed), slots=listed[0].slots, module=MODULE)
+    files["launch.sh"] = launch
+    arguments = ("--module", MODULE, "--config", "plan")
+    notes = tuple(_notes(problem, strategy, older))
+    return Launch("torchtitan", arguments, {}, files, f"{MODULE}.py", notes)
+
+
+_LAUNCH = """#!/bin/bash
+# On every host, with its place in the plan's order: NODE_RANK=0 MASTER_ADDR=host0 bash launch.sh
+: "${{NODE_RANK:?place of this host, from 0}}" "${{MASTER_ADDR:?name of the first host}}"
+export PYTHONPATH="$(cd "$(dirname "$0")" && pwd):$PYTHONPATH"
+torchrun --nnodes {nodes} --nproc_per_node {slots} --node_rank "$NODE_RANK" --master_addr "$MASTER_ADDR" \\
+  --master_port "${{MASTER_PORT:-29500}}" -m torchtitan.train --module {module} --config plan "$@"
+"""
+
+
+def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
+    training, model = problem.spec.training, problem.model
+    yield from untold_schedule(problem, s, "torchtitan")
+    yield from untold_switches(problem, "torchtitan", ("optimizer",))
+    if training.precision != "bf16":
+        why = "its float8 converters are the model's, and not exported" if training.precision == "fp8" else "no fp16"
+        yield f"torchtitan trains in bf16 here ({why}): training.precision is {training.precision}"
+    if training.optimizer != "adam":
+        yield f"torchtitan's configurations have AdamW: training.optimizer is {training.optimizer}, and must be adam"
+    if not s.flash_attention:
+        yield "torchtitan's attention is always a flash kernel (flex, varlen): flash_attention must be true"
+    if s.etp > 1:
+        yield f"torchtitan 0.3 does not split an expert: etp is {s.etp}, and must be 1"
+    if s.ulysses > 1:
+        yield f"torchtitan's context parallelism gathers keys and values: ulysses is {s.ulysses}, and must be 1"
+    elif s.cp > 1 and not s.cp_gather:
+        yield "torchtitan's context parallelism gathers keys and values: cp_gather must be true"
+    if model.mtp_layers and max(s.pp, s.cp) > 1:
+        yield f"torchtitan's multi-token prediction has no pipeline and no context parallelism: pp {s.pp}, cp {s.cp}"
+    for kind, amount in dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)):
+        if kind not in ("none", "uniform") or amount > 1:
+            yield f"torchtitan recomputes layer by layer or not at all: recompute is {kind} {amount or ''}".rstrip()
+    if len(set(s.recompute)) > 1:
+        yield "torchtitan has one activation_checkpoint for all stages: they may not recompute differently"
+    yield from _untold_pipeline(problem, s)
+    yield from _untold_sharding(s)
+
+
+def _untold_pipeline(problem: Problem, s: Strategy) -> Iterator[str]:
+    count = s.microbatches(problem.batch)
+    if s.pp > 1 and s.vpp == 1 and count < s.pp:
+        yield f"PyTorch's 1F1B needs a microbatch a stage: {count} microbatches are fewer than pp {s.pp}"
+    rounds = max(1, count // s.pp)
+    if s.vpp > 1 and count % rounds:
+        yield f"PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}"
+
+
+def _untold_sharding(s: Strategy) -> Iterator[str]:
+    if not s.distributed_optimizer:
+        if s.cp > 1:
+            yield f"torchtitan shards over the context-parallel ranks: cp {s.cp} needs distributed_optimizer true"
+    elif s.sharding_group % s.cp:
+        yield f"torchtitan shards over whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
+    elif s.pp > 1 and s.sharded == "gradients":
+        yield "torchtitan's pipeline reduces gradients at its end: sharded may be optimizer or parameters with pp > 1"
+    elif s.pp == 1 and s.sharded == "optimizer" and s.dp * s.cp > 1:
+        yield "torchtitan's FSDP shares out gradients too: sharded may be gradients or parameters without a pipeline"
+    _, shard = replicas(s)
+    if s.tp * shard * s.cp % s.ep:
+        yield f"torchtitan keeps experts within dp_shard {shard} x cp {s.cp} x tp {s.tp}, which ep {s.ep} must divide"
+
+
+def replicas(s: Strategy) -> tuple[int, int]:
+    """data_parallel_replicate_degree and data_parallel_shard_degree; cp is folded into the sharding mesh."""
+    if not s.distributed_optimizer:
+        return s.dp, 1
+    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
+    return s.dp // shard, shard
+
+
+def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
+    """The section parallelism; `head`: the release's name of the output layer."""
+    replicate, shard = replicas(s)
+    always = s.distributed_optimizer and s.sharded == "parameters"
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": replicate,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": "always" if always else "never",
+        "tensor_parallel_degree": s.tp,
+        "context_parallel_degree": s.cp,
+        "expert_parallel_degree": s.ep,
+        "pipeline_parallel_degree": s.pp,
+    }
+    if s.pp > 1:
+        found["pipeline_parallel_schedule"] = "1F1B" if s.vpp == 1 else "Interleaved1F1B"
+        found["pipeline_parallel_microbatch_size"] = s.mbs
+        found["module_fqns_per_model_part"] = model_parts(s, head)
+    return found
+
+
+def model_parts(s: Strategy, head: str = "lm_head") -> list[list[str]]:
+    """The modules of every part of the model, in the order in which a microbatch passes them."""
+    parts = [[f"layers.{layer}" for layer in layers] for layers in layers_by_part(s)]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", head]
+    return parts
+
+
+def training(problem: Problem, s: Strategy) -> dict[str, Any]:
+    """The section training: a pipeline takes all microbatches of a step at once, otherwise gradients accumulate."""
+    at_once = s.microbatches(problem.batch) if s.pp > 1 else 1
+    return {
+        "local_batch_size": s.mbs * at_once,
+        "global_batch_size": problem.batch,
+        "seq_len": problem.sequence,
+        "dtype": "float32",
+        "mixed_precision_param": "bfloat16",
+        "mixed_precision_reduce": "float32",
+        "enable_cpu_offload": False,
+    }
+
+
+_MODULE = '''"""A plan of apss-cp for torchtitan {release}: --module {module} --config plan."""
+
+import importlib
+
+from torchtitan.distributed.activation_checkpoint import FullAC
+
+# module:function that makes the configuration of your model
+BASE = "{base}"
+LAYERS = {layers}
+RECOMPUTE = {recompute}
+PARALLELISM = {parallelism}
+TRAINING = {training}
+
+
+def plan():
+    """The configuration that BASE makes, with the plan's numbers."""
+    if not BASE:
+        raise ValueError("set BASE to module:function of your model's configuration, a model of {layers} layers")
+    module, name = BASE.split(":")
+    config = getattr(importlib.import_module(module), name)()
+    found = len(config.model_spec.model.layers)
+    if found != LAYERS:
+        raise ValueError(f"{{BASE}} has {{found}} layers, and the plan is for {{LAYERS}}")
+    for section, values in ((config.parallelism, PARALLELISM), (config.training, TRAINING)):
+        for key, value in values.items():
+            setattr(section, key, value)
+    config.activation_checkpoint = FullAC.Config() if RECOMPUTE else None
+    return config
+'''
+
+
+def _module(problem: Problem, s: Strategy) -> str:
+    # CUDA graphs are on by default in 0.3, and refuse a pipeline and the usual exchange of tokens with experts.
+    graphs = {"disable_cuda_graphs": True} if s.pp > 1 or problem.model.moe else {}
+    sequence = {"enable_sequence_parallel": s.sequence_parallel} if s.tp > 1 else {}
+    return _MODULE.format(
+        release=RELEASE,
+        module=MODULE,
+        base=base(problem),
+        layers=problem.model.layers,
+        recompute=_recomputes(s),
+        parallelism=_literal(parallelism(s) | sequence),
+        training=_literal(training(problem, s) | graphs),
+    )
+
+
+def base(problem: Problem) -> str:
+    """Where torchtitan 0.3 makes the model's configuration, module:function; empty where it has none for it."""
+    model, function, _ = KNOWN.get(problem.model.name, ("", "", ""))
+    return f"torchtitan.models.{model}.config_registry:{function}" if function else ""
+
+
+def _literal(data: Mapping[str, Any]) -> str:
+    """Plain data as Python, a key or a part of the model a line."""
+    lines = ["{"]
+    for key, value in data.items():
+        parts = [f"        {part!r}," for part in value] if isinstance(value, list) else []
+        lines += [f"    {key!r}: [", *parts, "    ],"] if parts else [f"    {key!r}: {value!r},"]
+    return "\n".join([*lines, "}"]).replace("'", '"')
+
+
+def _recomputes(s: Strategy) -> bool:
+    return s.recompute[0] == "uniform"
+
+
+def _untold_by_toml(s: Strategy) -> str | None:
+    """Why release 0.2 cannot run the plan; None: it can."""
+    if s.tp > 1 and not s.sequence_parallel:
+        return "release 0.2 has tensor parallelism with sequence parallelism only"
+    if not s.distributed_optimizer and s.dp > 1 and s.devices > s.dp:
+        return "release 0.2 has replicas without shards only where there is no other parallelism"
+    return None
+
+
+def toml(problem: Problem, s: Strategy) -> str:
+    """The plan as release 0.2 reads it (JobConfig)."""
+    known = KNOWN.get(problem.model.name)
+    more: dict[str, Any] = {"context_parallel_rotate_method": "allgather"} if s.cp > 1 else {}
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"name": known[0] if known else "set-me", "flavor": known[2] if known else "set-me"},
+        "training": training(problem, s),
+        "parallelism": parallelism(s, "output") | more | {"expert_tensor_parallel_degree": 1},
+        "activation_checkpoint": {"mode": "full" if _recomputes(s) else "none"},
+    }
+    lines = ["# A plan of apss-cp for torchtitan 0.2 (--job.config_file); release 0.3 takes the Python module instead."]
+    for name, values in sections.items():
+        lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _notes(problem: Problem, s: Strategy, older: str | None) -> Iterator[str]:
+    yield f"{MODULE}.py is for release {RELEASE} of the Python index, which reads no TOML; main has other names"
+    if older is None:
+        yield f"{TOML} is for release 0.2: -m torchtitan.train --job.config_file {TOML}"
+    else:
+        yield f"no TOML file: {older}"
+    if not base(problem):
+        yield f"torchtitan has no bf16 configuration of {problem.model.name}: set BASE in {MODULE}.py to your own"
+    if not s.distributed_optimizer and s.devices > 1:
+        yield "FSDP without shards keeps weights in fp32 and gathers nothing; the plan's stack may count otherwise"
+    if s.cp > 1:
+        yield "context parallelism needs the model's flex attention, and balances causal work front with back"
+    if problem.model.mtp_layers:
+        yield "the plan counts multi-token prediction, which torchtitan's usual configuration of the model leaves out"
+    yield "tokenizer, data set, learning rate and checkpoints are those of the base configuration"
+    yield from mixture_note(s)

@@ -1,0 +1,148 @@
+"""Precision, techniques (docs/techniques.md) and the stack's overlaps in Megatron-LM's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.dialect import Dialect, Flag
+from cpsolver.doors.export.parallel_args import uses_fsdp
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.spec.training import Training
+
+_FULL = ("block", "uniform")
+_BF16_STATES = (("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16"))
+_FP8_STATES = (("--exp-avg-dtype", "fp8"), ("--exp-avg-sq-dtype", "fp8"))
+_BF16_GRADIENTS = ("--main-grads-dtype", "bf16")
+PRECISION_AWARE = ("--use-precision-aware-optimizer",)
+
+
+def precision_flags(training: Training) -> Iterator[Flag]:
+    """Types of weights and products; dropout."""
+    yield ("--fp16",) if training.precision == "fp16" else ("--bf16",)
+    if training.precision == "fp8":
+        yield ("--fp8-format", "hybrid")
+        if training.fp8_parameter_gather:
+            yield ("--fp8-param-gather",)
+    if not training.dropout:
+        yield ("--attention-dropout", "0.0")
+        yield ("--hidden-dropout", "0.0")
+
+
+def kernel_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """The attention kernel, and fusions where they are off."""
+    latent = problem.model.attention.kind == "mla"
+    yield (
+        "--attention-backend",
+        "auto" if latent and s.flash_attention else "flash" if s.flash_attention else "unfused",
+    )
+    if not problem.spec.training.fused_kernels:
+        for name in ("bias-swiglu", "bias-gelu", "bias-dropout", "rope"):
+            yield (f"--no-{name}-fusion",)
+
+
+def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
+    """The optimizer and where its states are. Raises CannotExpress for what the dialect has no flag for."""
+    choices: dict[str, tuple[Flag, ...]] = {
+        "adam": (("--optimizer", "adam"),),
+        "precision_aware": (("--optimizer", "adam"), PRECISION_AWARE),
+        "precision_aware_fp8": (("--optimizer", "adam"), PRECISION_AWARE, *_FP8_STATES, _BF16_GRADIENTS),
+    }
+    if dialect.bf16_moments:
+        states: tuple[Flag, ...] = (("--optimizer", "adam"), PRECISION_AWARE, *_BF16_STATES)
+        choices["precision_aware_bf16"] = states
+        choices["precision_aware_bf16_grads"] = (*states, _BF16_GRADIENTS)
+    if dialect.lion:
+        choices["lion"] = (("--optimizer", "lion"),)
+    if training.optimizer not in choices:
+        allowed = ", ".join(choices)
+        raise CannotExpress((f"training.optimizer is {training.optimizer}: {dialect.name} has {allowed}",))
+    yield from choices[training.optimizer]
+    if training.optimizer_offload:
+        yield ("--optimizer-cpu-offload",)
+        yield ("--optimizer-offload-fraction", f"{training.optimizer_offload:g}")
+        if PRECISION_AWARE not in choices[training.optimizer]:
+            yield PRECISION_AWARE
+
+
+def activation_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
+    """Activations that wait on the host. Raises CannotExpress where the dialect has no flag for them."""
+    modules = training.activation_offload
+    if not modules:
+        return
+    if not dialect.activation_offload:
+        raise CannotExpress((f"training.activation_offload is {', '.join(modules)}: {dialect.name} has no such flag",))
+    if "attention" in modules:
+        raise CannotExpress(("training.activation_offload is attention: Megatron-LM offloads single modules",))
+    yield ("--fine-grained-activation-offloading",)
+    yield ("--offload-modules", *modules)
+
+
+def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()) -> None:
+    """Raises CannotExpress for switches of other frameworks; `has`: those that this one knows."""
+    on = {
+        "release_fp32_gradients": training.release_fp32_gradients,
+        "reuse_fp32_parameters": training.reuse_fp32_parameters,
+        "swap_optimizer": training.swap_optimizer,
+        "triangle_attention": training.triangle_attention,
+        "fused_gate_up": not training.fused_gate_up,
+    }
+    reasons = [
+        f"training.{name} is {str(getattr(training, name)).lower()}: {framework} has no flag for that"
+        for name, used in on.items()
+        if used and name not in has
+    ]
+    if reasons:
+        raise CannotExpress(tuple(reasons))
+
+
+def gradient_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """Data-parallel communication: its type, and the overlaps that the stack's profile counts on."""
+    stack, replicas = problem.stack, s.dp * s.cp
+    if stack.gradient_reduce_bytes == 2 and problem.spec.training.precision != "fp16":
+        yield ("--grad-reduce-in-bf16",)
+    hidden = stack.sharding_overlap if uses_fsdp(s) else stack.gradient_overlap
+    gathered = stack.sharding_overlap if uses_fsdp(s) else stack.parameter_overlap
+    if replicas > 1 and hidden > 0:
+        yield ("--overlap-grad-reduce",)
+        if s.distributed_optimizer and gathered > 0:
+            yield ("--overlap-param-gather",)
+
+
+def overlap_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Flag]:
+    """Overlaps inside layers and along the pipeline that the stack's profile counts on."""
+    stack = problem.stack
+    if stack.tensor_overlap > 0 and s.sequence_parallel:
+        yield ("--tp-comm-overlap",)
+    if s.vpp > 1 and s.pp > 2 and stack.pipeline_overlap_interleaved == 0:
+        yield ("--no-overlap-p2p-communication",)
+    if problem.model.moe is None:
+        return
+    if stack.copies_once_per_node and s.ep > 1:
+        yield ("--moe-token-dispatcher-type", "flex")
+        yield ("--moe-enable-deepep",)
+    else:
+        yield ("--moe-token-dispatcher-type", "alltoall" if s.ep * s.etp > 1 else "allgather")
+    capacity = problem.spec.training.expert_capacity_factor
+    if capacity is not None:
+        yield ("--moe-expert-capacity-factor", f"{capacity:g}")
+    if hides_experts(problem, s, dialect):
+        yield ("--overlap-moe-expert-parallel-comm",)
+
+
+def hides_experts(problem: Problem, s: Strategy, dialect: Dialect) -> bool:
+    """The stack counts on experts' communication under compute, and the framework's own conditions for it hold."""
+    if problem.stack.routing_overlap == 0 or s.ep == 1 or not dialect.expert_overlap:
+        return False
+    whole = any(kind in _FULL for kind in s.recompute) or any("moe" in names for names in s.recompute_modules)
+    return not whole and (s.pp == 1 or s.vpp > 1) and problem.model.mtp_layers <= 1
+
+
+def overlap_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]:
+    """Overlaps that the prediction counts on and that this framework or plan cannot have."""
+    stack = problem.stack
+    if stack.routing_overlap > 0 and s.ep > 1 and not hides_experts(problem, s, dialect):
+        yield f"stack {stack.name} hides {stack.routing_overlap:.0%} of the experts' all-to-alls; here nothing does"
+    if s.vpp > 1 and s.pp == 2 and stack.pipeline_overlap_interleaved == 0:
+        yield f"stack {stack.name} hides no pipeline transfers; with 2 stages Megatron-LM interleaves only if it does"

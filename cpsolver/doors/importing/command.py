@@ -1,0 +1,146 @@
+"""The training command among a script's commands: its program, its arguments, and the devices that it starts on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from cpsolver.doors.importing.lexer import Lexer
+from cpsolver.doors.importing.shell import Run, Script
+from cpsolver.inputs.errors import InputError, Trouble
+
+_LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
+_MODULES = ("torch.distributed.launch", "torch.distributed.run")
+_TELLING = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
+_PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
+_NODES = ("nnodes", "num_nodes", "nodes")
+_ALL = ("worker_num", "np", "n", "ntasks")
+
+
+@dataclass(frozen=True)
+class Training:
+    """The command that trains: its line, the program (`pretrain_gpt.py`), what starts it, and the arguments of both.
+
+    `launch` are the words before the program, `tokens` those after it. `others` are lines of further such commands.
+    """
+
+    line: int
+    program: str
+    launch: tuple[str, ...]
+    tokens: tuple[str, ...]
+    certain: bool
+    others: tuple[int, ...] = ()
+
+
+def find_training(script: Script, file: str | None) -> Training:
+    """The training command of a script, or the arguments that the text is a plain list of.
+
+    Raises InputError where there is none.
+    """
+    runs = script.runs
+    if runs and all(run.words[0].startswith("-") for run in runs):
+        words = tuple(word for run in runs for word in run.words)
+        return Training(runs[0].line, "", (), words, True)
+    found = [training for run in runs for training in _trainings(script, run)]
+    if not found:
+        message = "has no training command: none of its commands has model arguments"
+        allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
+        raise InputError(Trouble("", message, allowed=allowed, file=file))
+    best = next((training for training in found if training.certain), found[0])
+    others = tuple(training.line for training in found if training is not best)
+    return Training(best.line, best.program, best.launch, best.tokens, best.certain, others)
+
+
+def _trainings(script: Script, run: Run) -> list[Training]:
+    """The training in a command, or in a text that the command gives to a shell of its own."""
+    split = _split(run.words)
+    if split is not None and any(word.split("=")[0] in _TELLING for word in split[2]):
+        return [Training(run.line, *split, run.certain)]
+    inner = [word for word in run.words if any(char.isspace() for char in word) and any(t in word for t in _TELLING)]
+    found: list[Training] = []
+    for text in inner[:1]:
+        for command in Lexer(text, None, run.line).commands():
+            words = tuple(field for word in command.words for field in script.variables.fields(word))
+            if words and words != run.words:
+                before = run.words[: run.words.index(text)]
+                nested = _trainings(script, Run(run.line, words, run.certain))
+                found += [
+                    Training(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others) for t in nested
+                ]
+    return found
+
+
+def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
+    """Program, words before it and words after it."""
+    names = [PurePosixPath(word).name for word in words]
+    starts = any(name in _LAUNCHERS or re.fullmatch(r"python[\d.]*", name) for name in names) or any(
+        word in _MODULES for word in words
+    )
+    for index, name in enumerate(names):
+        module = index > 0 and words[index - 1] == "-m" and words[index] not in _MODULES
+        if name.endswith(".py") or (module and starts):
+            return words[index], tuple(words[:index]), tuple(words[index + 1 :])
+    if starts or any(word.startswith("--") for word in words[:2]):
+        first = next((index for index, word in enumerate(words) if word.split("=")[0] in _TELLING), None)
+        if first is not None:  # the program's name is in a variable of the environment
+            return "", (), tuple(words)
+    return None
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices of the training: all of them and those of a node; None: not told. `needs`: unclear values, in words."""
+
+    total: int | None
+    per_node: int | None
+    needs: tuple[str, ...] = ()
+
+
+def devices(script: Script, training: Training, text: str) -> Devices:
+    """How many devices the training starts on: by its launcher, by its own arguments, by #SBATCH lines of the text."""
+    told = _options([*_batch_lines(text), *training.tokens, *training.launch])
+    needs: list[str] = []
+
+    def number(names: Sequence[str]) -> int | None:
+        for name in names:
+            value = told.get(name)
+            if value is None:
+                continue
+            if value.isdigit():
+                return int(value)
+            for unclear in script.variables.unclear_in(value):
+                needs.append(f"--{name} needs {unclear.name}, which {unclear.reason} (line {unclear.line})")
+        return None
+
+    per_node, nodes, everything = number(_PER_NODE), number(_NODES), number(_ALL)
+    if per_node is not None and nodes is None and not needs:
+        launched = any(
+            PurePosixPath(word).name in ("torchrun", "deepspeed") or word in _MODULES for word in training.launch
+        )
+        nodes = 1 if launched else None  # both start one node by default
+    if per_node is None and nodes is None and everything is None:
+        return Devices(None, None, tuple(needs))
+    total = per_node * nodes if per_node and nodes else everything
+    return Devices(total, per_node, tuple(needs))
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """The options of a launcher by their names without dashes; the last of each counts."""
+    found: dict[str, str] = {}
+    for index, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
+        if equals:
+            found[name] = value
+        elif index + 1 < len(words) and not words[index + 1].startswith("-"):
+            found[name] = words[index + 1]
+    found.setdefault("nodes", found.get("N", ""))
+    return {name: value for name, value in found.items() if value}
+
+
+def _batch_lines(text: str) -> list[str]:
+    """The options of Slurm in the comments of a batch script."""
+    return [word for line in re.findall(r"^#SBATCH\s+([^#\n]*)", text, re.MULTILINE) for word in line.split()]

@@ -1,0 +1,68 @@
+"""Which framework a script starts, by what it calls and by arguments that only one has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpsolver.doors.importing.arguments import Arguments
+
+_MINDSPEED = (
+    "context-parallel-algo",
+    "use-fused-rmsnorm",
+    "use-fused-swiglu",
+    "use-fused-rotary-pos-emb",
+    "reuse-fp32-param",
+    "swap-attention",
+    "swap-optimizer",
+    "quant-states",
+    "schedules-method",
+    "enable-recompute-layers-per-pp-rank",
+    "ulysses-degree-in-cp",
+    "moe-tp-extend-ep",
+    "first-k-dense-replace",
+    "n-shared-experts",
+    "pipeline-num-transformer-layers",
+    "num-layer-list",
+    "noop-layers",
+    "handler-name",
+    "use-ascend-mc2",
+    "use-ascend-coc",
+    "auto-parallel",
+)
+_ASCENDSPEED = ("release-fp32-grad", "optimized-pipeline", "foldx-mode", "fold-mode", "triangle-attn", "DDP-impl")
+_LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "custom-pipeline-recompute-layers")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Stack and launcher profile by name (launcher None: any), and what they were told by."""
+
+    stack: str
+    launcher: str | None
+    why: str
+
+
+def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> Framework:
+    """The framework of a training command; `text` is the whole script, `launch` what starts the program."""
+    told = arguments.given
+    lowered = text.lower()
+    by = next((f"--{name}" for name in _LOONGFORGE if name in told), None)
+    if by or "loongforge" in lowered or "aiak" in lowered:
+        return Framework("megatron-core", "loongforge", by or "its text names LoongForge or AIAK")
+    npu = next(
+        (word for word in ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu") if word in lowered), None
+    )
+    old = next((f"--{name}" for name in _ASCENDSPEED if name in told), None)
+    by = next((f"--{name}" for name in _MINDSPEED if name in told), None)
+    if old or by or npu:
+        why = old or by or f"its text has {npu!r}"
+        if old or precision == "fp16":
+            return Framework("ascendspeed", "mindspeed-llm" if by else None, f"{why}, {precision}")
+        return Framework("mindspeed", "mindspeed-llm", why)
+    if "deepspeed" in told or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
+        return Framework("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
+    if "flagscale" in lowered:
+        return Framework("megatron-core", "flagscale", "its text names FlagScale")
+    if arguments.flag("overlap-grad-reduce") or arguments.flag("use-megatron-fsdp"):
+        return Framework("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
+    return Framework("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")

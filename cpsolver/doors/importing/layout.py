@@ -1,0 +1,155 @@
+"""The degrees of a script: tensor, pipeline, context, expert and data parallel, sharding, and what contradicts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.plans.strategy import Sharded
+
+_FSDP: dict[str, Sharded | None] = {
+    "no_shard": None,
+    "optim": "optimizer",
+    "optim_grads": "gradients",
+    "optim_grads_params": "parameters",
+}
+_ZERO: dict[int, Sharded | None] = {0: None, 1: "optimizer", 2: "gradients", 3: "parameters"}
+_MINDSPEED_CP = (
+    "megatron_cp_algo",
+    "ulysses_cp_algo",
+    "hybrid_cp_algo",
+    "hybrid_adaptive_cp_algo",
+    "kvallgather_cp_algo",
+)
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Sizes of a plan, by the names of `Strategy`."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    ep: int
+    etp: int
+    mbs: int
+    ulysses: int
+    cp_gather: bool
+    distributed_optimizer: bool
+    sharded: Sharded
+    sharding_group: int
+
+
+def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any]) -> Degrees | None:
+    """The degrees; None where the devices do not allow a number of replicas. Troubles stay in `arguments`."""
+    tp = arguments.number("tensor-model-parallel-size", 1) or 1
+    pp = arguments.number("pipeline-model-parallel-size", 1) or 1
+    cp = arguments.number("context-parallel-size", 1) or 1
+    mbs = arguments.number("micro-batch-size", 1) or 1
+    ep = arguments.number("expert-model-parallel-size", 1) or 1
+    own = arguments.number("expert-tensor-parallel-size")
+    ulysses, gather = _context(arguments, cp)
+    etp = 1 if "moe" not in model else tp if own is None else own
+    if arguments.flag("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
+        ep, etp = ep * tp, 1
+    if ep > 1 and "moe" not in model:
+        arguments.trouble("--expert-model-parallel-size", "the model has no experts: --num-experts is not given", ep)
+    _model_troubles(arguments, model, tp, ep, etp)
+    if world is None:
+        return None
+    if world % (tp * pp * cp):
+        product = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
+        arguments.trouble("devices", f"{world} devices are not a multiple of {product}", world)
+        return None
+    dp = world // (tp * pp * cp)
+    if "moe" in model and tp * cp * dp % (etp * ep):
+        stage = f"tp {tp} x cp {cp} x dp {dp} = {tp * cp * dp}"
+        message = f"etp {etp} x ep {ep} does not divide the devices of a stage, {stage}"
+        arguments.trouble("--expert-model-parallel-size", message, ep)
+    optimizer, sharded = _sharded(arguments)
+    group = _group(arguments, dp * cp)
+    alone = dp * cp == 1
+    return Degrees(
+        tp, pp, cp, dp, ep, etp, mbs, ulysses, gather, optimizer and not alone, sharded, 0 if alone else group
+    )
+
+
+def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: int, etp: int) -> None:
+    """Heads, key-value heads, widths and experts that the sizes do not divide."""
+    heads, groups = model.get("heads"), model.get("kv_heads")
+    if heads and heads % tp:
+        arguments.trouble("--num-attention-heads", f"{heads} heads are not a multiple of tp {tp}", heads)
+    if groups and heads and groups != heads and groups % tp and tp % groups:
+        arguments.trouble("--num-query-groups", f"{groups} groups and tp {tp}: neither divides the other", groups)
+    if (ffn := model.get("ffn")) and ffn % tp:
+        arguments.trouble("--ffn-hidden-size", f"{ffn} is not a multiple of tp {tp}", ffn)
+    experts = model.get("moe", {}).get("experts")
+    if experts and experts % ep:
+        arguments.trouble("--num-experts", f"{experts} experts are not a multiple of ep {ep}", experts)
+    if experts and tp % etp:
+        arguments.trouble("--expert-tensor-parallel-size", f"does not divide tp {tp}", etp)
+
+
+def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
+    """Ranks that exchange heads, and whether keys and values are gathered: Megatron's, MindSpeed's, LoongForge's."""
+    algorithm = arguments.text("context-parallel-algo")
+    degree = arguments.number("ulysses-degree-in-cp") or arguments.number("context-parallel-ulysses-degree")
+    kinds = arguments.values("cp-comm-type")
+    sizes = arguments.numbers("hierarchical-context-parallel-sizes")
+    if cp == 1:
+        return 1, False
+    if algorithm is not None and algorithm not in _MINDSPEED_CP:
+        arguments.trouble("--context-parallel-algo", "is not one of the choices", algorithm, ", ".join(_MINDSPEED_CP))
+    if len(set(kinds)) > 1:
+        arguments.trouble("--cp-comm-type", "differs from layer to layer, which a plan does not", " ".join(kinds))
+    kind = kinds[0] if kinds else "p2p"
+    if kind not in ("p2p", "a2a", "allgather", "a2a+p2p"):
+        arguments.trouble("--cp-comm-type", "is not one of the choices", kind, "p2p, a2a, allgather, a2a+p2p")
+    if algorithm == "kvallgather_cp_algo" or (algorithm is None and kind == "allgather"):
+        return 1, True
+    if algorithm == "ulysses_cp_algo" or (algorithm is None and kind == "a2a"):
+        return cp, False
+    inner = degree or (sizes[0] if sizes and kind == "a2a+p2p" else None)
+    if inner is None and (kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")):
+        name = "hierarchical-context-parallel-sizes" if algorithm is None else "ulysses-degree-in-cp"
+        arguments.trouble(f"--{name}", "must be given with both exchanges, heads and ring")
+    if inner is not None and cp % inner:
+        arguments.trouble("--context-parallel-size", f"{cp} is not a multiple of {inner}, which exchange heads", cp)
+    mixed = kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")
+    hybrid = mixed or arguments.has("context-parallel-ulysses-degree")
+    return (inner or 1 if hybrid else 1), False
+
+
+def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
+    """Whether optimizer states are shared out, and what else is: ZeRO-1, Megatron's FSDP, torch's FSDP2, DeepSpeed's
+    --zero-stage."""
+    fsdp = arguments.flag("use-megatron-fsdp") or arguments.flag("use-custom-fsdp")
+    if arguments.flag("use-torch-fsdp2"):
+        kept = arguments.flag("torch-fsdp2-no-reshard-after-forward")
+        return True, "gradients" if kept else "parameters"
+    if fsdp:
+        text = arguments.text("data-parallel-sharding-strategy", "optim_grads_params") or ""
+        if text not in _FSDP:
+            arguments.trouble("--data-parallel-sharding-strategy", "is not one of the choices", text, ", ".join(_FSDP))
+        told = _FSDP.get(text)
+        return told is not None, told or "optimizer"
+    stage = arguments.number("zero-stage", least=0)
+    if stage is not None:
+        if stage not in _ZERO:
+            arguments.trouble("--zero-stage", "is not one of the choices", stage, "0, 1, 2, 3")
+        told = _ZERO.get(stage)
+        return told is not None or arguments.flag("use-distributed-optimizer"), told or "optimizer"
+    return arguments.flag("use-distributed-optimizer"), "optimizer"
+
+
+def _group(arguments: Arguments, replicas: int) -> int:
+    instances = arguments.number("num-distributed-optimizer-instances", 1) or 1
+    if instances == 1:
+        return 0
+    if replicas % instances:
+        message = f"does not divide dp x cp = {replicas}"
+        arguments.trouble("--num-distributed-optimizer-instances", message, instances)
+        return 0
+    return replicas // instances

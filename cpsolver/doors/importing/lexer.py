@@ -1,0 +1,296 @@
+"""The text of a shell script as commands of words, whose quotes and expansions are still apart.
+
+Covers what training scripts are made of, by POSIX shell grammar and bash's manual: quotes, continuations, comments,
+`$NAME`, `${...}`, `$((...))`, `$(...)`, backticks, arrays, redirections, here-documents, operators.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cpsolver.inputs.errors import InputError, Trouble
+
+Kind = Literal["text", "variable", "arithmetic", "command"]
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
+_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
+_RESERVED = ("if", "elif", "while", "until", "for", "then", "else", "do", "!")
+_REDIRECTIONS = re.compile(r"(?:\d*)(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a word: text as it stands, or what an expansion has between its braces or parentheses."""
+
+    kind: Kind
+    text: str
+    quoted: bool = False
+
+
+@dataclass
+class Word:
+    """A word and its line; `items` are the words of an array, where the word is `NAME=( ... )`."""
+
+    line: int
+    parts: list[Part] = field(default_factory=list)
+    items: list[Word] | None = None
+
+    @property
+    def plain(self) -> str | None:
+        """The text of a word without quotes and expansions; None for any other."""
+        if self.items is not None or any(part.kind != "text" or part.quoted for part in self.parts):
+            return None
+        return "".join(part.text for part in self.parts)
+
+    def add(self, part: Part) -> None:
+        """Append a part; neighbouring text of one kind becomes one part."""
+        last = self.parts[-1] if self.parts else None
+        if last is not None and last.kind == part.kind == "text" and last.quoted == part.quoted:
+            self.parts[-1] = Part("text", last.text + part.text, part.quoted)
+        else:
+            self.parts.append(part)
+
+
+@dataclass(frozen=True)
+class Command:
+    """The words of a simple command and the operator that ends it ("" at the end of the text)."""
+
+    line: int
+    words: tuple[Word, ...]
+    ended_by: str
+
+
+class Lexer:
+    """Reads one text; raises InputError for quotes or brackets that never close."""
+
+    def __init__(self, text: str, file: str | None = None, line: int = 1) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self.file, self.line, self.at = file, line, 0
+        self.waiting: list[tuple[str, bool]] = []  # here-documents that start after this line
+
+    def commands(self) -> list[Command]:
+        """All simple commands in their order, reserved words (`if`, `then`, `done`) as words of theirs."""
+        found: list[Command] = []
+        words: list[Word] = []
+        while True:
+            operator = self._next_word(words)
+            if operator is None:
+                continue
+            if words or operator in ("(", ")", ";;"):
+                found.append(Command(words[0].line if words else self.line, tuple(words), operator))
+            words = []
+            if operator == "":
+                return found
+
+    def operand(self) -> Word:
+        """The whole text as one word, blanks and all: what stands behind an operator in braces."""
+        word = Word(self.line)
+        while self.at < len(self.text):
+            self._piece(word)
+        return word
+
+    def _next_word(self, words: list[Word]) -> str | None:
+        """Read one word into `words`, or the operator that ends the command: "" at the end of the text."""
+        self._skip_blanks()
+        if self.at >= len(self.text):
+            return ""
+        if self._redirection():
+            return None
+        if self.text.startswith("((", self.at) and all(word.plain in _RESERVED for word in words):
+            words.append(Word(self.line, [Part("text", "(("), Part("arithmetic", self._bracketed("(", ")")[1:-1])]))
+            return None
+        for operator in _OPERATORS:
+            if self.text.startswith(operator, self.at):
+                self.at += len(operator)
+                if operator == "\n":
+                    self.line += 1
+                    self._here_documents()
+                return operator
+        words.append(self._word(assignment=all(_is_assignment(word) for word in words) or _declares(words)))
+        return None
+
+    def _skip_blanks(self) -> None:
+        while self.at < len(self.text):
+            if self.text.startswith("\\\n", self.at):
+                self.at, self.line = self.at + 2, self.line + 1
+            elif self.text[self.at] in " \t":
+                self.at += 1
+            elif self.text[self.at] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            else:
+                return
+
+    def _redirection(self) -> bool:
+        """Step over a redirection and its target."""
+        found = _REDIRECTIONS.match(self.text, self.at)
+        if found is None:
+            return False
+        self.at = found.end()
+        if self.text.startswith("(", self.at):  # process substitution
+            self._bracketed("(", ")")
+            return True
+        self._skip_blanks()
+        if self.at < len(self.text) and self.text[self.at] not in "\n;|&":
+            target = self._word()
+            if found.group().endswith(("<<", "<<-")):
+                self.waiting.append(("".join(part.text for part in target.parts), found.group().endswith("-")))
+        return True
+
+    def _here_documents(self) -> None:
+        for mark, tabs in self.waiting:
+            while self.at < len(self.text):
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                row = self.text[self.at : end]
+                self.at, self.line = min(end + 1, len(self.text)), self.line + 1
+                if (row.lstrip("\t") if tabs else row) == mark:
+                    break
+        self.waiting = []
+
+    def _word(self, assignment: bool = False) -> Word:
+        word = Word(self.line)
+        if assignment and (found := ASSIGNMENT.match(self.text, self.at)):
+            word.add(Part("text", found.group()))
+            self.at = found.end()
+            if self.text.startswith("(", self.at):
+                self.at += 1
+                word.items = self._items()
+                return word
+        while self.at < len(self.text) and self.text[self.at] not in " \t\n;|&()<>":
+            self._piece(word)
+        if self.at < len(self.text) and self.text[self.at] in "(<>" and not word.parts:
+            self._fail(f"{self.text[self.at]!r} stands where a word is expected")
+        return word
+
+    def _items(self) -> list[Word]:
+        """The words of an array, up to its closing parenthesis."""
+        items: list[Word] = []
+        start = self.line
+        while True:
+            self._skip_blanks()
+            if self.at >= len(self.text):
+                self._fail("an array is never closed by ')'", start)
+            letter = self.text[self.at]
+            if letter == ")":
+                self.at += 1
+                return items
+            if letter == "\n":
+                self.at, self.line = self.at + 1, self.line + 1
+            elif letter in ";|&(<>":
+                self._fail(f"{letter!r} stands in an array")
+            else:
+                items.append(self._word())
+
+    def _piece(self, word: Word) -> None:
+        letter = self.text[self.at]
+        if letter == "\\":
+            if self.text.startswith("\\\n", self.at):
+                self.line += 1
+            else:
+                word.add(Part("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
+            self.at += 2
+        elif letter == "'":
+            end = self._find("'", self.at + 1)
+            word.add(Part("text", self.text[self.at + 1 : end], True))
+            self._advance(end + 1)
+        elif letter == '"':
+            self._double(word)
+        elif letter in "$`":
+            self._expansion(word, False)
+        else:
+            word.add(Part("text", letter))
+            self.at += 1
+
+    def _double(self, word: Word) -> None:
+        """A text in double quotes: expansions, and backslashes before what they can quote."""
+        start, before = self.line, self.at + 1
+        self.at += 1
+        while True:
+            if self.at >= len(self.text):
+                self._fail('a text in double quotes is never closed by "', start)
+            letter = self.text[self.at]
+            if letter == '"':
+                if self.at == before:
+                    word.add(Part("text", "", True))  # an empty text is a word of its own
+                self.at += 1
+                return
+            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('$`"\\\n'):
+                if self.text[self.at + 1] != "\n":
+                    word.add(Part("text", self.text[self.at + 1], True))
+                self._advance(self.at + 2)
+            elif letter in "$`":
+                self._expansion(word, True)
+            else:
+                word.add(Part("text", letter, True))
+                self._advance(self.at + 1)
+
+    def _expansion(self, word: Word, quoted: bool) -> None:
+        if self.text[self.at] == "`":
+            end = self._find("`", self.at + 1)
+            word.add(Part("command", self.text[self.at + 1 : end], quoted))
+            self._advance(end + 1)
+            return
+        self.at += 1
+        rest = self.text[self.at : self.at + 2]
+        if rest == "((":
+            inner = self._bracketed("(", ")")
+            arithmetic = inner.startswith("(") and inner.endswith(")")
+            word.add(Part("arithmetic", inner[1:-1], quoted) if arithmetic else Part("command", inner, quoted))
+        elif rest[:1] == "(":
+            word.add(Part("command", self._bracketed("(", ")"), quoted))
+        elif rest[:1] == "{":
+            word.add(Part("variable", self._bracketed("{", "}"), quoted))
+        elif rest[:1] == "'" and not quoted:
+            end = self._find("'", self.at + 1)
+            word.add(Part("text", self.text[self.at + 1 : end].replace("\\n", "\n").replace("\\t", "\t"), True))
+            self._advance(end + 1)
+        elif found := _NAME.match(self.text, self.at):
+            word.add(Part("variable", found.group(), quoted))
+            self.at = found.end()
+        else:
+            word.add(Part("text", "$", quoted))
+
+    def _bracketed(self, opening: str, closing: str) -> str:
+        """What stands between brackets of one kind, inner pairs and quotes minded; steps behind the last."""
+        start, depth, at = self.at, 0, self.at
+        while at < len(self.text):
+            letter = self.text[at]
+            if letter == "\\":
+                at += 1
+            elif letter == "'" and opening == "(":
+                at = self._find("'", at + 1)
+            elif letter == opening:
+                depth += 1
+            elif letter == closing:
+                depth -= 1
+                if depth == 0:
+                    self._advance(at + 1)
+                    return self.text[start + 1 : at]
+            at += 1
+        return self._fail(f"an expansion is never closed by {closing!r}")
+
+    def _find(self, mark: str, start: int) -> int:
+        end = self.text.find(mark, start)
+        if end < 0:
+            self._fail(f"a text is never closed by {mark}")
+        return end
+
+    def _advance(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def _fail(self, message: str, line: int | None = None) -> str:
+        raise InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
+
+
+def _is_assignment(word: Word) -> bool:
+    first = word.parts[0] if word.parts else None
+    return first is not None and not first.quoted and ASSIGNMENT.match(first.text) is not None
+
+
+def _declares(words: list[Word]) -> bool:
+    """The words after `export` and the like are assignments too."""
+    return bool(words) and words[0].plain in ("export", "declare", "typeset", "local", "readonly")

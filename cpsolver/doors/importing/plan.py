@@ -1,0 +1,156 @@
+"""The plan that a script runs today, from its arguments: a strategy, or why there is no word for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.layout import Degrees, read_degrees
+from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
+from cpsolver.doors.importing.split import Split, read_split
+from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
+
+_GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+
+
+@dataclass(frozen=True)
+class Today:
+    """The plan, and why it cannot be said (`refusals`; the plan is then None), and what is worth a word (`notes`)."""
+
+    strategy: Strategy | None
+    refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences in a step, and tokens of one; None where an argument is missing."""
+
+    sequences: int | None
+    tokens: int | None
+
+
+def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], chip: str) -> tuple[Today, Batch]:
+    """The plan of the arguments on `world` devices of one chip type; troubles are left in `arguments.troubles`."""
+    tokens = arguments.number("seq-length")
+    if tokens is None and not any(trouble.where == "--seq-length" for trouble in arguments.troubles):
+        arguments.trouble("--seq-length", "is not given: tokens of a sequence")
+    batch = arguments.number("global-batch-size")
+    degrees = read_degrees(arguments, world, model)
+    pp = arguments.number("pipeline-model-parallel-size", 1) or 1
+    split = read_split(arguments, pp)
+    recomputed = read_recomputation(arguments, pp, split)
+    if degrees is None:
+        return Today(None), Batch(batch, tokens)
+    batch = degrees.mbs * degrees.dp if batch is None else batch
+    _divisions(arguments, degrees, split, batch, tokens)
+    if split is None or arguments.troubles:
+        return Today(None), Batch(batch, tokens)
+    return _today(arguments, degrees, split, recomputed, batch, chip), Batch(batch, tokens)
+
+
+def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batch: int, tokens: int | None) -> None:
+    """Batch, microbatches and sequence that do not divide."""
+    share = degrees.mbs * degrees.dp
+    if batch % share:
+        told = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
+        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {told}", batch)
+    elif split is not None and split.vpp > 1:
+        m, group = batch // share, arguments.number(_GROUP, degrees.pp)
+        if degrees.pp == 1:
+            arguments.trouble("--num-virtual-stages-per-pipeline-rank", "interleaving needs a pipeline, and pp is 1")
+        elif m % degrees.pp and (group != m or m < degrees.pp):
+            message = f"interleaving: {m} microbatches are not a multiple of pp {degrees.pp}"
+            arguments.trouble("--global-batch-size", message, batch)
+    if tokens and degrees.cp > 1 and tokens % (2 * degrees.cp):
+        message = f"{tokens} is not a multiple of 2 x cp {degrees.cp} = {2 * degrees.cp}"
+        arguments.trouble("--seq-length", message, tokens)
+
+
+def _today(
+    arguments: Arguments, degrees: Degrees, split: Split, recomputed: Recomputation, batch: int, chip: str
+) -> Today:
+    refusals, notes = [*split.refusals, *recomputed.refusals], []
+    schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
+    sequence_parallel, flash = arguments.flag("sequence-parallel"), _flash(arguments)
+    if sequence_parallel and degrees.tp == 1:
+        notes.append("--sequence-parallel has no effect with tp 1: Megatron switches it off")
+    if arguments.flag("use-distributed-optimizer") and not degrees.distributed_optimizer:
+        notes.append("the distributed optimizer has nothing to shard over with dp x cp = 1")
+    if arguments.has("lora-target-modules"):
+        refusals.append("LoRA: weights that are not trained have neither gradients nor states, which no plan knows")
+    if arguments.flag("tp-2d"):
+        refusals.append("--tp-2d: tensor parallelism in two dimensions is not known here")
+    if arguments.flag("use-tp-pp-dp-mapping"):
+        refusals.append("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them")
+    if refusals:
+        return Today(None, tuple(refusals), tuple(notes))
+    amounts = recomputed.amounts or (0,) * degrees.pp
+    group = StageGroup(chip, split.layers, recomputed.kind, amounts, recomputed.modules)
+    strategy = Strategy(
+        tp=degrees.tp,
+        pp=degrees.pp,
+        dp=degrees.dp,
+        mbs=degrees.mbs,
+        vpp=split.vpp,
+        sequence_parallel=sequence_parallel and degrees.tp > 1,
+        distributed_optimizer=degrees.distributed_optimizer,
+        flash_attention=flash,
+        groups=(group,),
+        cp=degrees.cp,
+        ulysses=degrees.ulysses,
+        cp_gather=degrees.cp_gather,
+        ep=degrees.ep,
+        etp=degrees.etp,
+        sharded=degrees.sharded,
+        sharding_group=degrees.sharding_group,
+        schedule=schedule,
+        micro_batches=sizes,
+    )
+    return Today(strategy, (), tuple(notes))
+
+
+def _flash(arguments: Arguments) -> bool:
+    """Whether attention is a flash kernel: Megatron core's backend decides where nothing is said, local ones have none.
+
+    Context parallelism needs one in every framework here.
+    """
+    backend = arguments.text("attention-backend")
+    local = arguments.text("transformer-impl", "transformer_engine") == "local"
+    if arguments.flag("use-flash-attn") or (arguments.number("context-parallel-size", 1) or 1) > 1:
+        return True
+    if backend in ("unfused", "local"):
+        return False
+    return backend in ("flash", "fused", "auto") or not (local or _legacy(arguments))
+
+
+def _legacy(arguments: Arguments) -> bool:
+    """Frameworks whose attention is unfused without --use-flash-attn: those without Transformer Engine."""
+    return any(name in arguments.given for name in ("use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"))
+
+
+def _schedule(
+    arguments: Arguments, degrees: Degrees, split: Split, batch: int, refusals: list[str]
+) -> tuple[Schedule, tuple[int, ...]]:
+    """The schedule and sizes of microbatches; what there is no word for is added to `refusals`."""
+    if method := arguments.text("schedules-method"):
+        refusals.append(f"--schedules-method {method}: that schedule is not known here")
+    if arguments.flag("enable-zero-bubble"):
+        return "zb1p", ()
+    folded = arguments.text("foldx-mode") or arguments.text("fold-mode")
+    m = batch // (degrees.mbs * degrees.dp)
+    group = arguments.number(_GROUP, degrees.pp)
+    if split.vpp > 1 and (folded == "aiao" or (group == m and m > degrees.pp)):
+        return "breadth_first", ()
+    if split.vpp > 1 and group != degrees.pp:
+        refusals.append(f"--{_GROUP} {group}: only pp or all microbatches here")
+    if arguments.flag("optimized-pipeline"):
+        sizes = arguments.numbers("manual-mbs")
+        if sizes is None:
+            refusals.append("--optimized-pipeline without sizes in --manual-mbs: they are found when it runs")
+        elif len(sizes) != m or sum(sizes) * degrees.dp != batch:
+            message = f"{len(sizes)} sizes, {sum(sizes)} in all: {m} are needed, {batch // degrees.dp} in all"
+            refusals.append(f"--manual-mbs has {message}")
+        return "1f1b", tuple(sizes or ())
+    return "1f1b", ()

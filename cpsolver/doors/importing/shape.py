@@ -1,0 +1,201 @@
+"""The model that a training command builds: its arguments as fields of an architecture, by Megatron's defaults.
+
+Sources: Megatron-LM core_v0.12.1 and d98e8a6 (megatron/training/arguments.py: validate_args,
+core_transformer_config_from_args), MindSpeed-LLM c77308a1 (features_manager), AscendSpeed e35df80 (pretrain_llama.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+
+_LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
+"""Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
+_POSITIONS = 2**31
+"""More positions than any model has; sequences and batches are shorter (`cpsolver.spec.decisions.MOST`)."""
+_NOT_SUPPORTED = {
+    "full-attention-interval": "layers of linear attention",
+    "enable-dsa-indexer": "sparse attention with an indexer",
+    "enable-mhc": "hyper-connections",
+}
+
+
+def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
+    """The fields of the architecture, as far as the arguments tell them: without `vocab` where none is given.
+
+    What is wrong or missing is left in `arguments.troubles`.
+    """
+    sizes = {name: arguments.number(name) for name in ("num-layers", "hidden-size", "num-attention-heads")}
+    for name in (name for name, value in sizes.items() if value is None):
+        if not any(trouble.where == f"--{name}" for trouble in arguments.troubles):
+            arguments.trouble(f"--{name}", "is not given: " + _where_from(arguments))
+    for name, what in _NOT_SUPPORTED.items():
+        if arguments.has(name):
+            arguments.trouble(f"--{name}", f"{what}: not supported by the cost model")
+    layers, hidden, heads = sizes["num-layers"], sizes["hidden-size"], sizes["num-attention-heads"]
+    if layers is None or hidden is None or heads is None:
+        return {}
+    style = _style(arguments, program)
+    fields: dict[str, Any] = {
+        "layers": layers - len(noop_layers(arguments)),
+        "hidden": hidden,
+        "ffn": arguments.number("ffn-hidden-size", _default_ffn(hidden, style["gated_mlp"])),
+        "heads": heads,
+        "kv_heads": _kv_heads(arguments, heads),
+        **({"head_dim": width} if (width := arguments.number("kv-channels")) else {}),
+        "max_positions": arguments.number("max-position-embeddings", most=_POSITIONS),
+        **style,
+        "attention": _attention(arguments),
+    }
+    vocab = [arguments.number(name) for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size")]
+    if told := [number for number in vocab if number]:
+        fields["vocab"] = told[0]
+    if (experts := _experts(arguments, fields["layers"], int(fields["ffn"] or 0))) is not None:
+        fields["moe"] = experts
+    if extra := arguments.number("mtp-num-layers", least=0):
+        fields["mtp_layers"] = extra
+    if fields["attention"].get("kind") == "mla":
+        fields["kv_heads"] = heads
+        fields["head_dim"] = fields["attention"]["qk_nope"]
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
+
+
+def noop_layers(arguments: Arguments) -> list[int]:
+    """The places of MindSpeed's layers that do nothing, which --num-layers counts."""
+    return arguments.numbers("noop-layers") or []
+
+
+def _where_from(arguments: Arguments) -> str:
+    unknown = [word for word in arguments.loose if word.startswith("$")]
+    return f"it may be in {', '.join(unknown)}, whose value is not known" if unknown else "the model needs it"
+
+
+def _default_ffn(hidden: int, gated: bool) -> int:
+    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args)."""
+    return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+
+
+def _kv_heads(arguments: Arguments, heads: int) -> int:
+    groups = arguments.number("num-query-groups", 1)
+    return groups if arguments.flag("group-query-attention") and groups else heads
+
+
+def _style(arguments: Arguments, program: str) -> dict[str, Any]:
+    """Norms, biases, activation, positions and the head."""
+    if _LLAMA_LIKE.search(program):
+        return {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False, **_no_bias()}
+    swiglu, geglu = arguments.flag("swiglu"), arguments.flag("geglu") or arguments.flag("gelu-tanh")
+    squared = arguments.flag("squared-relu")
+    rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
+    told = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
+    known = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
+    biased = not arguments.flag("disable-bias-linear")
+    return {
+        "gated_mlp": swiglu or geglu,
+        "activation": "swiglu" if swiglu else "geglu" if geglu else "relu2" if squared else "gelu",
+        "norm": "rmsnorm" if rms else "layernorm",
+        **({"norms_per_layer": 4} if arguments.flag("post-norm") else {}),
+        "position": known.get(told, "learned"),
+        **({"embedding_norm": True} if arguments.flag("embed-layernorm") else {}),
+        "tied_embeddings": not arguments.flag("untie-embeddings-and-output-weights"),
+        "bias_qkv": biased or arguments.flag("add-qkv-bias"),
+        "bias_attention_out": biased,
+        "bias_mlp": biased,
+    }
+
+
+def _no_bias() -> dict[str, Any]:
+    return {"bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
+
+
+def _attention(arguments: Arguments) -> dict[str, Any]:
+    normed = arguments.flag("qk-layernorm")  # latent attention has its norms in any case
+    if arguments.flag("multi-latent-attention"):
+        rank = arguments.number("q-lora-rank")
+        return {
+            "kind": "mla",
+            **({"q_lora": rank} if rank else {}),
+            "kv_lora": arguments.number("kv-lora-rank", 32),
+            "qk_nope": arguments.number("qk-head-dim", 128),
+            "qk_rope": arguments.number("qk-pos-emb-head-dim", 64),
+            "v_head": arguments.number("v-head-dim", 128),
+        }
+    found: dict[str, Any] = {"qk_norm": "head"} if normed else {}
+    window = arguments.numbers("window-size")
+    if window and window[0] > 0:
+        found["sliding_window"] = window[0] + 1  # tokens to the left and itself
+        if arguments.has("window-attn-skip-freq") and (every := arguments.number("window-attn-skip-freq")):
+            found["full_every"] = every
+    if size := arguments.number("sliding-window-size"):
+        found["sliding_window"] = size
+    if arguments.text("softmax-type") == "learnable":
+        found["sinks"] = True
+    if size := arguments.number("interleave-sliding-window"):
+        found |= {"sliding_window": size, "full_every": 2}
+    return found
+
+
+def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
+    experts = arguments.number("num-experts")
+    if experts is None:
+        return None
+    width = arguments.number("moe-ffn-hidden-size") or arguments.number("moe-intermediate-size") or ffn
+    found: dict[str, Any] = {
+        "experts": experts,
+        "top_k": arguments.number("moe-router-topk", 2),
+        "expert_ffn": width,
+        **_which_layers(arguments, layers),
+    }
+    shared = arguments.number("n-shared-experts", 0, least=0) or 0
+    whole = arguments.number("moe-shared-expert-intermediate-size")
+    if whole is not None and not shared:
+        same = whole % width == 0
+        found |= {"shared_experts": whole // width} if same else {"shared_experts": 1, "shared_ffn": whole}
+    elif shared:
+        found["shared_experts"] = shared
+    if arguments.flag("moe-shared-expert-gate") or arguments.flag("shared-expert-gate"):
+        found["shared_gate"] = True
+    if arguments.flag("moe-router-enable-expert-bias"):
+        found["router_bias"] = True
+    return found
+
+
+def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
+    """Layers with experts: every n-th, all after the first few, or a list of zeros and ones."""
+    first = max(0, arguments.number("first-k-dense-replace", 0, least=-1) or 0)  # MindSpeed-LLM: -1 is none
+    text = arguments.text("moe-layer-freq", "1") or "1"
+    text = "1" if text == "-1" else text
+    if text.isdigit():
+        every = max(1, int(text))
+        return {**({"first_dense": first} if first else {}), **({"freq": every} if every > 1 else {})}
+    pattern = _pattern(text)
+    if pattern is None:
+        arguments.trouble("--moe-layer-freq", "is not followed", text, "a number, or lists as ([0]*3+[1]*58)")
+        return {}
+    noops = noop_layers(arguments)
+    pattern = [bit for place, bit in enumerate(pattern) if place not in noops][:layers]
+    dense = pattern.index(1) if 1 in pattern else len(pattern)
+    after = pattern[dense:]
+    for every in range(1, layers + 1):
+        if after == [int(index % every == 0) for index in range(len(after))]:
+            offset = dense % every
+            return {
+                **({"first_dense": dense} if dense >= every else {}),
+                **({"freq": every} if every > 1 else {}),
+                **({"offset": offset} if offset else {}),
+            }
+    arguments.trouble("--moe-layer-freq", "has experts in places that no rule of the architecture tells", text)
+    return {}
+
+
+def _pattern(text: str) -> list[int] | None:
+    """`([0]*3+[1]*58)` as a list; None for anything else."""
+    found: list[int] = []
+    for term in text.strip().strip("()").replace(" ", "").split("+"):
+        match = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", term)
+        if match is None or len(match.group(2) or "") > 4:
+            return None
+        found += [int(bit) for bit in match.group(1).split(",")] * int(match.group(2) or 1)
+    return found

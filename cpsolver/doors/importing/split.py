@@ -1,0 +1,208 @@
+"""How a script splits its layers over stages and chunks: Megatron's flags, layouts, and the lists of its forks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.shape import noop_layers
+
+_FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+_EMBEDDING, _LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
+_LAYOUT, _LIST = "pipeline-model-parallel-layout", "num-layer-list"
+_PER_CHUNK, _CHUNKS = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
+_LISTS = (_LIST, "custom-pipeline-layers", "custom-virtual-pipeline-layers", "pipeline-num-transformer-layers")
+
+_DIGITS = 4
+"""Digits of a repetition in a list of layers: more is no model's."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Layers of each stage, chunks of a stage (vpp), and why the plan cannot say it, where it cannot."""
+
+    layers: tuple[int, ...]
+    vpp: int
+    refusals: tuple[str, ...] = ()
+
+
+def read_split(arguments: Arguments, pp: int) -> Split | None:
+    """The split; None where it is wrong, which then stands in `arguments.troubles`."""
+    total = arguments.number("num-layers")
+    if total is None:
+        return None
+    before = len(arguments.troubles)
+    _exclusive(arguments)
+    given = [name for name in (_LAYOUT, *_LISTS) if arguments.has(name)]
+    if given:
+        split = _listed(arguments, given[0], total, pp)
+    elif arguments.has(_FIRST) or arguments.has(_LAST):
+        split = _ends(arguments, total, pp)
+    else:
+        split = _even(arguments, total, pp)
+    if split is None or len(arguments.troubles) > before:
+        return None
+    return _without_noops(split, noop_layers(arguments), arguments)
+
+
+def _exclusive(arguments: Arguments) -> None:
+    """What Megatron and its forks refuse together."""
+    groups = (
+        ((_PER_CHUNK,), (_CHUNKS,)),
+        ((_FIRST, _LAST), (_EMBEDDING, _LOSS)),
+        ((_LAYOUT,), (_FIRST, _LAST, _EMBEDDING, _LOSS, _PER_CHUNK, _CHUNKS, *_LISTS)),
+        ((_LIST,), (_PER_CHUNK, _CHUNKS, "noop-layers")),
+        ((_FIRST, _LAST), (_PER_CHUNK,)),
+    )
+    for ones, others in groups:
+        one = [name for name in ones if arguments.has(name)]
+        other = [name for name in others if arguments.has(name)]
+        if one and other:
+            arguments.trouble(f"--{one[0]}", f"excludes --{other[0]}: give one of them")
+
+
+def _chunks(arguments: Arguments, stage: int) -> int | None:
+    """vpp for stages of so many layers, from either flag."""
+    if arguments.has(_CHUNKS):
+        return arguments.number(_CHUNKS, 1)
+    per = arguments.number(_PER_CHUNK)
+    if per is None:
+        return 1
+    if stage % per:
+        arguments.trouble(f"--{_PER_CHUNK}", f"does not divide the {stage} layers of a stage", per)
+        return None
+    return stage // per
+
+
+def _even(arguments: Arguments, total: int, pp: int) -> Split | None:
+    embedding, loss = int(arguments.flag(_EMBEDDING)), int(arguments.flag(_LOSS))
+    counted = total + embedding + loss
+    if counted % pp:
+        beside = " (with what is accounted for)" if embedding + loss else ""
+        message = f"{counted} layers{beside} are not a multiple of --pipeline-model-parallel-size {pp}"
+        arguments.trouble("--num-layers", message, total)
+        return None
+    stage = counted // pp
+    vpp = _chunks(arguments, stage)
+    if vpp is None:
+        return None
+    if stage % vpp:
+        arguments.trouble(f"--{_CHUNKS}", f"does not divide the {stage} layers of a stage", vpp)
+        return None
+    layers = [stage] * pp
+    layers[0] -= embedding
+    layers[-1] -= loss
+    return Split(tuple(layers), vpp)
+
+
+def _ends(arguments: Arguments, total: int, pp: int) -> Split | None:
+    first, last = arguments.number(_FIRST), arguments.number(_LAST)
+    middle = total - (first or 0) - (last or 0)
+    stages = pp - (first is not None) - (last is not None)
+    if middle < 0 or stages < 0 or (stages == 0) != (middle == 0) or (stages and middle % stages):
+        message = f"{middle} layers are left for {stages} stages between, which must be equal"
+        arguments.trouble(f"--{_FIRST if first is not None else _LAST}", message, first if first is not None else last)
+        return None
+    between = [middle // stages] * stages if stages else []
+    layers = [*([first] if first is not None else []), *between, *([last] if last is not None else [])]
+    vpp = _chunks(arguments, layers[0]) or 1
+    uneven = [count for count in layers if count % vpp]
+    if uneven:
+        arguments.trouble(f"--{_CHUNKS}", f"does not divide the {uneven[0]} layers of a stage", vpp)
+        return None
+    return Split(tuple(layers), vpp)
+
+
+def _listed(arguments: Arguments, name: str, total: int, pp: int) -> Split | None:
+    text = arguments.text(name)
+    if text is None:
+        return None
+    chunks = _layout_chunks(text) if name == _LAYOUT else _list_chunks(text)
+    if chunks is None:
+        arguments.trouble(f"--{name}", "is not followed", text)
+        return None
+    flat = [count for chunk in chunks for count in chunk]
+    nested = name == "pipeline-num-transformer-layers"
+    if sum(flat) != total:
+        arguments.trouble(f"--{name}", f"has {sum(flat)} layers, --num-layers is {total}", text)
+        return None
+    if (len(chunks) if nested else len(flat)) % pp or (nested and len(chunks) != pp):
+        arguments.trouble(f"--{name}", f"has {len(chunks)} stages, not a multiple of pipeline size {pp}", text)
+        return None
+    stages = chunks if nested else [flat[stage::pp] for stage in range(pp)]  # flat: chunk by chunk along the pipeline
+    if len({len(stage) for stage in stages}) > 1:
+        arguments.trouble(f"--{name}", "has stages with different numbers of chunks", text)
+        return None
+    vpp = arguments.number(_CHUNKS, 1) or 1 if name == "custom-pipeline-layers" else 1
+    if vpp > 1:  # LoongForge: each stage's layers in so many chunks
+        stages = [[stage[0] // vpp + (part < stage[0] % vpp) for part in range(vpp)] for stage in stages]
+    return _of_chunks(stages)
+
+
+def _of_chunks(stages: Sequence[Sequence[int]]) -> Split:
+    """Stages given chunk by chunk; a plan knows equal chunks, an end one layer short in the first or last."""
+    vpp = len(stages[0])
+    layers = tuple(sum(stage) for stage in stages)
+    largest = [max(stage) for stage in stages]
+    refusals = []
+    for index, stage in enumerate(stages):
+        short = largest[index] * vpp - sum(stage)
+        start = index == 0 and short == 1 and stage[0] == largest[index] - 1
+        end = index == len(stages) - 1 and short == 1 and stage[-1] == largest[index] - 1
+        if short and not start and not end:
+            told = ", ".join(map(str, stage))
+            refusals.append(f"stage {index} has chunks of {told} layers: a plan here has chunks of one length")
+    refusals += [f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0]
+    return Split(layers, vpp, tuple(refusals))
+
+
+def _list_chunks(text: str) -> list[list[int]] | None:
+    """`7,9,9,7` as one list, `[[7],[9]]` as lists of chunks by stage."""
+    try:
+        value = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return None
+    if isinstance(value, int):
+        return [[value]]
+    if isinstance(value, tuple | list) and all(isinstance(item, int) for item in value):
+        return [list(value)]
+    if isinstance(value, tuple | list) and all(isinstance(item, list) for item in value):
+        return [[int(count) for count in item] for item in value if all(isinstance(count, int) for count in item)]
+    return None
+
+
+def _layout_chunks(text: str) -> list[list[int]] | None:
+    """Decoder layers between the bars of Megatron's layout string, repetitions written out."""
+    plain = re.sub(r"[\s,]", "", text)
+    if any(len(digits) > _DIGITS for digits in re.findall(r"\d+", plain)):
+        return None
+    try:
+        plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), plain)
+        plain = re.sub(r"([EtmL|])\*(\d+)", lambda found: found.group(1) * int(found.group(2)), plain)
+    except (ValueError, MemoryError):
+        return None
+    if not re.fullmatch(r"[EtmL|]+", plain):
+        return None
+    return [[stage.count("t") for stage in plain.split("|")]]
+
+
+def _without_noops(split: Split, noops: Sequence[int], arguments: Arguments) -> Split:
+    """Layers that do nothing taken out of their stages: they cost next to nothing."""
+    if not noops:
+        return split
+    if len(set(noops)) < len(noops) or max(noops) >= sum(split.layers) or min(noops) < 0:
+        arguments.trouble("--noop-layers", "must be different places below --num-layers", list(noops))
+        return split
+    pp, vpp = len(split.layers), split.vpp
+    if vpp > 1:
+        told = "--noop-layers with interleaving: chunks of different lengths, which a plan here does not have"
+        return Split(tuple(split.layers), vpp, (*split.refusals, told))
+    layers, start = [], 0
+    for count in split.layers:
+        layers.append(count - sum(start <= place < start + count for place in noops))
+        start += count
+    empty = tuple(f"stage {index} of {pp} has no layer but noop ones" for index, n in enumerate(layers) if n == 0)
+    return Split(tuple(layers), vpp, (*split.refusals, *empty))

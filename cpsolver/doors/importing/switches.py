@@ -1,0 +1,104 @@
+"""A script's techniques as fields of a spec's `training`: precision, dropout, optimizer, offload and the like.
+
+docs/techniques.md has the flag of each switch, with its source.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.spec.training import OFFLOAD_MODULES
+
+_SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_attention_norm": "mlp_norm"}
+"""MindSpeed's --swap-modules by the names of the spec."""
+
+
+def training_fields(arguments: Arguments, sequence: int | None, batch: int | None) -> dict[str, Any]:
+    """The section `training` of the spec; what is wrong is left in `arguments.troubles`.
+
+    `sequence` and `batch` are tokens of a sequence and sequences of a step; None where they are not known.
+    """
+    precision = _precision(arguments)
+    dropout = [arguments.real(name, 0.1) for name in ("attention-dropout", "hidden-dropout")]
+    fields: dict[str, Any] = {
+        "global_batch_size": batch,
+        "sequence_length": sequence,
+        "precision": precision,
+        **({"dropout": True} if any(dropout) else {}),
+        **_optimizer(arguments, precision),
+        **_offload(arguments),
+    }
+    if (capacity := arguments.real("moe-expert-capacity-factor", 0.0)) >= 1:
+        fields["expert_capacity_factor"] = capacity
+    if arguments.flag("triangle-attn") and not arguments.flag("use-flash-attn"):
+        fields["triangle_attention"] = True
+    if arguments.flag("fp8-param-gather"):
+        fields["fp8_parameter_gather"] = True
+    if "DDP-impl" in arguments.given and not arguments.flag("mlp-layer-fusion"):
+        fields["fused_gate_up"] = False  # AscendSpeed: two products
+    if precision == "fp8":
+        fields["fp8_activations"] = True  # Transformer Engine keeps the inputs of fp8 products in 8 bits
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _precision(arguments: Arguments) -> str:
+    bf16, fp16 = arguments.flag("bf16"), arguments.flag("fp16")
+    if bf16 and fp16:
+        arguments.trouble("--bf16", "excludes --fp16: give one of them")
+    if arguments.has("fp8-format"):
+        return "fp8"
+    if not bf16 and not fp16:
+        arguments.trouble("--bf16", "neither --bf16 nor --fp16 is given: training in fp32 is not planned for")
+    return "fp16" if fp16 else "bf16"
+
+
+def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    name = arguments.text("optimizer", "adam")
+    known = {"adam": None, "lion": "lion", "cadam": "cadam", "sgd": "sgd"}
+    if name not in known or name == "sgd":
+        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam")
+    elif known[name]:
+        found["optimizer"] = known[name]
+    if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):
+        found["optimizer"] = "ema_adamw"
+    if arguments.has("quant-states"):
+        arguments.text("quant-states")
+        found["optimizer"] = "quantized_states"
+    if arguments.flag("use-precision-aware-optimizer"):
+        found["optimizer"] = _precision_aware(arguments)
+    if arguments.flag("release-fp32-grad") and precision == "fp16":
+        found["release_fp32_gradients"] = True
+    if arguments.flag("reuse-fp32-param"):
+        found["reuse_fp32_parameters"] = True
+    return found
+
+
+def _precision_aware(arguments: Arguments) -> str:
+    moments = {arguments.text(name, "fp32") for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
+    gradients = arguments.text("main-grads-dtype", "fp32")
+    if moments == {"fp8"}:
+        return "precision_aware_fp8"
+    if moments == {"bf16"}:
+        return "precision_aware_bf16_grads" if gradients == "bf16" else "precision_aware_bf16"
+    return "precision_aware"
+
+
+def _offload(arguments: Arguments) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if arguments.flag("optimizer-cpu-offload"):
+        found["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
+    if arguments.flag("swap-optimizer"):
+        found["swap_optimizer"] = True
+    if arguments.flag("swap-attention"):
+        told = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
+        modules = [_SWAPPED.get(name.strip(), "") for name in told.split(",")]
+        found["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
+    if arguments.flag("fine-grained-activation-offloading"):
+        modules = [name for value in arguments.values("offload-modules") for name in value.split(",")]
+        strange = [name for name in modules if name not in OFFLOAD_MODULES]
+        if strange:
+            arguments.trouble("--offload-modules", "is not a known module", strange[0], ", ".join(OFFLOAD_MODULES))
+        found["activation_offload"] = [name for name in modules if name in OFFLOAD_MODULES]
+    return found

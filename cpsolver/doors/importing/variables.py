@@ -1,0 +1,311 @@
+"""The variables of a script and what expansions of them give, as bash's manual says ("Shell Parameter Expansion").
+
+A value that reading alone cannot tell (a command's output, the script's own arguments, a variable of the environment)
+is carried along as a mark inside the text, and matters only where that text is needed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass, field
+
+from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
+from cpsolver.doors.importing.lexer import Lexer, Part, Word
+from cpsolver.inputs.errors import InputError
+
+_MARK = re.compile("\ue000(\\d+)\ue001")
+_EXPANSION = re.compile(r"(!?)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.ASCII | re.DOTALL)
+_OPERATOR = re.compile(r"(:[-=+?]|[-=+?]|##|#|%%|%|//|/|\^\^|,,|:)(.*)", re.DOTALL)
+_LONGEST = 1_000_000
+"""Letters of a variable's value: a script that doubles a text again and again must not fill the memory."""
+_TRIMS = ("#", "##", "%", "%%")
+
+
+@dataclass(frozen=True)
+class Unclear:
+    """A value that reading cannot tell: of which variable, in which line, and why. `argument`: it is one of the
+    script's own arguments, or comes from one."""
+
+    name: str
+    line: int
+    reason: str
+    argument: bool = False
+
+
+@dataclass
+class Variables:
+    """Scalars and arrays by name. `given` are fixed by the user: what the script sets them to does not count.
+
+    `defaults` collects what `${NAME:-default}` gave for names that the script itself does not set.
+    """
+
+    given: dict[str, str] = field(default_factory=dict)
+    scalars: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    unclear: list[Unclear] = field(default_factory=list)
+    defaults: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scalars.update(self.given)
+
+    def mark(self, name: str, line: int, reason: str, argument: bool = False) -> str:
+        """Text that stands for an unclear value."""
+        found = Unclear(name, line, reason, argument)
+        if found not in self.unclear:
+            self.unclear.append(found)
+        return f"\ue000{self.unclear.index(found)}\ue001"
+
+    def unclear_in(self, text: str) -> list[Unclear]:
+        """The unclear values that a text holds."""
+        return [self.unclear[int(index)] for index in _MARK.findall(text)]
+
+    def shown(self, text: str) -> str:
+        """The text with `$NAME` where its value is unclear."""
+        return _MARK.sub(lambda found: f"${self.unclear[int(found.group(1))].name}", text)
+
+    def set(self, name: str, value: str) -> None:
+        """Set a scalar, unless the user has given it."""
+        if name not in self.given:
+            self.arrays.pop(name, None)
+            self.scalars[name] = value if len(value) <= _LONGEST else self.mark(name, 0, "is too long to be followed")
+
+    def set_array(self, name: str, values: list[str]) -> None:
+        """Set an array, unless the user has given a value of that name."""
+        if name not in self.given:
+            self.scalars.pop(name, None)
+            fits = sum(map(len, values)) + len(values) <= _LONGEST
+            self.arrays[name] = values if fits else [self.mark(name, 0, "is too long to be followed")]
+
+    def unset(self, name: str) -> None:
+        """Remove a variable."""
+        if name not in self.given:
+            self.scalars.pop(name, None)
+            self.arrays.pop(name, None)
+
+    def get(self, name: str) -> str | None:
+        """A variable's value, an array's first element; None where the script does not set it."""
+        if name in self.arrays:
+            return self.arrays[name][0] if self.arrays[name] else None
+        return self.scalars.get(name)
+
+    def fields(self, word: Word, operand: bool = False) -> list[str]:
+        """The words that a word becomes: expanded, split where unquoted expansions hold blanks.
+
+        `operand`: the word stands behind an operator in braces, where unquoted text is split as well.
+        """
+        done: list[str] = []
+        open_: str | None = None
+        for part in word.parts:
+            if part.kind == "text" and (part.quoted or not operand):
+                open_ = (open_ or "") + part.text
+                continue
+            value = part.text if part.kind == "text" else self._value(part, word.line)
+            pieces = value if isinstance(value, list) else [value]
+            if not part.quoted and not isinstance(value, _Fields):
+                text = " ".join(pieces)
+                pieces = text.split()
+                if open_ is not None and text[:1].isspace():
+                    done.append(open_)
+                    open_ = None
+                ends = text[-1:].isspace()
+            else:
+                ends = False
+            for index, piece in enumerate(pieces):
+                if index and open_ is not None:
+                    done.append(open_)
+                    open_ = None
+                open_ = (open_ or "") + piece
+            if ends and open_ is not None:
+                done.append(open_)
+                open_ = None
+        return done if open_ is None else [*done, open_]
+
+    def text(self, word: Word, skip: int = 0) -> str:
+        """A word expanded and not split, as in an assignment; without its first `skip` letters (`NAME=`)."""
+        parts = list(word.parts)
+        if skip:
+            parts[0] = Part("text", parts[0].text[skip:], parts[0].quoted)
+        values = (part.text if part.kind == "text" else self._value(part, word.line) for part in parts)
+        return "".join(" ".join(value) if isinstance(value, list) else value for value in values)
+
+    def _value(self, part: Part, line: int) -> str | list[str]:
+        if part.kind == "command":
+            return self.mark(f"({part.text.strip()})", line, "is the output of a command, which is not run")
+        if part.kind == "arithmetic":
+            return self.arithmetic(part.text, line)
+        return self._variable(part.text, line, part.quoted)
+
+    def arithmetic(self, text: str, line: int) -> str:
+        """What `$((text))` gives, or the mark of what makes it unclear."""
+        expanded = self._inner(text, line)
+        if marks := _MARK.search(expanded):
+            return marks.group()
+
+        def value_of(name: str) -> int:
+            value = self.get(name)
+            value = self._missing(name, line) if value is None else value
+            if marks := _MARK.search(value):
+                raise _UnclearMark(marks.group())
+            return evaluate(value, value_of)
+
+        try:
+            return str(evaluate(expanded, value_of))
+        except _UnclearMark as error:
+            return error.mark
+        except (ArithmeticUnclearError, RecursionError) as error:
+            return self.mark(f"(({text}))", line, f"is arithmetic that is not followed: {error}")
+
+    def _inner(self, text: str, line: int) -> str:
+        """The text of an operand, with its own expansions done."""
+        return self.text(Lexer(text, None, line).operand())
+
+    def _missing(self, name: str, line: int) -> str:
+        if name.isdigit():
+            return self.mark(name, line, "is an argument of the script", argument=True)
+        if name in "#?$!-":
+            return self.mark(name, line, "is known when the script runs only")
+        return self.mark(name, line, "is not set in the script")
+
+    def _variable(self, text: str, line: int, quoted: bool = True) -> str | list[str]:
+        found = _EXPANSION.fullmatch(text)
+        if found is None:
+            return self.mark(text, line, "is an expansion that is not followed")
+        indirect, length, name, index, rest = found.groups()
+        if indirect:
+            target = self.get(name)
+            if target is None or not target.isidentifier():
+                return self._missing(name, line) if target is None else target
+            return self._variable(target + rest, line, quoted)
+        if length:
+            return self._length(name, index, line)
+        if name in ("@", "*"):
+            self.mark(name, line, "are the script's own arguments, taken as none", argument=True)
+            return []
+        values = self._elements(name, index, line)
+        operator = _OPERATOR.fullmatch(rest) if rest else None
+        if rest and operator is None:
+            return self.mark(name, line, "has an expansion that is not followed")
+        if operator is None:
+            return values if values is not None else self._missing(name, line)
+        kind, operand = operator.groups()
+        if kind[-1] in "-=+?":
+            return self._default(name, values, kind, operand, line, quoted)
+        return self._operated(name, values, kind, operand, line)
+
+    def _elements(self, name: str, index: str | None, line: int) -> str | list[str] | None:
+        """A variable's value, all of an array's for [@] and [*], or one element."""
+        if index in ("@", "*"):
+            whole = self.arrays.get(name)
+            if whole is None and name in self.scalars:
+                whole = [self.scalars[name]]
+            return " ".join(whole) if index == "*" and whole is not None else whole
+        if index is None or name not in self.arrays:
+            return self.get(name)
+        place = self.arithmetic(index, line)
+        if _MARK.search(place):
+            return place
+        values = self.arrays[name]
+        return values[int(place)] if -len(values) <= int(place) < len(values) else None
+
+    def _length(self, name: str, index: str | None, line: int) -> str:
+        if index in ("@", "*"):
+            return str(len(self.arrays.get(name, [self.scalars[name]] if name in self.scalars else [])))
+        value = self.get(name)
+        if value is None or _MARK.search(value):
+            return self._missing(name, line) if value is None else value
+        return str(len(value))
+
+    def _operated(
+        self, name: str, values: str | list[str] | None, operator: str, operand: str, line: int
+    ) -> str | list[str]:
+        if values is None:
+            return self._missing(name, line)
+        if isinstance(values, list):
+            if operator == ":":
+                return self._slice(values, operand, line)
+            return [self._changed(name, value, operator, operand, line) for value in values]
+        return self._changed(name, values, operator, operand, line)
+
+    def _default(
+        self, name: str, values: str | list[str] | None, operator: str, operand: str, line: int, quoted: bool
+    ) -> str | list[str]:
+        """`:-` and its kin; a colon counts an empty value as none. Quotes inside the operand keep their meaning."""
+        empty = values is None or (operator[0] == ":" and values in ("", []))
+        kind = operator[-1]
+        if empty == (kind == "+"):
+            return "" if values is None or kind == "+" else values
+        if kind == "?":
+            return self._missing(name, line)
+        default = self._inner(operand, line)
+        if kind != "+" and values is None:
+            self.defaults.setdefault(name, default)
+        if kind == "=" and not name.isdigit():
+            self.set(name, default)
+            return default
+        return default if quoted else _Fields(self.fields(Lexer(operand, None, line).operand(), operand=True))
+
+    def _changed(self, name: str, value: str, operator: str, operand: str, line: int) -> str:
+        """Trimming, substitution, case and substrings of one value."""
+        if _MARK.search(value):
+            return value
+        if operator in ("^^", ",,") and not operand:
+            return value.upper() if operator == "^^" else value.lower()
+        if operator == ":":
+            sliced = self._slice(value, operand, line)
+            assert isinstance(sliced, str)
+            return sliced
+        if operator in ("/", "//"):
+            old, _, new = operand.partition("/")
+            old, new = self._inner(old, line), self._inner(new, line)
+            if old and not set(old) & set("*?[") and old[0] not in "#%":
+                return value.replace(old, new, -1 if operator == "//" else 1)
+        if operator in _TRIMS:
+            return _trimmed(value, operator, self._inner(operand, line))
+        return self.mark(name, line, "has an expansion that is not followed")
+
+    def _slice(self, values: str | list[str], operand: str, line: int) -> str | list[str]:
+        """`${NAME:offset:length}`, of a text or of an array's elements."""
+        first, _, second = operand.partition(":")
+        bounds = [self.arithmetic(part, line) for part in (first, second) if part.strip()]
+        if marks := [bound for bound in bounds if _MARK.search(bound)]:
+            return marks[0]
+        start = int(bounds[0]) if first.strip() else 0
+        start = max(0, start + len(values)) if start < 0 else start
+        if len(bounds) < 2:
+            return values[start:]
+        amount = int(bounds[-1])
+        return values[start : start + amount if amount >= 0 else len(values) + amount]
+
+
+class _Fields(list[str]):
+    """Words that are split already."""
+
+
+class _UnclearMark(Exception):
+    """Arithmetic met an unclear value."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(mark)
+        self.mark = mark
+
+
+def _trimmed(value: str, operator: str, pattern: str) -> str:
+    """The value without its shortest (`#`, `%`) or longest (`##`, `%%`) start or end that fits the pattern."""
+    lengths = range(len(value) + 1) if len(operator) == 1 else range(len(value), -1, -1)
+    for length in lengths:
+        at_start = operator[0] == "#"
+        piece = value[:length] if at_start else value[len(value) - length :]
+        if fnmatch.fnmatchcase(piece, pattern):
+            return value[length:] if at_start else value[: len(value) - length]
+    return value
+
+
+def parse_given(texts: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` texts of the command line as a mapping; raises InputError for any other."""
+    from cpsolver.inputs.errors import Trouble
+
+    wrong = [text for text in texts if not re.fullmatch(r"([A-Za-z_]\w*|\d+)=.*", text, re.ASCII | re.DOTALL)]
+    if wrong:
+        raise InputError([Trouble("--set", "is not NAME=VALUE", text) for text in wrong])
+    return dict(text.split("=", 1) for text in texts)

@@ -1,0 +1,113 @@
+"""Fused attention, causal: PyTorch's kernels (on CUDA the fastest of those that it has), on Ascend its own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from cpsolver.doors.profile.device import Device
+from cpsolver.doors.profile.task import Task
+from cpsolver.doors.profile.timing import Call
+
+Attend = Callable[[], Any]
+_MASK = 2048  # rows of the compressed causal mask that the Ascend operator takes with sparse_mode 2
+
+
+def attention_forward(task: Task, device: Device) -> tuple[Call, str]:
+    """One call, and the kernel it runs."""
+    q, k, v = _inputs(task, device)
+    with device.torch.no_grad():
+        attend, note = _fastest(device, q, k, v)
+
+    def call() -> None:
+        with device.torch.no_grad():
+            attend()
+
+    return call, note
+
+
+def attention_backward(task: Task, device: Device) -> tuple[Call, Call, str]:
+    """One call of the backward pass, the forward pass before it, and the kernel."""
+    q, k, v = _inputs(task, device)
+    for each in (q, k, v):
+        each.requires_grad_()
+    attend, note = _fastest(device, q, k, v, backward=True)
+    torch, held = device.torch, list[Any]()
+    held.append(attend())
+    gradient = torch.randn_like(held[0])
+
+    def forward() -> None:
+        held[0] = attend()
+
+    return lambda: torch.autograd.grad(held[0], (q, k, v), gradient), forward, note
+
+
+def _inputs(task: Task, device: Device) -> tuple[Any, Any, Any]:
+    batch, heads, sequence, keys, values = (
+        int(task.size[name]) for name in ("batch", "heads", "sequence", "keys", "values")
+    )
+    precision = str(task.size["precision"])
+    q, k = (device.random(batch, heads, sequence, keys, precision=precision) for _ in range(2))
+    return q, k, device.random(batch, heads, sequence, values, precision=precision)
+
+
+def _fastest(device: Device, q: Any, k: Any, v: Any, backward: bool = False) -> tuple[Attend, str]:
+    """The way to call it that takes least; raises the last error where none works."""
+    if device.kind == "npu":
+        return _ascend(q, k, v), "torch_npu.npu_fusion_attention"
+    functional = device.torch.nn.functional
+
+    def plain() -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    if device.kind == "cpu":
+        return plain, "scaled_dot_product_attention"
+    tried, last = [], RuntimeError("no fused kernel")
+    for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"):
+        attend = _with_kernel(device.torch, name, plain)
+        try:
+            tried.append((_probe(device, attend, (q, k, v) if backward else None), name, attend))
+        except RuntimeError as error:
+            last = error
+    if not tried:
+        raise last
+    _, name, attend = min(tried, key=lambda each: each[0])
+    return attend, f"scaled_dot_product_attention, {name.lower().partition('_')[0]} kernel"
+
+
+def _with_kernel(torch: Any, name: str, plain: Attend) -> Attend:
+    chosen = getattr(torch.nn.attention.SDPBackend, name)
+
+    def attend() -> Any:
+        with torch.nn.attention.sdpa_kernel(chosen):
+            return plain()
+
+    return attend
+
+
+def _probe(device: Device, attend: Attend, inputs: tuple[Any, ...] | None) -> float:
+    def call() -> None:
+        out = attend()
+        if inputs is not None:
+            device.torch.autograd.grad(out, inputs, device.torch.ones_like(out))
+
+    call()
+    device.synchronize()
+    return min(device.seconds_of(call) for _ in range(3))
+
+
+def _ascend(q: Any, k: Any, v: Any) -> Attend:
+    """As MindSpeed calls it (core/context_parallel/dot_product_attention.py), masked as by sparse_mode 2."""
+    import torch
+
+    torch_npu = import_module("torch_npu")
+
+    mask = torch.triu(torch.ones(_MASK, _MASK, dtype=torch.bool, device=q.device), diagonal=1)
+
+    def attend() -> Any:
+        return torch_npu.npu_fusion_attention(
+            q, k, v, q.shape[1], "BNSD", atten_mask=mask, scale=q.shape[-1] ** -0.5, sparse_mode=2
+        )[0]
+
+    return attend

@@ -1,0 +1,120 @@
+"""A chip file of the catalogue's schema: what was measured, and from the entry that it replaces what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from cpsolver.doors.profile.figures import Figure, Given, Peaks
+from hw_specs import Chip, complete_chip, unusable_reasons
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the device itself tells: memory in bytes, compute units, devices on this machine; and what measured it."""
+
+    kind: str
+    memory_bytes: float
+    compute_units: int | None
+    devices: int
+    measured_on: str
+    """Date, device, driver and PyTorch's version, in words."""
+
+
+def chip_fields(
+    name: str, entry: Chip | None, found: Sequence[Figure], known: Peaks, given: Given, facts: DeviceFacts
+) -> dict[str, Any]:
+    """The file's fields. Figures that nobody measured or knows are not in it: the loader has defaults for some."""
+    fields = _of_entry(entry) if entry is not None else _of_device(known, facts)
+    fields["name"] = name
+    fields["sources"] = _sources(entry, facts)
+    for precision, value in given.tflops.items():
+        fields["peak_tflops"][precision] = value
+    if given.memory_gb_s is not None:
+        fields["memory"]["bandwidth_gb_s"] = given.memory_gb_s
+    if given.fabric_gb_s is not None:
+        pair = fields["scale_up"].get("peer_bandwidth_gb_s", given.fabric_gb_s)
+        fabric = {"bandwidth_gb_s": given.fabric_gb_s, "peer_bandwidth_gb_s": min(pair, given.fabric_gb_s)}
+        fields["scale_up"] = {**fields["scale_up"], **fabric}
+    if given.network_gbit_s is not None:
+        fields["scale_out"] = {"bandwidth_gbit_s": given.network_gbit_s, "detail": "given by the user"}
+    fields["efficiency"] = _efficiencies(entry, found, facts)
+    return fields
+
+
+def _of_entry(entry: Chip) -> dict[str, Any]:
+    """The entry's own, without its aliases: they would be taken for it."""
+    fields = entry.model_dump(mode="json", exclude_none=True, exclude={"efficiency", "aliases"})
+    fields["confidence"] = entry.confidence
+    return fields
+
+
+def _of_device(known: Peaks, facts: DeviceFacts) -> dict[str, Any]:
+    """What the device tells and what was seen of it."""
+    fields: dict[str, Any] = {
+        "name": "",
+        "vendor": {"cuda": "nvidia", "npu": "huawei"}.get(facts.kind, facts.kind),
+        "confidence": "measured",
+        "peak_tflops": {name: peak.value / 1e12 for name, peak in known.flops.items()},
+        "memory": {"capacity_gb": facts.memory_bytes / 1e9, "usable_gib": facts.memory_bytes / 2**30},
+        "scale_up": {"domain_size": facts.devices},
+        "scale_out": {},
+    }
+    if facts.compute_units is not None:
+        fields["compute_units"] = facts.compute_units
+    if known.memory is not None:
+        fields["memory"]["bandwidth_gb_s"] = known.memory.value / 1e9
+    if known.fabric is not None:
+        fields["scale_up"]["bandwidth_gb_s"] = known.fabric.value / 1e9
+    return fields
+
+
+def _sources(entry: Chip | None, facts: DeviceFacts) -> str:
+    measured = f"efficiencies of confidence measured: apss-cp profile, {facts.measured_on}"
+    if entry is None:
+        return f"{measured}; peaks without a published figure are the best rates seen"
+    return f"{measured}; all else is the catalogue's {entry.name}: {entry.sources}".strip()
+
+
+def _efficiencies(entry: Chip | None, found: Sequence[Figure], facts: DeviceFacts) -> dict[str, Any]:
+    measured = {
+        each.name: {
+            "value": float(f"{each.value:.5g}"),
+            "confidence": "measured",
+            "source": f"{facts.measured_on}: {each.source}; quartiles of the repeats {each.spread:.1%} apart",
+        }
+        for each in found
+    }
+    if entry is None:
+        return measured
+    kept = {
+        name: {
+            "value": each.value,
+            "confidence": each.confidence,
+            "source": f"not measured here; the catalogue's {entry.name}: {each.source}",
+        }
+        for name, each in entry.efficiency.items()
+    }
+    return {name: measured.get(name, entry_) for name, entry_ in kept.items()}
+
+
+def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:
+    """The file's text, with how to use it on top."""
+    from ruamel.yaml import YAML
+
+    yaml, text = YAML(), StringIO()
+    yaml.width = 110
+    yaml.default_flow_style = False
+    yaml.dump(fields, text)
+    head = (
+        f"# Written by `apss-cp profile`: {facts.measured_on}.\n"
+        f"# In a spec: cluster: {{chips: {{{fields['name']}: {{file: THIS FILE}}}}}}. Planning takes it at its word.\n"
+    )
+    return head + text.getvalue()
+
+
+def missing(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Why no plan can be made with the file as it is; empty when one can."""
+    return unusable_reasons(complete_chip(fields))

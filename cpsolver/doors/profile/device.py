@@ -1,0 +1,204 @@
+"""The device at hand through PyTorch: its name and software, its clock, its memory, and what its errors mean."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.profile.settings import Kind
+from cpsolver.inputs.errors import InputError, Trouble
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of PyTorch; `index` counts those of the same kind. Seconds, bytes."""
+
+    kind: Kind
+    index: int = 0
+
+    @cached_property
+    def torch(self) -> Any:
+        """The module, with Ascend's plug-in loaded where the device needs it."""
+        import torch
+
+        if self.kind == "npu":
+            importlib.import_module("torch_npu")
+        return torch
+
+    @property
+    def _backend(self) -> Any:
+        return getattr(self.torch, self.kind)
+
+    @property
+    def where(self) -> str:
+        """PyTorch's name of it."""
+        return "cpu" if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    @property
+    def count(self) -> int:
+        """Devices of this kind on this machine; 1 for the CPU."""
+        return 1 if self.kind == "cpu" else int(self._backend.device_count())
+
+    @cached_property
+    def name(self) -> str:
+        """As its driver calls it."""
+        return _cpu_name() if self.kind == "cpu" else str(self._backend.get_device_name(self.index))
+
+    @cached_property
+    def driver(self) -> str:
+        """Version of what stands between PyTorch and the device."""
+        if self.kind == "cuda":
+            return f"CUDA {self.torch.version.cuda or self.torch.version.hip}, driver {_nvidia_driver()}"
+        if self.kind == "npu":
+            return f"torch_npu {importlib.import_module('torch_npu').__version__}"
+        return f"{platform.system()} {platform.release()}, {self.torch.get_num_threads()} threads"
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What measurements depend on: a journal is of one of these."""
+        return {"device": self.name, "kind": self.kind, "driver": self.driver, "torch": str(self.torch.__version__)}
+
+    @property
+    def total_bytes(self) -> float:
+        """All memory."""
+        if self.kind == "cpu":
+            return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return float(self._backend.mem_get_info(self.index)[1])
+
+    @property
+    def free_bytes(self) -> float:
+        """Memory that can be had now."""
+        return _cpu_free() if self.kind == "cpu" else float(self._backend.mem_get_info(self.index)[0])
+
+    @property
+    def compute_units(self) -> int | None:
+        """Streaming multiprocessors; None where PyTorch does not tell."""
+        if self.kind != "cuda":
+            return None
+        return int(self._backend.get_device_properties(self.index).multi_processor_count)
+
+    def allocated_bytes(self) -> float | None:
+        """What PyTorch's allocator has given out; None for the CPU, where it does not count."""
+        return None if self.kind == "cpu" else float(self._backend.memory_allocated(self.index))
+
+    def select(self) -> None:
+        """Make it the one that this process uses."""
+        if self.kind != "cpu":
+            self._backend.set_device(self.index)
+
+    def synchronize(self) -> None:
+        """Wait for all that was started on it."""
+        if self.kind != "cpu":
+            self._backend.synchronize()
+
+    def release(self) -> None:
+        """Give memory that nothing holds back to the device."""
+        if self.kind != "cpu":
+            self._backend.empty_cache()
+
+    def seconds_of(self, call: Callable[[], object]) -> float:
+        """Of one call; on an accelerator by its own events, which work that waits in its queue does not disturb."""
+        if self.kind == "cpu":
+            began = time.perf_counter()
+            call()
+            return time.perf_counter() - began
+        start, end = (self._backend.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        self.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def dtype(self, precision: str) -> Any:
+        """PyTorch's type of that precision."""
+        names = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn"}
+        return getattr(self.torch, names[precision])
+
+    def random(self, *shape: int, precision: str = "bf16") -> Any:
+        """Normally distributed numbers: products of zeros take less power, and so less time."""
+        wide = "bf16" if precision == "fp8" else precision
+        made = self.torch.randn(*shape, dtype=self.dtype(wide), device=self.where)
+        return made.to(self.dtype(precision)) if precision == "fp8" else made
+
+    def out_of_memory(self, error: BaseException) -> bool:
+        """Whether that is what the error says."""
+        text = str(error).lower()
+        return (
+            isinstance(error, MemoryError | self.torch.OutOfMemoryError)
+            or "out of memory" in text
+            or ("can't allocate memory" in text or "not enough memory" in text)
+        )
+
+
+def require_torch() -> None:
+    """Raises InputError where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(Trouble("profile", "needs PyTorch: pip install 'apss-cp[profile]'"))
+
+
+def find_device(asked: str) -> Device:
+    """The device asked for; auto: the first accelerator, else the CPU. Raises InputError where there is none such."""
+    require_torch()
+    there = available()
+    if asked != "auto" and asked not in there:
+        message = f"PyTorch finds none here{_why_not(asked)}"
+        raise InputError(Trouble("--device", message, asked, ", ".join(("auto", *there))))
+    return Device(there[0] if asked == "auto" else _kind(asked))
+
+
+def available() -> tuple[Kind, ...]:
+    """The kinds of devices that PyTorch finds on this machine, accelerators first."""
+    torch: Any = importlib.import_module("torch")  # torch_npu adds its part of it only when it is loaded
+    found: list[Kind] = ["cuda"] if torch.cuda.is_available() else []
+    if importlib.util.find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")
+        found += ["npu"] if torch.npu.is_available() else []
+    return (*found, "cpu")
+
+
+def _kind(name: str) -> Kind:
+    known: dict[str, Kind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
+    return known[name]
+
+
+def _why_not(asked: str) -> str:
+    if asked == "npu" and importlib.util.find_spec("torch_npu") is None:
+        return ": torch_npu is not installed"
+    return ""
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{named[0] if named else platform.processor() or platform.machine()} ({os.cpu_count()} CPUs)"
+
+
+def _cpu_free() -> float:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("MemAvailable"):
+                return 1024.0 * int(line.split()[1])
+    except OSError:
+        pass
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / 2
+
+
+def _nvidia_driver() -> str:
+    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return told[0] if told else "unknown"

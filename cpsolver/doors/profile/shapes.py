@@ -1,0 +1,197 @@
+"""What to measure for a model: the products of its layers' shards, attention, memory, links, and a real layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.products import Product, attention_products, block_products, core_widths
+from cpsolver.cost.shard import Shard, padded_vocabulary
+from cpsolver.doors.profile.settings import Kind, Settings
+from cpsolver.doors.profile.task import Task
+from cpsolver.problem.problem import Problem
+
+Precision = Literal["bf16", "fp16", "fp8"]
+BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
+"""Bytes of an element; results of fp8 products are bf16."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+STREAMS = {"copy": 2, "add": 3, "scale": 2, "norm": 2, "gelu": 2}
+"""Memory-bound kernels, and how many tensors of the working set each reads or writes."""
+RECOMPUTED = (("flash", "none"), ("flash", "full"), ("unfused", "none"), ("unfused", "selective"), ("unfused", "full"))
+"""Attention kernel and recomputation of the real layer. A flash kernel has no scores to recompute."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks for: degrees and precisions of interest, devices of a group, and whether in a hurry."""
+
+    tp: tuple[int, ...] = (1,)
+    micro_batch: tuple[int, ...] = (1,)
+    precisions: tuple[Precision, ...] = ("bf16",)
+    devices: int = 1
+    quick: bool = False
+
+
+def tasks(problem: Problem, wanted: Wanted, kind: Kind, settings: Settings) -> list[Task]:
+    """All that is to be measured, each once, in the order in which they tell most (see `Task.rank`)."""
+    found = [
+        *_squares(wanted, settings),
+        *_streams(kind, settings),
+        Task("launch", {"kernels": settings.launches}, "launch of a kernel", rank=0),
+        *_attention(problem, wanted),
+        *_host_link(kind, settings),
+        *_layers(problem, wanted, settings),
+        *_products(problem, wanted),
+        *_collectives(wanted, kind, settings),
+    ]
+    once: dict[str, Task] = {}
+    for task in sorted(found, key=lambda task: task.rank):
+        once.setdefault(task.key, task)
+    return list(once.values())
+
+
+def gemm_task(m: int, n: int, k: int, batch: int, precision: Precision, product: str, what: str, rank: int) -> Task:
+    """A product of (m, k) and (k, n), `batch` of them in one kernel."""
+    times = f"{batch} x " if batch > 1 else ""
+    size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": product}
+    bytes_ = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
+    label = f"{precision} product {times}{m} x {n} x {k} ({what})"
+    return Task("gemm", size, label, flops=2.0 * batch * m * n * k, bytes=float(bytes_), rank=rank)
+
+
+def _squares(wanted: Wanted, settings: Settings) -> Iterator[Task]:
+    for n in settings.quick_squares if wanted.quick else settings.squares:
+        for place, precision in enumerate(wanted.precisions):
+            yield gemm_task(n, n, n, 1, precision, "forward", "square", 0 if place == 0 else 1)
+
+
+def _products(problem: Problem, wanted: Wanted) -> Iterator[Task]:
+    """Forward, and backward for the input and for the weight, of each product of the model's layers and its head."""
+    for place, precision in enumerate(wanted.precisions):
+        for tp in wanted.tp:
+            for mbs in wanted.micro_batch:
+                shard = Shard.of(tp, mbs, False, True)
+                tokens = int(shard.tokens(problem.sequence)[0])
+                rank = 2 if place == 0 and (tp, mbs) == (wanted.tp[0], wanted.micro_batch[0]) else 4
+                for what, product in _named(problem, shard):
+                    yield from _passes(tokens, product, precision, f"{what}, tp {tp}", rank)
+
+
+def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Product]]:
+    model = problem.model
+    listed = [("attention", each) for each in attention_products(model, shard)]
+    for kind in layer_kinds(model):
+        listed += [("experts" if kind.experts else "feed-forward", each) for each in block_products(model, shard, kind)]
+    vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
+    yield from listed
+    yield "head", Product(vocab, 0 * vocab + model.hidden)
+
+
+def _passes(tokens: int, product: Product, precision: Precision, what: str, rank: int) -> Iterator[Task]:
+    rows, batch = (float(each if isinstance(each, float) else each[0]) for each in (product.rows, product.count))
+    m, n, k = max(1, round(tokens * rows)), round(float(product.n[0])), round(float(product.k[0]))
+    each = round(batch)
+    yield gemm_task(m, n, k, each, precision, "forward", what, rank)
+    yield gemm_task(m, k, n, each, precision, "input_gradient", f"{what}, gradient of the input", rank + 1)
+    yield gemm_task(k, n, m, each, precision, "weight_gradient", f"{what}, gradient of the weight", rank + 1)
+
+
+def _attention(problem: Problem, wanted: Wanted) -> Iterator[Task]:
+    precision: Precision = "fp16" if wanted.precisions[0] == "fp16" else "bf16"
+    lengths = [problem.sequence] if wanted.quick else [problem.sequence, problem.sequence // 2, problem.sequence * 2]
+    for tp in wanted.tp:
+        heads = max(1, problem.model.heads // tp)
+        for place, sequence in enumerate(lengths):
+            for mbs in wanted.micro_batch if place == 0 else (1,):
+                rank = 0 if (tp, place, mbs) == (wanted.tp[0], 0, wanted.micro_batch[0]) else 3
+                yield from attention_tasks(problem, precision, mbs, heads, sequence, rank)
+
+
+def attention_tasks(
+    problem: Problem, precision: Precision, batch: int, heads: int, sequence: int, rank: int
+) -> Iterator[Task]:
+    """Causal attention of that shape, forward and backward; as many heads of keys as of queries."""
+    keys, values = core_widths(problem.model)
+    stack = problem.stack
+    flops = 2.0 * batch * heads * sequence**2 * (keys + values) * stack.causal_fraction
+    held = 2.0 * 2 * batch * heads * sequence * (2 * keys + 2 * values)
+    size = {"batch": batch, "heads": heads, "sequence": sequence, "keys": keys, "values": values}
+    for kind, factor in (("forward", 1.0), ("backward", float(stack.attention_backward_flops_factor))):
+        label = f"{precision} attention {kind}, {batch} x {heads} heads, {sequence} tokens"
+        every: dict[str, int | str] = {**size, "precision": precision}
+        yield Task(f"attention_{kind}", every, label, flops=factor * flops, bytes=held, rank=rank)
+
+
+def _streams(kind: Kind, settings: Settings) -> Iterator[Task]:
+    each = settings.stream_bytes[kind]
+    for name, tensors in STREAMS.items():
+        size: dict[str, int | str] = {"kernel": name, "bytes": each}
+        yield Task(
+            "memory", size, f"memory: {name}", bytes=float(each * (tensors + 1)), rank=0 if name == "copy" else 1
+        )
+
+
+def _host_link(kind: Kind, settings: Settings) -> Iterator[Task]:
+    if kind == "cpu":
+        return
+    for direction in ("to the device", "to the host"):
+        size: dict[str, int | str] = {"direction": direction, "bytes": settings.host_copy_bytes}
+        yield Task("host_link", size, f"host link: {direction}", bytes=float(settings.host_copy_bytes), rank=1)
+
+
+def _layers(problem: Problem, wanted: Wanted, settings: Settings) -> Iterator[Task]:
+    """The real layer, as long as the sequence or the longest that can be run."""
+    longest = problem.sequence
+    lengths = [longest, *(each for each in settings.layer_tokens if each < longest)]
+    for place, tokens in enumerate(lengths):
+        forward = _layer_flops(problem, tokens)
+        for attention, recompute in RECOMPUTED:
+            size: dict[str, int | str] = {"tokens": tokens, "attention": attention, "recompute": recompute}
+            label = f"bytes of a layer, {attention} attention, recomputation {recompute}, {tokens} tokens"
+            held = _layer_bytes(problem, tokens, attention == "unfused")
+            yield Task("layer_bytes", size, label, forward, held, 1, f"bytes {attention} {recompute}")
+        layers = settings.layers
+        size = {"tokens": tokens, "layers": layers}
+        label = f"{layers} layers forward and backward, {tokens} tokens"
+        held = layers * _layer_bytes(problem, tokens, False)
+        yield Task("layer_time", size, label, 3 * layers * forward, held, 1 if place == 0 else 2, "layer time")
+
+
+def _layer_flops(problem: Problem, tokens: int) -> float:
+    """Forward pass of a dense layer."""
+    model, whole = problem.model, Shard.of(1, 1, False, True)
+    dense = [kind for kind in layer_kinds(model) if not kind.experts] or list(layer_kinds(model))
+    made_of = [*attention_products(model, whole), *block_products(model, whole, dense[0])]
+    weights = sum(float((each.n * each.k * each.rows * each.count).sum()) for each in made_of)
+    return 2.0 * tokens * (weights + model.heads * tokens * sum(core_widths(model)))
+
+
+def _layer_bytes(problem: Problem, tokens: int, unfused: bool) -> float:
+    """Weights with gradients, and some ten times what a layer keeps: not to run out of memory, no prediction."""
+    model = problem.model
+    weights = 4.0 * model.hidden * (4 * model.hidden + 3 * model.ffn)
+    pairs = 8.0 * model.heads * tokens**2 * unfused
+    return weights + 20.0 * tokens * (8 * model.hidden + 3 * model.ffn) + pairs
+
+
+def _collectives(wanted: Wanted, kind: Kind, settings: Settings) -> Iterator[Task]:
+    sizes = [n for n in range(2, wanted.devices) if wanted.devices % n == 0]
+    payloads = settings.payload_bytes[kind]
+    for group in [wanted.devices] if wanted.quick else [wanted.devices, *sizes]:
+        if group < 2:
+            continue
+        for place, collective in enumerate(COLLECTIVES):
+            for payload in payloads:
+                yield _collective(collective, group, payload, 2 + (place > 0) + 2 * (group < wanted.devices))
+
+
+def _collective(name: str, group: int, payload: int, rank: int) -> Task:
+    size: dict[str, int | str] = {"collective": name, "group": group, "payload": payload}
+    return Task("collective", size, f"{name} of {payload:,} bytes over {group}", bytes=2.0 * payload, rank=rank)
+
+
+def tensor_parallel_sizes(heads: int, ffn: int, asked: Sequence[int]) -> tuple[int, ...]:
+    """Those of the sizes that divide heads and feed-forward width."""
+    return tuple(tp for tp in asked if heads % tp == 0 and ffn % tp == 0)

@@ -1,0 +1,265 @@
+"""What the catalogues hold: tables of models and chips, and one of them in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.document import dumps
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.profiles.calibration import ALL, CHIP_FACTORS, Fitted, load_calibration
+from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
+from models_zoo import (
+    Architecture,
+    UnknownModelError,
+    active_parameters,
+    list_architectures,
+    load_architecture,
+    total_parameters,
+    unsupported_reasons,
+)
+
+_BILLION = 1e9
+
+
+def models_report(name: str | None = None) -> RenderableType:
+    """All models, or one; raises InputError for an unknown name."""
+    if name is not None:
+        return _model_detail(_model(name))
+    entries = []
+    for arch in list_architectures():
+        shape = (str(arch.layers), f"{arch.hidden:,}", f"{arch.ffn:,}", f"{arch.heads}/{arch.kv_heads}")
+        size = f"{total_parameters(arch) / _BILLION:,.1f} B"
+        mark = "proposal" if arch.proposal else arch.confidence
+        entries.append(((arch.name, size, *shape, mark), unsupported_reasons(arch)))
+    heads = ("model", "params", "layers", "hidden", "ffn", "heads", "shape is")
+    note = (
+        "heads: query/key-value. A proposal: a shape of that size that nobody has published. "
+        "Details, aliases and sources: apss-cp models NAME"
+    )
+    return _listing("models", heads, entries, note)
+
+
+def chips_report(name: str | None = None) -> RenderableType:
+    """All chips, or one; raises InputError for an unknown name."""
+    if name is not None:
+        return _chip_detail(_chip(name))
+    entries = []
+    for chip in list_chips():
+        memory = (_figure(chip.memory.capacity_gb), _figure(chip.memory.bandwidth_gb_s))
+        links = (_figure(chip.scale_up.bandwidth_gb_s), _figure(chip.scale_out.bandwidth_gbit_s))
+        row = (chip.name, _figure(chip.peak_tflops.bf16), *memory, *links, chip.confidence)
+        entries.append((row, unusable_reasons(chip)))
+    heads = ("chip", "bf16", "memory", "bandwidth", "fabric", "network", "data sheet is")
+    note = (
+        "bf16 in TFLOP/s, dense; memory in GB, its bandwidth in GB/s; fabric (one way) in GB/s and network in "
+        "Gbit/s a device. Details, efficiencies, aliases and sources: apss-cp chips NAME"
+    )
+    return _listing("chips", heads, entries, note)
+
+
+def models_json(name: str | None = None) -> str:
+    """The same as JSON: a list, or one object."""
+    return dumps(
+        [_model_fields(arch) for arch in list_architectures()] if name is None else _model_fields(_model(name))
+    )
+
+
+def chips_json(name: str | None = None) -> str:
+    """The same as JSON: a list, or one object."""
+    if name is not None:
+        return dumps(_chip_fields(_chip(name)))
+    return dumps([_chip_fields(chip) for chip in list_chips()])
+
+
+def _model(name: str) -> Architecture:
+    try:
+        return load_architecture(name)
+    except UnknownModelError as error:
+        raise _unknown("model", name, error.nearest) from None
+
+
+def _chip(name: str) -> Chip:
+    try:
+        return load_chip(name)
+    except UnknownChipError as error:
+        raise _unknown("chip", name, error.nearest) from None
+
+
+def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> InputError:
+    return InputError(Trouble(kind, f"unknown {kind}", name, f"a name that `apss-cp {kind}s` lists", nearest))
+
+
+def _model_fields(arch: Architecture) -> dict[str, Any]:
+    reasons = unsupported_reasons(arch)
+    derived = {"parameters": total_parameters(arch), "active_parameters": active_parameters(arch)}
+    return {**arch.model_dump(mode="json"), **derived, "supported": not reasons, "unsupported_reasons": list(reasons)}
+
+
+def _chip_fields(chip: Chip) -> dict[str, Any]:
+    reasons = unusable_reasons(chip)
+    used = load_calibration().chip(chip).efficiency
+    calibrated = {
+        name: {"value": used[name].value, "factors": [_factor_fields(*factor) for factor in factors]}
+        for name, factors in fitted_factors(chip).items()
+    }
+    return {
+        **chip.model_dump(mode="json"),
+        "calibrated": calibrated,
+        "supported": not reasons,
+        "unsupported_reasons": list(reasons),
+    }
+
+
+def _factor_fields(group: str, fitted: Fitted) -> dict[str, Any]:
+    chips = "all chips" if group == ALL else group
+    error = fitted.error * fitted.value or None
+    return {"chips": chips, "factor": fitted.value, "runs": fitted.rows, "standard_error": error}
+
+
+def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
+    """The fitted factors on each efficiency of a chip, those of all chips before those of its architecture."""
+    found: dict[str, list[tuple[str, Fitted]]] = {}
+    for group in (ALL, chip.architecture or ""):
+        for factor, fitted in load_calibration().chips.get(group, {}).items():
+            for name in CHIP_FACTORS[factor]:
+                found.setdefault(name, []).append((group, fitted))
+    return found
+
+
+_Entry = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _listing(what: str, heads: Sequence[str], entries: Sequence[_Entry], note: str) -> RenderableType:
+    """Those that can be planned with their figures, then the others with the reasons."""
+    table = _table(heads, left=(0, len(heads) - 1))
+    for row, reasons in entries:
+        if not reasons:
+            table.add_row(*row)
+    others = Table.grid(padding=(0, 2, 0, 0))
+    others.add_column(no_wrap=True)
+    others.add_column(justify="right", no_wrap=True)
+    others.add_column(style="dim")
+    for row, reasons in entries:
+        if reasons:
+            others.add_row(row[0], row[1], "; ".join(reasons))
+    parts: list[RenderableType] = [Text(f"{table.row_count} {what} can be planned", style="bold"), table, ""]
+    if others.row_count:
+        title = f"{others.row_count} {what} are in the catalogue and cannot be planned yet"
+        parts += [Text(title, style="bold"), others, ""]
+    return Group(*parts, Text(note, style="dim"))
+
+
+def _table(heads: Sequence[str], left: Sequence[int]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place in left else "right", no_wrap=True)
+    return table
+
+
+def _model_detail(arch: Architecture) -> RenderableType:
+    kind = arch.attention.kind
+    rows = [
+        ("parameters", _parameters(arch)),
+        ("layers", str(arch.layers)),
+        ("hidden", f"{arch.hidden:,}"),
+        ("feed-forward", f"{arch.ffn:,}, {arch.activation}{', gated' if arch.gated_mlp else ''}"),
+        ("attention", f"{kind}, {arch.heads} heads of {arch.head_dim}, {arch.kv_heads} key-value heads"),
+        ("vocabulary", f"{arch.vocab:,}{', tied embeddings' if arch.tied_embeddings else ''}"),
+        ("norm, position", f"{arch.norm}, {arch.position}"),
+        ("longest sequence", "" if arch.max_positions is None else f"{arch.max_positions:,} tokens"),
+        ("can be planned", _planned(unsupported_reasons(arch))),
+        ("shape is", arch.confidence + (", a proposal: nobody has published it" if arch.proposal else "")),
+        ("inferred", arch.inferred_fields or ""),
+        ("published size", _published(arch)),
+        ("aliases", ", ".join(arch.aliases)),
+        ("sources", arch.sources),
+        ("notes", arch.notes or ""),
+    ]
+    return _detail(arch.name, rows)
+
+
+def _chip_detail(chip: Chip) -> RenderableType:
+    peaks = {name: value for name, value in chip.peak_tflops.model_dump().items() if value is not None}
+    memory, fabric, network = chip.memory, chip.scale_up, chip.scale_out
+    usable = f", {memory.usable_gib:g} GiB of them usable ({memory.usable_source})" if memory.usable_gib else ""
+    where = f"{fabric.topology}, {fabric.domain_size} devices{', beyond one node' if fabric.spans_nodes else ''}"
+    rows = [
+        ("vendor, status", f"{chip.vendor}, {chip.status}"),
+        ("peak, dense", ", ".join(f"{name} {value:,g}" for name, value in peaks.items()) + " TFLOP/s"),
+        ("memory", f"{_figure(memory.capacity_gb)} GB {memory.kind or ''}{usable}"),
+        ("memory bandwidth", f"{_figure(memory.bandwidth_gb_s)} GB/s"),
+        ("fabric", f"{fabric.kind or '?'}, {_figure(fabric.bandwidth_gb_s)} GB/s one way, {where}"),
+        ("network", f"{_figure(network.bandwidth_gbit_s)} Gbit/s a device, {network.confidence}"),
+        ("can be planned", _planned(unusable_reasons(chip))),
+        ("data sheet is", chip.confidence),
+        ("aliases", ", ".join(chip.aliases)),
+        ("sources", chip.sources),
+        ("notes", chip.notes or ""),
+    ]
+    return Group(_detail(chip.name, rows), "", Padding(_efficiencies(chip), (0, 0, 0, 1)))
+
+
+_GIVEN = {"chip": "this chip", "vendor default": "vendor", "default": "all chips"}
+
+
+def _efficiencies(chip: Chip) -> RenderableType:
+    """The figures with what planning makes of them, how sure they are, and each source once."""
+    table = _table(("efficiency", "value", "used", "runs", "confidence", "given for", "from"), left=(0, 4, 5))
+    sources = list(dict.fromkeys(entry.source for entry in chip.efficiency.values()))
+    used, factors = load_calibration().chip(chip).efficiency, fitted_factors(chip)
+    for name, entry in chip.efficiency.items():
+        if name.startswith("gemm_") and getattr(chip.peak_tflops, name.removeprefix("gemm_")) is None:
+            continue  # a precision that the chip does not have
+        runs = str(factors[name][-1][1].rows) if name in factors else ""
+        figures = (f"{entry.value:.4g}", f"{used[name].value:.4g}", runs)
+        table.add_row(name, *figures, entry.confidence, _GIVEN[entry.origin], str(sources.index(entry.source) + 1))
+    notes = Table.grid(padding=(0, 1, 0, 0))
+    for number, source in enumerate(sources, 1):
+        notes.add_row(f"{number}:", Text(source))
+    told = Text(_used_note(chip), style="dim")
+    return Group(table, "", told, "", Text("where the values are from", style="dim"), notes)
+
+
+def _used_note(chip: Chip) -> str:
+    known = chip.architecture in load_calibration().chips
+    whose = f"all chips and of {chip.architecture}" if known else "all chips: no run of this architecture"
+    return (
+        f"used: what planning uses, the value times factors fitted to published runs of {whose}. runs: how many bear "
+        "on the narrowest factor. A chip that a spec describes itself is taken at its word."
+    )
+
+
+def _detail(title: str, rows: Sequence[tuple[str, str]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        if value.strip():
+            table.add_row(label, Text(" ".join(value.split())))
+    return Group(Text(title, style="bold"), Padding(table, (0, 0, 0, 1)))
+
+
+def _parameters(arch: Architecture) -> str:
+    total, active = total_parameters(arch), active_parameters(arch)
+    return f"{total:,}" + (f", {active:,} of them active" if active != total else "")
+
+
+def _published(arch: Architecture) -> str:
+    told: Iterator[str | None] = iter((arch.published_params_basis, arch.published_params_gap))
+    if arch.published_params_billion is None:
+        return ""
+    return "; ".join([f"{arch.published_params_billion:g} billion", *(text for text in told if text)])
+
+
+def _planned(reasons: Sequence[str]) -> str:
+    return "no: " + "; ".join(reasons) if reasons else "yes"
+
+
+def _figure(value: float | None) -> str:
+    return "?" if value is None else f"{value:,g}"

@@ -1,0 +1,232 @@
+"""The answer for people, in rich's terms: headline, plans side by side, time, memory, proof, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.doors.report.goals import (
+    best_word,
+    better_word,
+    bound_words,
+    comparable,
+    cost_and_devices,
+    counts_line,
+    fewest_line,
+    objective_line,
+    worse_word,
+)
+from cpsolver.doors.report.interval import Interval, in_words, interval_of, provenance, tie_sentence, ties
+from cpsolver.doors.report.plan_table import Column, PlanTable
+from cpsolver.doors.report.terminal_timeline import timeline_section
+from cpsolver.doors.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
+from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import RULES, Violation
+from cpsolver.search.result import Result
+from hw_specs.units import bytes_to_gib
+
+_NEARLY_FULL = 0.97  # of the usable memory: from here on a report warns
+_STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
+
+
+def result_report(problem: Problem, result: Result) -> RenderableType:
+    """The report of a search."""
+    columns = [column_of(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns)]
+    if result.plans:
+        best = result.plans[0]
+        parts += tight(problem, best.evaluation)
+        parts += _section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
+        parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
+    parts += _section("Proof", proof_account(problem, result))
+    used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
+    parts += _section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
+    return Group(*parts)
+
+
+def evaluation_report(
+    problem: Problem, strategy: Strategy, evaluation: Evaluation, violations: Sequence[Violation]
+) -> RenderableType:
+    """The report of a given plan: its numbers, and every rule that it breaks."""
+    column = column_of(problem, "", strategy, evaluation)
+    parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
+    parts += tight(problem, evaluation)
+    if violations:
+        parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
+    parts += _section("Plan", PlanTable(problem, [column]))
+    parts += _details(problem, strategy, evaluation, "")
+    used = list(dict.fromkeys(strategy.stage_chips))
+    parts += _section("What this is", *disclaimer(problem, column.interval, used))
+    return Group(*parts)
+
+
+def column_of(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> Column:
+    """A plan with its interval, under that title."""
+    return Column(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
+
+
+def tie_lines(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+    """Which plans the best one cannot be told apart from, if any."""
+    strategies, intervals = [column.strategy for column in columns], [column.interval for column in columns]
+    tied = ties(comparable(problem, strategies, intervals))
+    said = tie_sentence([plan.rank for plan, tie in zip(result.plans, tied, strict=True) if tie])
+    if said:
+        yield Text("\n" + said, style="yellow")
+
+
+def _section(title: str, *content: RenderableType) -> list[RenderableType]:
+    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
+
+
+def task(problem: Problem) -> Group:
+    """What is to be planned: the model on its cluster, then the batch and what else was asked for."""
+    chips = []
+    for supply in problem.supplies:
+        limit = supply.limit
+        chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
+    training = problem.spec.training
+    batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
+    batch += f", launcher {problem.named_launcher.name}" if problem.named_launcher else ""
+    most = "up to " if problem.may_idle else ""
+    nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    batch = "\n".join(filter(None, (batch, objective_line(problem))))
+    return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
+
+
+def headline(problem: Problem, subject: str, column: Column) -> Text:
+    """What a plan gives, in a sentence."""
+    evaluation = column.evaluation
+    step = evaluation.step_time_s
+    return Text.assemble(
+        (f"{subject}: ", "bold"),
+        (f"{about(step)} {unit(step)} per step", "bold green"),
+        f" (80 % interval {in_words(column.interval, step)}), {count(evaluation.tokens_per_s)} tokens/s ",
+        f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
+        cost_and_devices(problem, column.strategy, evaluation),
+    )
+
+
+def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
+    """A word of warning where a stage leaves next to nothing free."""
+    fullest = max(evaluation.stages, key=lambda stage: stage.memory.total / stage.capacity_bytes)
+    share = fullest.memory.total / fullest.capacity_bytes
+    if _NEARLY_FULL < share <= 1:
+        margin = percent(problem.memory_margin)
+        text = f"Tight: {fullest.chip} is filled to {share * 100:.0f} % of what is usable after a margin of {margin}; "
+        yield Text(f"{text}a larger cluster.memory_margin plans for a wider berth.", style="yellow")
+
+
+def legality(violations: Sequence[Violation]) -> Text:
+    """Whether a given plan keeps every rule."""
+    if not violations:
+        return Text("Legal: it keeps every rule and fits in memory.", style="green")
+    return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
+
+
+def verdict(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+    """The best plan, what is proven of it, and where there is none why."""
+    proof = result.proof
+    considered = plural(proof.considered, "candidate")
+    if result.plans:
+        yield headline(problem, "Best plan", columns[0])
+        if said := fewest_line(problem, [column.strategy for column in columns]):
+            yield Text(said, style="green")
+    if result.status == "optimal":
+        best = best_word(problem)
+        what = f"the {best}" if len(result.plans) == 1 else f"the {len(result.plans)} {best}"
+        yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
+    elif result.status == "feasible":
+        open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {_STOPS[proof.stop]}"
+        gap = result.plans[0].gap
+        better = better_word(problem)
+        sure = f"Proven the {best_word(problem)}, but" if gap == 0 else None
+        sure = sure or f"Another plan may be up to {percent(gap)} {better}:"
+        yield Text(f"{sure} {open_still}; more or {better} plans may follow it.", style="yellow")
+    elif result.status == "infeasible":
+        counts = proof.device_counts
+        numbers = "" if counts is None else f", on any of {plural(counts.considered, 'number')} of GPUs"
+        yield Text(f"There is no plan: proven for all of {considered}{numbers}.", style="bold red")
+    else:
+        text = f"No plan found by {_STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
+        yield Text(f"{text}are open. A longer time limit may find one.", style="bold yellow")
+    if result.reasons:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for reason in result.reasons:
+            table.add_row("-", Text(reason))
+        yield table
+
+
+def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str) -> list[RenderableType]:
+    said = f"a microbatch takes {stage_times(evaluation.stages)}"
+    simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
+    if simulated is not None:
+        off = simulated / evaluation.step_time_s - 1
+        said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
+    times = Text(said, style="dim")
+    memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
+    return [
+        *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
+        *_section(f"Where the memory goes: GiB per GPU{whose}", *memory),
+    ]
+
+
+def memory_notes(problem: Problem, evaluation: Evaluation) -> Iterator[str]:
+    """What the memory's numbers leave out."""
+    if problem.spec.cluster.memory_margin is None and problem.stack.constants.memory_margin.confidence == "fitted":
+        yield (
+            f"{percent(problem.memory_margin)} of device memory is kept free (cluster.memory_margin): published runs "
+            f"on {problem.stack.name} needed up to so much more than predicted."
+        )
+    fullest = max(evaluation.stages, key=lambda stage: stage.memory.device).memory
+    most, held = bytes_to_gib(fullest.device), bytes_to_gib(fullest.cached)
+    yield f"The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back."
+
+
+def proof_account(problem: Problem, result: Result) -> Group:
+    """How every candidate ended: a table, then what else there is to say."""
+    proof = result.proof
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    table.add_row(count(proof.considered), "candidates: sizes, micro batch, chunks, flags, sharding", style="bold")
+    for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
+        table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {_in_words(rule)}", "dim")))
+    if proof.memory:
+        table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
+    if proof.bounded:
+        slowest = f": {worse_word(problem)} than plan {len(result.plans)}" if result.plans else ""
+        what = "cost" if problem.spec.search.objective == "cost" else "step time"
+        table.add_row(count(proof.bounded), f"cut by a lower bound on their {what}{slowest}")
+    table.add_row(count(proof.solved), f"solved exactly, with {plural(proof.solver_calls, 'CP-SAT model')}")
+    if proof.open:
+        none = f"none {better_word(problem)} than {bound_words(problem, proof)}"
+        table.add_row(count(proof.open), f"still open, {none}", style="yellow")
+    gap = max((plan.gap for plan in result.plans), default=None)
+    told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
+    line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
+    known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
+    told = "\n".join(filter(None, (counts_line(proof), known, line)))
+    return Group(table, Text(told, style="dim"))
+
+
+def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]) -> Iterator[RenderableType]:
+    """What the numbers rest on, and what is only assumed."""
+    for line in provenance(interval):
+        yield Text(line)
+    for line in assumptions(problem, chips):
+        yield Text(line, style="dim")
+
+
+def _in_words(rule: str) -> str:
+    """The rule in a few words: its docstring's first sentence, what stands in brackets left out."""
+    text = (RULES[rule].__doc__ or rule).partition("\n")[0].partition(" (")[0].rstrip(".")
+    return text[0].lower() + text[1:]

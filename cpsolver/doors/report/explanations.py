@@ -1,0 +1,258 @@
+"""What `check` and `explain` say: for people and as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
+from cpsolver.doors.report.interval import interval_of
+from cpsolver.doors.report.text import PART_NAMES, percent, seconds
+from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.explanation.cause import Explanation
+from cpsolver.explanation.changes import Remedy
+from cpsolver.explanation.closest import strategy_text
+from cpsolver.explanation.conflict import Conflict
+from cpsolver.explanation.favourite import Change, Favourite
+from cpsolver.explanation.prices import Prices
+from cpsolver.inputs.errors import dotted
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import strategy_to_dict
+from cpsolver.rules import RULES, STRUCTURE, Violation
+from cpsolver.search.result import Plan
+from cpsolver.spec.spec import Spec
+from hw_specs.units import bytes_to_gib
+
+_PART = 0.002  # a part of a step whose difference is smaller than this share of it is not shown
+
+# check
+
+
+def check_report(strategy: Strategy, broken: Sequence[Violation], evaluation: Evaluation | None) -> RenderableType:
+    """The broken rules with their numbers, the others by name, and how full each stage's devices are."""
+    named = list(dict.fromkeys(found.rule for found in broken))
+    parts: list[RenderableType] = [Text(strategy_text(strategy), style="bold"), *_fullness(evaluation)]
+    asked = [name for name in RULES if evaluation is not None or name in STRUCTURE]
+    kept = [name for name in asked if name not in named]
+    parts.append(Text(f"Kept: {', '.join(kept)}.", style="dim"))
+    if len(asked) < len(RULES):
+        parts.append(Text("Memory is not judged: the sizes do not add up.", style="dim"))
+    if not broken:
+        return Group(*parts, Text(f"Legal: all {len(RULES)} rules are kept.", style="bold green"))
+    verdict = Text(f"Not legal: {len(named)} of {len(RULES)} rules broken.", style="bold red")
+    return Group(*parts, verdict, *(Text(f"- {found}", style="red") for found in broken))
+
+
+def _fullness(evaluation: Evaluation | None) -> Iterator[Text]:
+    for index, stage in enumerate(evaluation.stages if evaluation else ()):
+        share = stage.memory.total / stage.capacity_bytes
+        need, room = bytes_to_gib(stage.memory.total), bytes_to_gib(stage.capacity_bytes)
+        told = f"{need:.1f} of {room:.1f} GiB ({percent(share)})"
+        yield Text(f"stage {index} on {stage.chip}: {told}", style="dim" if share <= 1 else "red")
+
+
+def check_document(strategy: Strategy, broken: Sequence[Violation]) -> dict[str, Any]:
+    """What `check --json` prints."""
+    return {
+        "legal": not broken,
+        "strategy": strategy_to_dict(strategy),
+        "rules": {name: [found.message for found in broken if found.rule == name] for name in RULES},
+    }
+
+
+# explain: no plan
+
+
+def infeasible_document(problem: Problem, found: Explanation, reasons: Sequence[str]) -> dict[str, Any]:
+    """Why a spec has no plan: sentences, the requirements that exclude each other, changes that were solved."""
+    conflict, closest = found.conflict, found.closest
+    return {
+        "reasons": list(reasons),
+        "causes": list(found.causes),
+        "conflict": conflict and _conflict(conflict),
+        "closest": closest and {"strategy": strategy_to_dict(closest.strategy), "memory_factor": closest.factor},
+        "remedies": [_remedy(problem, remedy) for remedy in found.remedies],
+        "all_tried": found.in_time and not found.interrupted,
+    }
+
+
+def _conflict(conflict: Conflict) -> dict[str, Any]:
+    return {
+        "wishes": [str(wish) for wish in conflict.wishes],
+        "rules": list(conflict.rules),
+        "dp": list(conflict.dps),
+    }
+
+
+def _remedy(problem: Problem, remedy: Remedy) -> dict[str, Any]:
+    return {
+        "text": remedy.text,
+        "changes": changes_between(problem.spec, remedy.spec),
+        "step_time_s": remedy.plan.evaluation.step_time_s,
+        "proven": remedy.plan.proven,
+        "strategy": strategy_to_dict(remedy.plan.strategy),
+    }
+
+
+def changes_between(one: Spec, other: Spec) -> dict[str, Any]:
+    """The new values by place, "cluster.num_gpus", where two specs differ."""
+    return dict(_changes((), one.model_dump(mode="json"), other.model_dump(mode="json")))
+
+
+def _changes(path: tuple[str, ...], one: Any, other: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {**one, **other}:
+            yield from _changes((*path, str(key)), one.get(key), other.get(key))
+    elif one != other:
+        yield dotted(path), other
+
+
+# explain: what the wishes cost
+
+
+def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableType:
+    """That there is a plan, and by how much each wish makes it slower, or dearer."""
+    step = best.evaluation.step_time_s
+    told = f"{seconds(step)} a step{_goal(problem, best)}"
+    lines: list[RenderableType] = [
+        Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
+    ]
+    if prices.found:
+        lines.append(Text("What the spec asks for, and what it costs alone:"))
+    else:
+        lines.append(
+            Text(f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone.")
+        )
+    for price in prices.found:
+        without = price.plan.evaluation.step_time_s
+        less = f", {percent(1 - without / step)} less a step" if without < step else ""
+        lines.append(_item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}"))
+    if not prices.settled:
+        lines.append(Text("Not everything was settled in the time given.", style="dim"))
+    return Group(*lines)
+
+
+def _item(text: str) -> RenderableType:
+    """A line of a list, its later lines below its first word."""
+    grid = Table.grid()
+    grid.add_row("- ", Text(text))
+    return grid
+
+
+def _goal(problem: Problem, plan: Plan) -> str:
+    """Dollars and devices, where the objective is not the step time alone."""
+    plain = problem.spec.search.objective == "throughput"
+    return "" if plain else cost_and_devices(problem, plan.strategy, plan.evaluation)
+
+
+def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "status": "feasible",
+        "best": _plan(best),
+        "prices": [_remedy(problem, price) for price in prices.found],
+        "all_settled": prices.settled,
+    }
+
+
+# explain: why not this plan
+
+
+def favourite_report(problem: Problem, found: Favourite) -> RenderableType:
+    """What the plan breaks or loses against the best one, and what freeing one group of its decisions gives."""
+    parts: list[RenderableType] = [Text(f"Yours: {strategy_text(found.strategy)}", style="bold")]
+    if found.broken:
+        parts += [Text(f"It is not legal. {violation}", style="red") for violation in found.broken]
+    if found.best is None:
+        parts.append(Text("No legal plan was found in the time given.", style="yellow"))
+    else:
+        parts.append(Text(f"Best:  {strategy_text(found.best.strategy)}", style="bold"))
+        if found.evaluation is not None:
+            parts += _against(problem, found, found.evaluation, found.best)
+    parts += _one_change(problem, found)
+    if not found.in_time:
+        parts.append(Text("Not everything was settled in the time given: there may be better.", style="dim"))
+    return Group(*parts)
+
+
+def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) -> Iterator[RenderableType]:
+    other = best.evaluation
+    slower = own.step_time_s / other.step_time_s - 1
+    word = f"{percent(slower)} slower" if slower > 0 else f"{percent(-slower)} faster" if slower < 0 else "as fast"
+    yield Text(f"{seconds(own.step_time_s)} a step against {seconds(other.step_time_s)}: {word}.")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_row("yours", "best", "difference", "", style="dim")
+    size = max(own.step_time_s, other.step_time_s)
+    for name, mine, its in _told_parts(own, other, size):
+        more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
+        table.add_row(seconds(mine, of=size), seconds(its, of=size), more, name)
+    yield table
+    theirs = interval_of(problem, best.strategy, other.step_time_s)
+    if not found.broken and interval_of(problem, found.strategy, own.step_time_s).overlaps(theirs):
+        yield Text("Their 80 % intervals overlap: a tie within what is known.", style="yellow")
+
+
+def _told_parts(own: Evaluation, other: Evaluation, size: float) -> list[tuple[str, float, float]]:
+    """The parts that differ by enough to be told, by name, and all others as one, so that the rows add up."""
+    parts = _parts(own, other)
+    told = [part for part in parts if abs(part[1] - part[2]) > _PART * size]
+    rest = [part for part in parts if part not in told]
+    named = [(PART_NAMES.get(name, name), mine, its) for name, mine, its in told]
+    return [*named, ("all else", sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
+
+
+def _parts(own: Evaluation, other: Evaluation) -> list[tuple[str, float, float]]:
+    names = dict.fromkeys([*own.breakdown_s, *other.breakdown_s])
+    return [(name, own.breakdown_s.get(name, 0.0), other.breakdown_s.get(name, 0.0)) for name in names]
+
+
+def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
+    if not found.changes:
+        better = "legal" if found.broken else better_word(problem)
+        yield Text(f"No group of its decisions, freed alone, makes it {better}.")
+        return
+    s = found.strategy
+    odd = ", but with 1F1B and microbatches of one size" if s.schedule != "1f1b" or s.dynamic else ""
+    yield Text(f"With all else as yours{odd}, one group of decisions freed:")
+    for change in found.changes:
+        step = change.plan.evaluation.step_time_s
+        gain = "" if change.gain is None or change.gain <= 0 else f" ({seconds(change.gain, of=step)} less)"
+        told = f"{seconds(step)}{gain}{_goal(problem, change.plan)}"
+        yield _item(f"{change.freed}: {told}: {strategy_text(change.plan.strategy)}")
+
+
+def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:
+    """The same for machines."""
+    return {
+        "status": "favourite",
+        "legal": not found.broken,
+        "violations": [{"rule": one.rule, "message": one.message} for one in found.broken],
+        "step_time_s": found.evaluation and found.evaluation.step_time_s,
+        "breakdown_s": found.evaluation and dict(found.evaluation.breakdown_s),
+        "strategy": strategy_to_dict(found.strategy),
+        "best": found.best and _plan(found.best),
+        "changes": [_change(change) for change in found.changes],
+        "all_settled": found.in_time,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {"freed": change.freed, "gain_s": change.gain, **_plan(change.plan)}
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    evaluation = plan.evaluation
+    return {
+        "step_time_s": evaluation.step_time_s,
+        "breakdown_s": dict(evaluation.breakdown_s),
+        "proven": plan.proven,
+        "strategy": strategy_to_dict(plan.strategy),
+    }

@@ -1,0 +1,146 @@
+"""What a report says of the objective, of what plans cost and of the devices that they leave idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cpsolver.doors.report.interval import Interval
+from cpsolver.doors.report.text import percent, plural, seconds
+from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.objective import device_prices, dollars_per_million_tokens, objective_of
+from cpsolver.search.result import Proof
+
+_BEST = {"throughput": "fastest", "cost": "cheapest", "fewest_chips": "fastest on the fewest GPUs"}
+_BETTER = {"throughput": "faster", "cost": "cheaper", "fewest_chips": "faster"}
+_WORSE = {"throughput": "slower", "cost": "dearer", "fewest_chips": "slower"}
+
+Cell = Callable[[Strategy, Evaluation], str]
+
+
+def best_word(problem: Problem) -> str:
+    """The superlative of the objective: fastest."""
+    return _BEST[problem.spec.search.objective]
+
+
+def better_word(problem: Problem) -> str:
+    """Its comparative: faster."""
+    return _BETTER[problem.spec.search.objective]
+
+
+def worse_word(problem: Problem) -> str:
+    """And the contrary: slower."""
+    return _WORSE[problem.spec.search.objective]
+
+
+def dollars(value: float | None) -> str:
+    """Dollars to some three digits: $0.733."""
+    if value is None:
+        return "?"
+    return f"${value:,.3f}" if value < 10 else f"${value:,.2f}"
+
+
+def objective_line(problem: Problem) -> str:
+    """What is asked for other than the fastest plan on all devices; empty where it is just that."""
+    search, parts = problem.spec.search, []
+    if search.objective == "cost":
+        parts.append("the fewest dollars per token")
+    if search.objective == "fewest_chips":
+        parts.append("the fewest GPUs that meet the deadline")
+    if search.deadline is not None:
+        limit = seconds(objective_of(problem).deadline_s)
+        parts.append(f"{search.deadline.tokens:.4g} tokens in {search.deadline.days:g} days: {limit} per step at most")
+    if problem.may_idle:
+        parts.append("nodes may idle")
+    return "objective: " + "; ".join(parts) if parts else ""
+
+
+def cost_and_devices(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> str:
+    """For the headline: dollars where prices are known, devices where some may idle."""
+    said, cost = "", dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
+    if cost is not None:
+        said += f", {dollars(cost)} per million tokens"
+    if problem.may_idle:
+        said += f", on {plural(strategy.devices, 'GPU')} of {problem.num_gpus:,}"
+    return said
+
+
+def goal_rows(problem: Problem) -> list[tuple[str, Cell]]:
+    """Rows of the plan table: dollars, devices in use and idle."""
+    rows: list[tuple[str, Cell]] = []
+    if device_prices(problem):
+        rows.append(
+            ("$ per M tokens", lambda s, e: dollars(dollars_per_million_tokens(problem, s, e.step_time_s))),
+        )
+    if problem.may_idle:
+        rows.append(("GPUs in use", lambda s, _: f"{s.devices:,}"))
+        rows.append(("  idle", lambda s, _: f"{problem.num_gpus - s.devices:,}"))
+    return rows
+
+
+def worse_than_best(problem: Problem, best: Strategy, best_s: float) -> tuple[str, Cell]:
+    """The row of by how much a plan falls behind the first one, in the objective."""
+    objective = replace(objective_of(problem), deadline_s=float("inf"))
+    first = objective.score(best, best_s)
+
+    def cell(strategy: Strategy, evaluation: Evaluation) -> str:
+        share = objective.score(strategy, evaluation.step_time_s) / first - 1
+        return "best" if share <= 0 else f"+{percent(share)}"
+
+    return f"  {worse_word(problem)} than best", cell
+
+
+def comparable(problem: Problem, strategies: Sequence[Strategy], intervals: Sequence[Interval]) -> list[Interval]:
+    """The intervals in the objective's unit, for telling which plans are a tie."""
+    objective = replace(objective_of(problem), deadline_s=float("inf"))
+    rates = [objective.score(strategy, 1.0) for strategy in strategies]
+    pairs = zip(intervals, rates, strict=True)
+    return [replace(one, low_s=one.low_s * rate, high_s=one.high_s * rate) for one, rate in pairs]
+
+
+def bound_words(problem: Problem, proof: Proof) -> str:
+    """The bound on what is open, in the objective's unit."""
+    if problem.spec.search.objective == "cost":
+        return f"{dollars(proof.bound)} per million tokens"
+    return seconds(proof.bound_s)
+
+
+def counts_line(proof: Proof) -> str:
+    """How many numbers of devices were considered, cut and searched; empty where nothing may idle."""
+    counts = proof.device_counts
+    if counts is None:
+        return ""
+    left = f", {counts.open:,} still open" if counts.open else ""
+    numbers = f"{plural(counts.considered, 'number')} of GPUs in whole nodes"
+    return f"{numbers}: {counts.searched:,} searched, {counts.cut:,} cut by a bound or needless{left}"
+
+
+def fewest_line(problem: Problem, plans: Sequence[Strategy]) -> str:
+    """That fewer devices will not do; empty for other objectives."""
+    if problem.spec.search.objective != "fewest_chips" or not plans:
+        return ""
+    return f"Proven: no plan on fewer than {plural(plans[0].devices, 'GPU')} meets the deadline."
+
+
+def objective_document(problem: Problem) -> dict[str, Any]:
+    """The objective in JSON's terms."""
+    deadline, limit = problem.spec.search.deadline, objective_of(problem).deadline_s
+    return {
+        "objective": problem.spec.search.objective,
+        "objective_unit": objective_of(problem).unit,
+        "deadline": None if deadline is None else {**deadline.model_dump(), "step_time_s": limit},
+        "idle": problem.may_idle,
+        "dollars_per_device_hour": device_prices(problem) or None,
+    }
+
+
+def goal_numbers(problem: Problem, strategy: Strategy, step_s: float) -> dict[str, Any]:
+    """A plan's devices and cost in JSON's terms; null where no price is known."""
+    return {
+        "devices": strategy.devices,
+        "idle_devices": problem.num_gpus - strategy.devices,
+        "dollars_per_million_tokens": dollars_per_million_tokens(problem, strategy, step_s),
+    }

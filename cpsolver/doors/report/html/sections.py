@@ -1,0 +1,179 @@
+"""The sections of the page. Numbers come from the JSON document, texts from the terminal's report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cpsolver.doors.report.console import proof_account
+from cpsolver.doors.report.degrees import layer_traffic
+from cpsolver.doors.report.html.bars import NOTHING, Bar, Range, alike, ranges, stacked
+from cpsolver.doors.report.html.elements import Html, items, join, scrolling, section, tag
+from cpsolver.doors.report.html.from_rich import block, plan_rows
+from cpsolver.doors.report.plan_table import Column, PlanTable
+from cpsolver.doors.report.text import PART_NAMES, about, count, percent, plural, runs, seconds, unit
+from cpsolver.explanation.closest import strategy_text
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Result
+
+Document = Mapping[str, Any]
+"""One plan, or one stage, of the JSON document."""
+
+MEMORY_NAMES = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "buffers": "short-lived tensors",
+    "fragments": "fragments",
+    "framework": "context and communicators",
+}
+_LONG = 18  # characters of a cell that may be broken into lines
+_MEMORY_KEYS = {"optimizer": "optimizer_state"}  # the optimizer has another colour as a part of the time
+
+
+def gib(value: float) -> str:
+    """GiB to a tenth, as the terminal's report has them."""
+    return f"{value:.1f} GiB"
+
+
+def what_to_run(strategy: Strategy) -> Html:
+    """The plan in a line, and which chips serve which stages."""
+    groups = [
+        f"{plural(group.num_stages, 'stage')} on {group.chip} ({runs(group.layers)} layers)"
+        for group in strategy.groups
+    ]
+    schedule = "" if strategy.schedule == "1f1b" else f", schedule {strategy.schedule}"
+    line = tag("p", tag("code", strategy_text(strategy) + schedule))
+    return tag("div", line, tag("p", f"The pipeline: {', then '.join(groups)}."), class_="plan")
+
+
+def tiles(plan: Document) -> Html:
+    """The plan's figures at a glance."""
+    step = plan["step_time_s"]
+    low, high = (about(plan[f"step_time_{end}_s"], step) for end in ("low", "high"))
+    chip, share = fullest(plan)
+    told = (
+        ("step time", f"{about(step)} {unit(step)}", f"80 % interval {low} to {high} {unit(step)}"),
+        (
+            "tokens/s",
+            count(plan["throughput_tokens_per_s"]),
+            f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU",
+        ),
+        ("MFU", percent(plan["mfu"]), "of the peak; recomputation not counted"),
+        ("memory, fullest", percent(share), f"of {gib(plan['capacity_gib'][chip])} usable, {chip}"),
+    )
+    tile = (tag("div", tag("dt", name), tag("dd", value), tag("dd", more)) for name, value, more in told)
+    return tag("dl", *tile, class_="tiles")
+
+
+def fullest(plan: Document) -> tuple[str, float]:
+    """The chip type with the fullest stage, and how full that is of what is usable."""
+    shares = {chip: used / plan["capacity_gib"][chip] for chip, used in plan["memory_gib"].items()}
+    chip = max(shares, key=lambda name: shares[name])
+    return chip, shares[chip]
+
+
+def plans(problem: Problem, columns: Sequence[Column], title: str) -> Html:
+    """The plans side by side; what differs between them is marked."""
+    several = len(columns) > 1
+    body = [_plan_row(label, cells, several) for label, cells in plan_rows(PlanTable(problem, columns))]
+    table = scrolling(title, tag("table", tag("tbody", *body), class_="plans"))
+    if not several:
+        return section("plans", title, table)
+    box = Html('<input type="checkbox">')
+    switch = tag("label", box, " only what differs", class_="switch", hidden="hidden")
+    return section("plans", title, tag("p", "Marked: what is not the same in all plans. ", switch), table)
+
+
+def _plan_row(label: str, cells: Sequence[str], several: bool) -> Html:
+    shown = label.strip()
+    if not any(cell for cell in cells):
+        return tag("tr", tag("th", shown, scope="rowgroup", colspan=len(cells) + 1), class_="part")
+    if not shown:
+        return tag("tr", tag("td"), *(tag("th", cell, scope="col") for cell in cells), class_="heads")
+    differs = several and len(set(cells)) > 1
+    data = (_cell(cell, differs) for cell in cells)
+    class_ = " ".join(filter(None, ("key" * (shown == "step time"), "same" * (several and not differs))))
+    head = tag("th", shown, scope="row", class_="sub" if label.startswith("  ") else None)
+    return tag("tr", head, *data, class_=class_ or None)
+
+
+def time_parts(plan: Document, strategy: Strategy) -> Html:
+    """The parts of the step by the slowest stage, as a bar and in numbers, then every stage's own."""
+    names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([strategy])} communication"}
+    step = plan["step_time_s"]
+
+    def written(value: float) -> str:
+        return seconds(value, of=step)
+
+    whole = [stacked([Bar("step", plan["breakdown_s"], written(step))], names, written), _step_parts(plan, names)]
+    rows = [_time_bar(plan, stage) for stage in plan["stages"]]
+    names["bubble"] = "waiting for other stages"
+    each = stacked(alike(rows), names, written, "By stage, all microbatches of a step")
+    return join([*whole, tag("h3", "By stage"), each])
+
+
+def _cell(said: str, differs: bool) -> Html:
+    classes = " ".join(filter(None, ("differs" * differs, "long" * (len(said) > _LONG))))
+    return tag("td", said, class_=classes or None)
+
+
+def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
+    """The parts of the step in seconds and per cent; they sum to it."""
+    step = plan["step_time_s"]
+    parts = {names[key]: value for key, value in plan["breakdown_s"].items() if value > NOTHING * step} | {"step": step}
+    rows = (
+        tag("tr", tag("th", name, scope="row"), tag("td", seconds(value, of=step)), tag("td", percent(value / step)))
+        for name, value in parts.items()
+    )
+    return tag("table", tag("tbody", *rows), class_="numbers")
+
+
+def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], Bar]:
+    m, of_one, after = plan["microbatches"], stage["microbatch_s"], stage["after_pipeline_s"]
+    parts = {name: m * value for name, value in of_one.items() if name != "total"}
+    waits = max(0.0, plan["step_time_s"] - sum(parts.values()) - sum(after.values()))
+    parts = {**parts, "bubble": waits, **after}
+    return _stage_label(stage), Bar("", parts, f"{seconds(of_one['total'])} a microbatch")
+
+
+def memory_parts(plan: Document) -> Html:
+    """What fills each stage's memory."""
+    names = {_MEMORY_KEYS.get(key, key): name for key, name in MEMORY_NAMES.items()}
+    rows = [_memory_bar(stage) for stage in plan["stages"]]
+    return stacked(alike(rows), names, gib, "GiB of one GPU, by stage")
+
+
+def _memory_bar(stage: Document) -> tuple[tuple[str, str], Bar]:
+    sizes, room = stage["memory_gib"], stage["capacity_gib"]
+    parts = {_MEMORY_KEYS.get(key, key): sizes[key] for key in MEMORY_NAMES}
+    note = f"{sizes['total']:.1f} of {room:.1f} GiB, {sizes['total'] / room * 100:.0f} %"
+    return _stage_label(stage), Bar("", parts, note, limit=room)
+
+
+def _stage_label(stage: Document) -> tuple[str, str]:
+    return stage["chip"], plural(stage["layers"], "layer")
+
+
+def uncertainty(told: Sequence[Document]) -> Html:
+    """Every plan's interval, on one scale."""
+    rows = []
+    for plan in told:
+        step, low, high = (plan[f"step_time_{end}s"] for end in ("", "low_", "high_"))
+        note = f"{about(step)} {unit(step)} ({about(low, step)} to {about(high, step)})"
+        rows.append(Range(f"plan {plan['rank']}", low, step, high, note, plan["tie_with_best"] and len(told) > 1))
+    what = "Step time with its 80 % interval; the line within: the prediction."
+    return ranges(rows, what + (" Orange: a tie with the best." if any(row.tie for row in rows) else ""))
+
+
+def proof(problem: Problem, result: Result) -> Html:
+    """How every candidate ended."""
+    return section("proof", "Proof", block(proof_account(problem, result)))
+
+
+def lines(key: str, title: str, told: Sequence[str]) -> Iterator[Html]:
+    """A section of a list; nothing without entries."""
+    if told:
+        yield section(key, title, items(told))

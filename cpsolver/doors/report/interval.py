@@ -1,0 +1,116 @@
+"""The 80 % interval of a plan's step time, what it rests on, and which plans it cannot tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+from cpsolver.doors.report.text import about, plural, unit
+from cpsolver.evidence.intervals import EVERY, UNSEEN, keys_of, spread
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.calibration import Calibration, load_calibration
+
+_INSIDE = "80 % interval: the true step time lies inside four times in five, "
+_ASIDE = 0.02
+"""How far the middle of an interval may lie from the prediction before a report says so."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Seconds between which a step takes four times in five.
+
+    `basis`: the runs that it comes from; `measured`: whether those are runs of the plan's own stack and chip;
+    `learnt`: whether they are the user's own. `middle`: the middle of the interval / the prediction - 1.
+    """
+
+    low_s: float
+    high_s: float
+    basis: str
+    measured: bool
+    learnt: bool = False
+    middle: float = 0.0
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether the two have a time in common."""
+        return self.low_s <= other.high_s and other.low_s <= self.high_s
+
+
+def interval_of(
+    problem: Problem, strategy: Strategy, seconds: float, calibration: Calibration | None = None
+) -> Interval:
+    """The interval of a plan whose predicted step time is that."""
+    low, high, basis = spread(problem, strategy, calibration)
+    ends = seconds * exp(low), seconds * exp(high)
+    if problem.overlay is not None:
+        doubts = f", which was written in spite of doubts: {'; '.join(problem.overlay.doubts)}"
+        basis += doubts if problem.overlay.doubts else ""
+        return Interval(*ends, basis, measured=True, learnt=True, middle=exp((low + high) / 2) - 1)
+    return Interval(*ends, basis, basis.endswith(keys_of(problem, strategy)[:-1]))
+
+
+def ties(intervals: Sequence[Interval]) -> list[bool]:
+    """For each plan whether its interval overlaps the first one's; the first overlaps itself."""
+    return [each.overlaps(intervals[0]) for each in intervals]
+
+
+def tie_sentence(ranks: Sequence[int]) -> str:
+    """That the plans of these ranks, the best among them, cannot be told apart; empty for the best alone."""
+    if len(ranks) < 2:
+        return ""
+    first, last = ranks[0], ranks[-1]
+    together = len(ranks) == last - first + 1 > 2
+    named = f"{first} to {last}" if together else f"{', '.join(map(str, ranks[:-1]))} and {last}"
+    return (
+        f"Plans {named} are a tie within what is known: their intervals overlap. Absolute times are uncertain by that "
+        "much; most of that error is common to all plans, so this order is the best guess, but it is not settled."
+    )
+
+
+def in_words(interval: Interval, seconds: float) -> str:
+    """The interval in the unit of the step time that it belongs to: `16.3 to 19.0 s`."""
+    return f"{about(interval.low_s, seconds)} to {about(interval.high_s, seconds)} {unit(seconds)}"
+
+
+def provenance(interval: Interval | None, calibration: Calibration | None = None) -> list[str]:
+    """What predictions and an interval rest on, a sentence or two a line; None where there is no plan."""
+    runs = (calibration or load_calibration()).residuals.get(EVERY)
+    fitted = f"{plural(runs.rows, 'published run')}" if runs else "published runs"
+    own = " and then to your own runs" if interval is not None and interval.learnt else ""
+    told = [
+        f"Predictions, not measurements, of a cost model whose constants were fitted to {fitted}{own}. "
+        "MFU: model FLOPs, causal attention, no recomputation."
+    ]
+    if interval is not None and interval.learnt:
+        told.append(f"{_INSIDE}{interval.basis}.{_aside(interval)}")
+    elif interval is not None:
+        basis = interval.basis.replace("/", ", ")
+        if interval.measured:
+            told.append(
+                f"{_INSIDE}by the errors on {basis}, the software stack and chip architecture of this plan. The "
+                f"constants were fitted to those runs too: a cluster unlike theirs may take {_unseen(calibration)}."
+            )
+        else:
+            told.append(
+                f"{_INSIDE}by the errors on {basis}, for few or no published runs have this software stack and kind of "
+                "chips."
+            )
+    return [*told, "How far off the predictions were, run by run: `apss-cp validate`; in prose: docs/accuracy.md."]
+
+
+def _aside(interval: Interval) -> str:
+    """Where the middle of the interval is not the prediction: what the runs showed that no constant can say."""
+    if abs(interval.middle) <= _ASIDE:
+        return ""
+    way = "slower" if interval.middle > 0 else "faster"
+    return (
+        f" Its middle lies {abs(interval.middle) * 100:.1f} % {'above' if interval.middle > 0 else 'below'} the "
+        f"prediction: layouts like this one ran {way} than the constants can say, which plans are compared by."
+    )
+
+
+def _unseen(calibration: Calibration | None) -> str:
+    """What the errors on left-out publishers come to: `-10 to +21 %`."""
+    fresh = (calibration or load_calibration()).residuals[UNSEEN]
+    return f"{(exp(fresh.low) - 1) * 100:+.0f} to {(exp(fresh.high) - 1) * 100:+.0f} %"

@@ -1,0 +1,187 @@
+"""What runs taught, for people: constants, errors before and after, memory, misfit, the worst rows, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import hypot
+from statistics import fmean
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.text import percent, plural, seconds
+from cpsolver.evidence.calibrate.lesson import Lesson
+from cpsolver.evidence.calibrate.limits import limits
+from cpsolver.evidence.calibrate.memory import Reading
+from cpsolver.evidence.calibrate.rows import Error, Told, error_of
+from cpsolver.evidence.posterior.constants import Uncertain
+from cpsolver.profiles.overlay import Learnt, Overlay
+
+
+def calibration_report(lesson: Lesson, overlay: Overlay, written: str | None, most: int = 5) -> RenderableType:
+    """The whole report; `written`: the overlay's file, None where the runs were refused; `most` worst rows."""
+    parts: list[RenderableType] = [_headline(lesson)]
+    parts += _section("Step time, each layout predicted by the others", *_errors(lesson))
+    parts += _section("Constants", *_constants(lesson, overlay))
+    parts += _section("What no constant explains", Text(_misfit(lesson)))
+    if lesson.readings or lesson.ran_out:
+        parts += _section("Memory", *_memory(lesson))
+    if most:
+        parts += _section("Furthest off", _worst(lesson.told, most), Text(_WORST_NOTE, style="dim"))
+    if lesson.evidence.left_out or lesson.evidence.troubles:
+        parts += _section("Not learnt from", *_left_out(lesson))
+    parts += _section("Next", *map(Text, _next(lesson, written)))
+    return Group(*parts)
+
+
+def _section(title: str, *content: RenderableType) -> list[RenderableType]:
+    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
+
+
+def _grid(first: str, *heads: str, gap: int = 2) -> Table:
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(first, overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _headline(lesson: Lesson) -> Text:
+    found = lesson.error
+    better = found.after < found.before
+    return Text.assemble(
+        (f"{plural(found.runs, 'run')} with a step time: ", "bold"),
+        (f"off by {percent(found.after)} on average", "bold green" if better else "bold red"),
+        f" by what the other runs teach, {percent(found.before)} with the published constants.",
+    )
+
+
+def _errors(lesson: Lesson) -> Iterator[RenderableType]:
+    table = _grid("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
+    table.add_row("all runs", *_cells(lesson.error), style="bold")
+    if len(lesson.groups) > 1:
+        for (chip, stack), told in lesson.groups.items():
+            table.add_row(f"{chip} with {stack}", *_cells(error_of(told)))
+    yield table
+    yield Text(
+        "Mean size of predicted / measured - 1 with the published constants, with those that the other runs teach, and "
+        "of the middle of the interval, which also takes in what layouts alike showed.",
+        style="dim",
+    )
+
+
+def _cells(found: Error) -> tuple[str, ...]:
+    errors = percent(found.before), percent(found.after), percent(found.middle)
+    return (f"{found.runs:,}", *errors, f"{found.inside_before * 100:.0f} %", f"{found.inside_after * 100:.0f} %")
+
+
+def _constants(lesson: Lesson, overlay: Overlay) -> Iterator[RenderableType]:
+    known = {(each.group, each.name): each for each in lesson.belief.constants}
+    groups = [*overlay.chips.items(), *overlay.stacks.items()]
+    table = _grid("", "published", "likely", "learnt", "likely", "runs", gap=1)
+    unlearnt: dict[str, list[str]] = {}
+    for group, constants in groups:
+        told = {name: each for name, each in constants.items() if _is_learnt(each)}
+        unlearnt[group] = [name for name in constants if name not in told]
+        if told:
+            table.add_row(Text(group, style="bold"))
+        for name, each in told.items():
+            table.add_row(f"  {name}", *_values(known[group, name], each), str(each.rows))
+    if table.row_count:
+        yield table
+    for group, names in unlearnt.items():
+        if names:
+            yield Text.assemble((f"{group}: nothing learnt of ", "dim"), (", ".join(names), "dim"))
+    yield Text(
+        "Of a chip, factors on its published efficiencies; of a stack, values. Likely: two in three, before and after.",
+        style="dim",
+    )
+
+
+def _is_learnt(each: Learnt) -> bool:
+    return each.rows > 0 and each.sd <= limits().learnt * each.sd_before
+
+
+def _values(constant: Uncertain, each: Learnt) -> tuple[str, ...]:
+    factor = "×" if constant.kind == "chips" else ""
+
+    def likely(middle: float, sd: float) -> str:
+        return f"{_figure(constant.value(middle - sd))}–{_figure(constant.value(middle + sd))}"
+
+    published, learnt = likely(0.0, each.sd_before), likely(each.position, each.sd)
+    return f"{factor}{_figure(each.published)}", published, f"{factor}{_figure(each.learnt)}", learnt
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value / 1e9:.3g}e9" if value >= 1e7 else f"{value:,.0f}"
+
+
+_FITS = ((0.4, "closely"), (0.8, "well"), (1.5, "as well as published clusters in general"))
+
+
+def _misfit(lesson: Lesson) -> str:
+    times = lesson.belief.times
+    size = sum(level.weight * level.size for level in times.levels)
+    usual = hypot(times.spread.misfit, times.spread.leftover)
+    fits = next((words for most, words in _FITS if size <= most), "badly")
+    told = (
+        f"The cost model fits these runs {fits}: beyond all constants, step times are off by some "
+        f"{percent(size * usual)}; on published clusters in general {percent(usual)}."
+    )
+    if fits == "badly":
+        told += " Runs of several versions, models or networks in one table look like that: calibrate them apart."
+    return told
+
+
+def _memory(lesson: Lesson) -> Iterator[RenderableType]:
+    if lesson.readings:
+        before, after = (fmean(abs(getattr(each, name)) for each in lesson.readings) for name in ("before", "after"))
+        yield Text(
+            f"{plural(len(lesson.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
+            f"{percent(before)} with the published constants{_worst_reading(lesson.readings)}."
+        )
+    for each in lesson.ran_out:
+        verdict = "explained" if each.explained else "not explained: it is still said to fit"
+        yield Text(
+            f"{each.name} ran out of memory: {verdict} (needs {each.after:.0%} of the device, {each.before:.0%} as "
+            "published)."
+        )
+
+
+def _worst_reading(readings: Sequence[Reading]) -> str:
+    worst = max(readings, key=lambda each: abs(each.after))
+    return f"; furthest {worst.name}, {worst.after * 100:+.1f} %"
+
+
+_WORST_NOTE = "By the others: the middle of the interval that the runs of other layouts give."
+
+
+def _worst(told: Sequence[Told], most: int) -> Table:
+    table = _grid("", "measured", "published", "error", "by the others", "error")
+    for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
+        published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
+        errors = f"{each.before * 100:+.1f} %", f"{each.middle * 100:+.1f} %"
+        measured = seconds(each.measured_s)
+        table.add_row(each.row.run.id, measured, published, errors[0], others, errors[1])
+    return table
+
+
+def _left_out(lesson: Lesson) -> Iterator[RenderableType]:
+    for reason, ids in lesson.evidence.left_out.items():
+        yield Text(f"{plural(len(ids), 'row')}, {reason}: {', '.join(ids)}")
+    if lesson.evidence.troubles:
+        lines = len({trouble.line for trouble in lesson.evidence.troubles})
+        yield Text(f"{plural(lines, 'row')} at fault, told on stderr")
+
+
+def _next(lesson: Lesson, written: str | None) -> Iterator[str]:
+    if written is None:
+        yield "Refused, and nothing written: the reasons are on stderr."
+        return
+    if lesson.doubts:
+        yield f"Written in spite of doubts, which {written} repeats."
+    yield f"apss-cp solve SPEC --calibration {written}"
+    yield f"apss-cp evaluate SPEC --strategy PLAN --calibration {written}"
+    yield f"apss-cp validate {lesson.file} --calibration {written}   # these runs look better now than new ones will"

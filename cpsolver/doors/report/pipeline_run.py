@@ -1,0 +1,165 @@
+"""One step of a plan in time, for every picture of it: passes, what follows them, waiting, transfers.
+
+A step is the pipeline, run event by event (`timeline.plan_timeline`), and then what the evaluation puts after it: the
+gradients' reduction with the parameters' gathering as far as nothing hides them, and the optimizer. A stage's own
+times stand there, from the pipeline's end on; the longest of them ends the step, as in the evaluation.
+`Evaluation.step_time_s` has the pipeline by its closed form; docs/reports.md says by how much the two differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+
+from cpsolver.cost.schedule import FloatArray, Timeline
+from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
+from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
+from cpsolver.plans.strategy import Strategy
+
+SpanKind = Literal["forward", "recompute", "backward", "data_parallel", "optimizer", "idle"]
+
+KINDS: dict[SpanKind, str] = {
+    "forward": "forward",
+    "recompute": "recomputation",
+    "backward": "backward",
+    "data_parallel": "gradients and parameters exchanged",
+    "optimizer": "optimizer step",
+    "idle": "waiting",
+}
+"""What a stage does at a time, and what a picture calls it."""
+
+_NOTHING_S = 1e-12  # a shorter span is rounding
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one stage does from `start_s` to `end_s`; microbatch and chunk are -1 where they mean nothing."""
+
+    stage: int
+    kind: SpanKind
+    start_s: float
+    end_s: float
+    microbatch: int = -1
+    chunk: int = -1
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Activations on their way between two stages, or their gradients on the way back (`kind` "B")."""
+
+    kind: Literal["F", "B"]
+    source: int
+    target: int
+    start_s: float
+    end_s: float
+    microbatch: int
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineRun:
+    """A plan's step run through its schedule. `shown` of the step's `microbatches` are, all but for very long steps."""
+
+    strategy: Strategy
+    evaluation: Evaluation
+    microbatches: int
+    shown: int
+    timeline: Timeline
+
+    @property
+    def whole(self) -> bool:
+        """Every microbatch of the step was run."""
+        return self.shown == self.microbatches
+
+    @property
+    def pipeline_s(self) -> float:
+        """Seconds of the pipeline, event by event."""
+        return self.timeline.makespan_s
+
+    @property
+    def end_s(self) -> float:
+        """Seconds of the step: the pipeline and what follows it."""
+        return self.pipeline_s + max(stage.after_s for stage in self.evaluation.stages)
+
+    @property
+    def idle_share(self) -> FloatArray:
+        """For each stage the share of the pipeline's time that it waits: for others' work, and for transfers."""
+        return self.timeline.idle_s / self.pipeline_s
+
+    @cached_property
+    def by_stage(self) -> list[list[Span]]:
+        """Every stage's spans in order of time; they leave no gap from 0 to `end_s` and do not overlap."""
+        rows = groupby(_passes(self), key=lambda span: span.stage)
+        return [list(self._row(stage, list(passes))) for stage, passes in rows]
+
+    def _row(self, stage: int, passes: list[Span]) -> Iterator[Span]:
+        of_stage = self.evaluation.stages[stage]
+        reduced_s = self.pipeline_s + of_stage.data_parallel_s
+        after = (
+            Span(stage, "data_parallel", self.pipeline_s, reduced_s),
+            Span(stage, "optimizer", reduced_s, reduced_s + of_stage.optimizer_s),
+        )
+        now = 0.0
+        for span in (*passes, *after, Span(stage, "idle", self.end_s, self.end_s)):
+            if span.start_s - now > _NOTHING_S:
+                yield Span(stage, "idle", now, span.start_s)
+            if span.end_s - span.start_s > _NOTHING_S:
+                yield span
+            now = span.end_s
+
+
+def run_pipeline(strategy: Strategy, evaluation: Evaluation, microbatches: int, most_passes: int) -> PipelineRun:
+    """Run a plan's step; one of more than `most_passes` forwards and backwards with its first microbatches only."""
+    most = max(1, most_passes // (2 * strategy.pp * strategy.vpp))
+    shown = microbatches if microbatches <= most else max(1, most // strategy.pp) * strategy.pp
+    shown = min(shown, microbatches)
+    timeline = plan_timeline(strategy, evaluation.stages, shown)
+    return PipelineRun(strategy, evaluation, microbatches, shown, timeline)
+
+
+def _passes(run: PipelineRun) -> Iterator[Span]:
+    """Forwards and backwards; what is recomputed stands before the backward that needs it."""
+    again_s = [[each.recompute_s / run.strategy.vpp for each in row] for row in _each(run)]
+    for stage, kind, microbatch, chunk, start_s, end_s in _events(run.timeline):
+        if kind == "F":
+            yield Span(stage, "forward", start_s, end_s, microbatch, chunk)
+            continue
+        ready_s = min(end_s, start_s + again_s[stage][microbatch])
+        yield Span(stage, "recompute", start_s, ready_s, microbatch, chunk)
+        yield Span(stage, "backward", ready_s, end_s, microbatch, chunk)
+
+
+def transfers(run: PipelineRun) -> Iterator[Transfer]:
+    """Every transfer between stages that takes time: each starts when its pass ends and keeps no stage from working."""
+    pp, vpp = run.strategy.pp, run.strategy.vpp
+    hops = np.array([[each.pipeline_p2p_s / vpp for each in row] for row in _each(run)])
+    delays = [link_delays_s(hops[:, microbatch].tolist(), vpp) for microbatch in range(run.shown)]
+    for stage, kind, microbatch, chunk, _, end_s in _events(run.timeline):
+        forward = kind == "F"
+        ends = (stage, chunk) == ((pp - 1, vpp - 1) if forward else (0, 0))
+        delay_s = delays[microbatch][stage if forward else stage - 1]  # of stage 0's way back: the last entry
+        if not ends and delay_s > _NOTHING_S:
+            target = (stage + 1 if forward else stage - 1) % pp
+            yield Transfer("F" if forward else "B", stage, target, end_s, end_s + delay_s, microbatch)
+
+
+def _each(run: PipelineRun) -> list[tuple[StageEvaluation, ...]]:
+    """Every stage with each of its microbatches."""
+    return [stage.sized[: run.shown] or (stage,) * run.shown for stage in run.evaluation.stages]
+
+
+def _events(timeline: Timeline) -> Iterator[tuple[int, str, int, int, float, float]]:
+    """Stage, kind, microbatch, chunk, start and end of every pass, by stage and then by time."""
+    columns = (
+        timeline.stage,
+        timeline.kind,
+        timeline.microbatch,
+        timeline.chunk,
+        timeline.start_s,
+        timeline.end_s,
+    )
+    return zip(*(column.tolist() for column in columns), strict=True)

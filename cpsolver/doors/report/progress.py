@@ -1,0 +1,133 @@
+"""How a running search stands, on stderr: a line an event, or a status line when one waits at a terminal."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cpsolver.search.search import Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.status import Status
+
+_QUIET_S = 2.0  # what takes less than this shows nothing
+
+
+class Waiting:
+    """A line beside a spinner, at a terminal, while something takes longer than two seconds; a context manager.
+
+    A thread's timer shows it: what is waited for need not call anything. `tell` changes the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._shows = sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._status: Status | None = None
+        self._over = False
+        self._timer = threading.Timer(_QUIET_S, self._show)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        if self._shows:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._over = True
+            if self._status is not None:
+                self._status.stop()
+
+    def tell(self, text: str) -> None:
+        """What is going on now."""
+        from rich.markup import escape
+
+        with self._lock:
+            self._text = text
+            if self._status is not None:
+                self._status.update(escape(text))
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        with self._lock:
+            if not self._over:
+                self._status = Console(stderr=True).status(escape(self._text))
+                self._status.start()
+
+
+class Watcher(Waiting):
+    """A listener for `search`; use it as a context manager.
+
+    `verbose` writes every event on its own line; otherwise a status line appears on a terminal after two seconds.
+    """
+
+    def __init__(self, verbose: bool = False) -> None:
+        super().__init__("listing the candidates")
+        self._verbose = verbose
+        self._shows = self._shows and not verbose
+        self._started = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show one event."""
+        elapsed = time.monotonic() - self._started
+        if self._verbose:
+            print(f"{elapsed:7.2f} s  {describe(progress)}", file=sys.stderr, flush=True)
+        elif self._shows:
+            self.tell(f"{elapsed:.0f} s  {describe(progress)}  (Ctrl-C: best so far)")
+
+
+def describe(progress: Progress) -> str:
+    """One event on one line."""
+    best = f"best {progress.best_s:.3f} {progress.unit}" if math.isfinite(progress.best_s) else "no plan yet"
+    bound = f"bound {progress.bound_s:.3f} {progress.unit}" if math.isfinite(progress.bound_s) else "nothing open"
+    return f"{bound}, {best}, {progress.plans} plans, {progress.waiting:,} waiting: {progress.message}"
+
+
+class Bar:
+    """A bar of how much of a known amount of work is done, on a terminal and after two seconds; a context manager."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shows = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` are done."""
+        if self._bar is None:
+            if not self._shows or time.monotonic() - self._started <= _QUIET_S:
+                return
+            self._bar = _new_bar(self._what, total)
+        self._bar.update(self._bar.task_ids[0], completed=done)
+
+
+def _new_bar(what: str, total: int) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
+    progress.add_task(what, total=total)
+    progress.start()
+    return progress

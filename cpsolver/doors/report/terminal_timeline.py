@@ -1,0 +1,131 @@
+"""A plan's pipeline over time in a terminal: a line a stage, a character a moment, and how long each stage waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.pipeline_run import PipelineRun, SpanKind, run_pipeline
+from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
+from cpsolver.doors.report.text import count, percent, seconds
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.strategy import Strategy
+
+_MOST_PASSES = 20_000  # more are drawn with the first microbatches only: some hundredths of a second
+_MOST_LINES = 12
+_LEAST_CELLS = 20
+_GAP = 3  # columns of the break between two windows
+
+_LETTERS: dict[SpanKind, tuple[str, str]] = {
+    "forward": ("▒", "F"),
+    "recompute": ("█", "B"),
+    "backward": ("█", "B"),
+    "data_parallel": ("░", "+"),
+    "optimizer": ("░", "+"),
+    "idle": ("·", "."),
+}
+"""What stands for it in UTF-8, and elsewhere."""
+_STYLES: dict[SpanKind, str] = {
+    "forward": "cyan",
+    "recompute": "blue",
+    "backward": "blue",
+    "data_parallel": "magenta",
+    "optimizer": "magenta",
+    "idle": "dim",
+}
+_LEGEND: dict[SpanKind, str] = {
+    "forward": "forward",
+    "backward": "backward",
+    "idle": "waiting",
+    "data_parallel": "gradients, optimizer",
+}
+
+
+class TerminalTimeline:
+    """The picture, in the width that there is."""
+
+    def __init__(self, strategy: Strategy, evaluation: Evaluation, microbatches: int) -> None:
+        self._plan = strategy, evaluation, microbatches
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from drawn(run_pipeline(*self._plan, _MOST_PASSES), options.max_width, _is_utf8(console))
+
+
+def timeline_section(strategy: Strategy, evaluation: Evaluation, microbatches: int, whose: str) -> list[RenderableType]:
+    """The section of a report; nothing for a plan of one stage, which has no pipeline."""
+    if strategy.pp == 1:
+        return []
+    picture = Padding(TerminalTimeline(strategy, evaluation, microbatches), (0, 0, 0, 1))
+    return ["", Text(f"The pipeline over time: a step{whose}", style="bold underline"), picture]
+
+
+def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[RenderableType]:
+    """A table with a line a stage, the times below it, and what the characters mean."""
+    shown, stages = windows(run), chosen_stages(run.strategy.pp, _MOST_LINES)
+    chips = [run.evaluation.stages[stage].chip for stage in stages]
+    labels = [
+        f"{stage} {chip}" if len(set(chips)) > 1 else f"{stage}" for stage, chip in zip(stages, chips, strict=True)
+    ]
+    label_width = min(16, max(len("stage"), *map(len, labels)))
+    idle_width = len("100.0 %") if run.whole else 0
+    room = max(_LEAST_CELLS, width - label_width - idle_width - (2 if run.whole else 1) - _GAP * (len(shown) - 1))
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=label_width, overflow="ellipsis", no_wrap=True)
+    table.add_column(no_wrap=True)
+    if run.whole:
+        table.add_column(justify="right", no_wrap=True)
+        table.add_row("stage", "", "waits", style="dim")
+    for label, stage in zip(labels, stages, strict=True):
+        waits = [percent(float(run.idle_share[stage]))] if run.whole else []
+        table.add_row(Text(label), _line(run, stage, shown, room // len(shown), utf8), *waits)
+    table.add_row("", Text(_times(shown, room // len(shown)), style="dim"))
+    yield table
+    yield Text.assemble(*_legend(run, shown, stages, utf8))
+
+
+def _is_utf8(console: Console) -> bool:
+    return console.encoding.lower().startswith("utf")
+
+
+def _line(run: PipelineRun, stage: int, shown: Sequence[Window], each: int, utf8: bool) -> Text:
+    line = Text()
+    for number, window in enumerate(shown):
+        line.append((" ⋯ " if utf8 else " ~ ") if number else "", style="dim")
+        for kind, same in groupby(cells(run.by_stage[stage], window, each)):
+            line.append(_LETTERS[kind][not utf8] * len(list(same)), style=_STYLES[kind])
+    return line
+
+
+def _times(shown: Sequence[Window], each: int) -> str:
+    """Where each window starts and ends, below it."""
+    parts, end_s = [], shown[-1][1]
+    for start_s, stop_s in shown:
+        left, right = seconds(start_s, of=end_s) if start_s else "0", seconds(stop_s, of=end_s)
+        parts.append(left + right.rjust(each - len(left)) if len(left) + len(right) < each else left.ljust(each))
+    return (" " * _GAP).join(parts)
+
+
+def _legend(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], utf8: bool) -> Iterator[tuple[str, str]]:
+    used = {span.kind for stage in stages for span in run.by_stage[stage]}
+    for kind, name in _LEGEND.items():
+        if kind in used:
+            yield _LETTERS[kind][not utf8], _STYLES[kind]
+            again = ", recomputation" if kind == "backward" and "recompute" in used else ""
+            yield f" {name}{again}  ", "dim"
+    told = []
+    if len(shown) > 1:
+        told.append("the middle, which repeats itself, is left out")
+    if not run.whole:
+        told.append(f"drawn with {count(run.shown)} of {count(run.microbatches)} microbatches")
+    if len(stages) < run.strategy.pp:
+        told.append(f"{len(stages)} of {run.strategy.pp} stages")
+    if run.strategy.schedule in ("zb1p", "zb2p"):
+        told.append("drawn as 1F1B")
+    if run.whole:
+        told.append(f"waits: share of the pipeline's {seconds(run.pipeline_s)}, for transfers too")
+    yield "\n" + "; ".join(told), "dim"

@@ -1,0 +1,151 @@
+"""Predictions against measured runs for people: how far off, on what, and which rows are furthest off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.report.text import PART_NAMES, percent, plural, seconds
+from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
+from cpsolver.evidence.runs.validation import Validation
+
+_TITLES = {
+    "source": "by source",
+    "chip": "by chip",
+    "precision": "by precision",
+    "framework_year": "by year of the framework",
+    "stack": "by stack profile",
+    "parallel_kind": "by kind of parallelism",
+}
+_SMALLEST_PART = 0.01  # of a step: a smaller part of it is not listed
+
+
+def validation_report(validation: Validation, most: int = 5) -> RenderableType:
+    """The whole report; `most` is how many of the worst rows it shows."""
+    parts: list[RenderableType] = list(_headline(validation))
+    if validation.time is not None:
+        parts += _section("Step time", _times(validation, validation.time), Text(_TIME_NOTE, style="dim"))
+    if validation.memory is not None:
+        parts += _section("Peak memory", _memory(validation, validation.memory), Text(_MEMORY_NOTE, style="dim"))
+    if validation.rank.groups:
+        parts += _section("Order of layouts", *_rank(validation))
+    furthest = worst(validation.scored, most)
+    if furthest:
+        parts += _section("Furthest off", *_worst(furthest))
+    if validation.skipped:
+        parts += _section("Not predicted", *_skipped(validation))
+    return Group(*parts)
+
+
+_TIME_NOTE = (
+    "Error: predicted / measured - 1. Off: its size, on average, the median, and what nine in ten stay below. "
+    "Bias: the signed average; below 0 predicted too fast. In range: measured times inside the predicted range."
+)
+_MEMORY_NOTE = (
+    "Short: predicted more than 5 % too small; with margin: even with the planner's default margin added. Device and "
+    "reserved contain memory that is held beyond the need; plans count the need."
+)
+
+
+def _section(title: str, *content: RenderableType) -> list[RenderableType]:
+    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
+
+
+def _headline(validation: Validation) -> Iterator[RenderableType]:
+    rows, score = len(validation.outcomes), validation.time
+    if score is None:
+        yield Text(f"None of {plural(rows, 'measured run')} could be predicted.", style="bold red")
+        return
+    lean = "too fast" if score.bias < 0 else "too slow"
+    yield Text.assemble(
+        (f"{score.runs:,} of {plural(rows, 'measured run')} predicted: ", "bold"),
+        (f"step time off by {percent(score.mean)} on average", "bold green"),
+        f" (median {percent(score.median)}), {percent(abs(score.bias))} {lean} overall; ",
+        f"{percent(score.inside)} of the measured times lie in the predicted range.",
+    )
+
+
+def _grid(first: str, *heads: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column(first, overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def _times(validation: Validation, overall: TimeScore) -> Table:
+    table = _grid("", "runs", "off", "median", "90 %", "bias", "in range")
+    table.add_row("all runs", *_time_cells(overall), style="bold")
+    for dimension, groups in validation.time_by.items():
+        table.add_row("")
+        table.add_row(Text(_TITLES[dimension], style="dim"))
+        for name, score in groups.items():
+            table.add_row(Text(name or "not stated"), *_time_cells(score))
+    return table
+
+
+def _time_cells(score: TimeScore) -> tuple[str, ...]:
+    sizes = (percent(score.mean), percent(score.median), percent(score.p90))
+    return (f"{score.runs:,}", *sizes, _signed(score.bias), f"{score.inside * 100:.0f} %")
+
+
+def _memory(validation: Validation, overall: MemoryScore) -> Table:
+    table = _grid("as measured", "runs", "off", "bias", "short", "with margin")
+    for name, score in {**validation.memory_by_kind, "all": overall}.items():
+        shares = (f"{score.short * 100:.0f} %", f"{score.short_with_margin * 100:.0f} %")
+        style = "bold" if name == "all" else None
+        table.add_row(name, f"{score.runs:,}", percent(score.mean), _signed(score.bias), *shares, style=style)
+    return table
+
+
+def _rank(validation: Validation) -> Iterator[RenderableType]:
+    rank = validation.rank
+    told = f"{plural(len(rank.groups), 'group')} of runs that differ only in their layout"
+    if rank.kendall_tau is not None:
+        told += f"; Kendall's tau between predicted and measured order {rank.kendall_tau:.2f} (1: the same)"
+    if rank.regret is not None:
+        told += f"; the layout predicted fastest is {percent(rank.regret)} slower than the fastest measured"
+    yield Text(told + ", on average." if len(rank.groups) > 1 else told + ".")
+    table = _grid("runs of a group", "layouts", "tau", "slower")
+    for group in rank.groups:
+        tau = "-" if group.kendall_tau is None else f"{group.kendall_tau:.2f}"
+        name = f"{group.ids[0]} and {len(group.ids) - 1} more"
+        table.add_row(Text(name), str(group.layouts), tau, percent(group.regret))
+    yield table
+
+
+def _worst(furthest: Sequence[Scored]) -> Iterator[RenderableType]:
+    for one in furthest:
+        predicted = seconds(one.prediction.step_time_s, of=one.measured_s)
+        told = f": measured {seconds(one.measured_s)}, predicted {predicted}, {_signed(one.error)}"
+        yield Text.assemble((one.run.id, "bold"), told)
+        yield Padding(Text(_parts(one), style="dim"), (0, 0, 0, 2))
+
+
+def _parts(one: Scored) -> str:
+    """Where the predicted time goes, largest part first: `compute 71.2 %, pipeline bubble 12.0 %`."""
+    total = one.prediction.step_time_s
+    parts = sorted(one.prediction.breakdown_s.items(), key=lambda part: -part[1])
+    least = total * _SMALLEST_PART
+    shown = [f"{PART_NAMES.get(name, name)} {percent(part / total)}" for name, part in parts if part > least]
+    return f"{one.run.chip}, {one.prediction.stack}: " + ", ".join(shown)
+
+
+def _skipped(validation: Validation) -> Iterator[RenderableType]:
+    total = sum(map(len, validation.skipped.values()))
+    yield Text(f"{plural(total, 'row')}, by reason")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for reason, ids in sorted(validation.skipped.items(), key=lambda entry: -len(entry[1])):
+        table.add_row(f"{len(ids):,}", Text(reason, style="bold"))
+        table.add_row("", Text(", ".join(ids), style="dim"))
+    yield table
+
+
+def _signed(error: float) -> str:
+    return f"{error * 100:+.1f} %"

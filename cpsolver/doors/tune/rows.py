@@ -1,0 +1,175 @@
+"""Trials as a table of measured runs, which `calibrate` and `validate` read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from cpsolver.doors.tune.trial import Trial
+from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.columns import COLUMNS, BadCell
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.inputs.output import file_error
+from cpsolver.plans.strategy import CORE, Strategy
+from cpsolver.problem.problem import Problem
+from models_zoo.on_paper import ON_PAPER
+
+OUTCOME = "outcome"
+"""The column that says ok, or oom for a plan that ran out of device memory."""
+_HEADER = (*COLUMNS, *(() if OUTCOME in COLUMNS else (OUTCOME,)))
+_SHARDING = ("none", "zero1", "zero2", "zero3")
+_KEPT: tuple[str, ...] = (
+    "tp",
+    "pp",
+    "dp",
+    "mbs",
+    "vpp",
+    "sequence_parallel",
+    "distributed_optimizer",
+    "flash_attention",
+    "cp",
+)
+_KEPT += ("ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group", "schedule")
+_KEPT += ("layers", "recompute", "recompute_layers", "recompute_modules")
+
+
+def write_runs(problem: Problem, trials: Sequence[Trial], path: str) -> list[str]:
+    """Write the measured and the out-of-memory trials; returns a word on each that no row can say, which is left out.
+
+    Raises InputError where the file cannot be written.
+    """
+    text, left_out = runs_table(problem, trials)
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    return left_out
+
+
+def runs_table(problem: Problem, trials: Sequence[Trial]) -> tuple[str, list[str]]:
+    """The table as CSV, and what was left out and why."""
+    text, left_out = io.StringIO(newline=""), list[str]()
+    writer = csv.DictWriter(text, _HEADER, lineterminator="\n")
+    writer.writeheader()
+    for trial in trials:
+        if not trial.measured and trial.outcome != "oom":
+            continue
+        row = row_of(problem, trial)
+        if (reason := _unreadable(row, problem, trial.strategy)) is None:
+            writer.writerow(row)
+        else:
+            left_out.append(f"trial {trial.number} is not in the table: {reason}")
+    return text.getvalue(), left_out
+
+
+def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
+    """The trial's row; an empty cell: not known."""
+    s, model = trial.strategy, problem.model
+    tokens = problem.batch * problem.sequence
+    rate = None if trial.step_time_s is None else tokens / trial.step_time_s / s.devices
+    return dict.fromkeys(_HEADER, "") | {
+        "id": f"{trial.directory.parent.stem}-{trial.number:03d}",
+        "source": "apss-cp tune",
+        "source_ref": str(trial.directory),
+        "model": model.name,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "ffn": model.ffn,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "vocab": model.vocab,
+        "seq_len": problem.sequence,
+        "gated_mlp": int(model.gated_mlp),
+        **_experts(problem),
+        "chip": s.stage_chips[0],
+        "gpus_per_node": problem.node,
+        "num_gpus": s.devices,
+        "internode_gbps_per_gpu": _network(problem, s),
+        **{name: getattr(s, name) for name in ("tp", "pp", "cp", "ep", "dp", "vpp", "mbs")},
+        "gbs": problem.batch,
+        "recompute": _recompute(s),
+        "sequence_parallel": int(s.sequence_parallel),
+        "sharding": _SHARDING[s.zero_stage],
+        "sharding_group": s.sharding_group or "",
+        "flash_attention": int(s.flash_attention),
+        "precision": problem.spec.training.precision,
+        "framework": problem.stack.name,
+        "step_time_s": _figure(trial.step_time_s),
+        "tokens_per_s_per_gpu": _figure(rate),
+        "peak_mem_gib": _figure(trial.peak_memory_gib),
+        "peak_mem_kind": trial.memory_kind or "",
+        OUTCOME: "oom" if trial.outcome == "oom" else "ok",
+    }
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _experts(problem: Problem) -> dict[str, Any]:
+    moe = problem.model.moe
+    if moe is None:
+        return {"moe_experts": 0, "moe_topk": 0}
+    shared = moe.shared_experts * (moe.shared_ffn or moe.expert_ffn) if moe.shared_experts else ""
+    return {
+        "moe_experts": moe.experts,
+        "moe_topk": moe.top_k,
+        "moe_ffn": moe.expert_ffn,
+        "shared_expert_ffn": shared,
+    }
+
+
+def _network(problem: Problem, s: Strategy) -> Any:
+    """Where more than one node takes part; a single one has no network to name."""
+    bandwidth = problem.supply(s.stage_chips[0]).chip.scale_out.bandwidth_gbit_s
+    return "" if s.devices <= problem.node or bandwidth is None else f"{bandwidth:g}"
+
+
+def _recompute(s: Strategy) -> str:
+    """The table's word for the first stage's recomputation; `_unreadable` finds out if the others differ."""
+    kind, amount = s.recompute[0], s.recompute_layers[0]
+    return f"{kind}:{amount}" if kind in ("block", "uniform") and amount else kind
+
+
+def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> str | None:
+    """Why the row, read back, is not the plan, model and training that were run; None where it is."""
+    values: dict[str, Any] = {}
+    for name, column in COLUMNS.items():
+        try:
+            values[name] = column.read(str(row[name])) if row.get(name) not in ("", None) else column.absent
+        except BadCell as bad:
+            return f"{name} {row[name]!r} {bad.message}"
+    texts = {name: values[name] or "" for name in ("id", "source", "source_ref", "model", "chip", "framework")}
+    if len(set(strategy.stage_chips)) > 1:
+        return "a row has one chip type, and the plan several"
+    try:
+        case = make_case(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
+    except Unpredictable as error:
+        return f"a row cannot say it: {error.reason}"
+    except ValidationError as error:
+        return f"a row cannot say its model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+    except (ValueError, ArithmeticError) as error:
+        return f"a row cannot say it: {error}"
+    read = case.strategy
+    differ = [name for name in _KEPT if _value(read, name) != _value(strategy, name)]
+    differ += _different(problem.model.model_dump(exclude=ON_PAPER), case.problem.model.model_dump(exclude=ON_PAPER))
+    differ += _different(problem.spec.training.model_dump(), case.problem.spec.training.model_dump())
+    differ += ["stack"] if problem.stack.name != case.problem.stack.name else []
+    return f"a row has no word for its {', '.join(differ)}" if differ else None
+
+
+def _different(run: dict[str, Any], read: dict[str, Any]) -> list[str]:
+    return [name for name in run if run[name] != read[name]]
+
+
+def _value(s: Strategy, name: str) -> Any:
+    if name in ("sharded", "sharding_group") and not s.zero_stage:
+        return None
+    if name == "recompute_modules":
+        return tuple(modules or CORE for modules in s.recompute_modules)
+    return getattr(s, name)

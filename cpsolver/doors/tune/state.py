@@ -1,0 +1,245 @@
+"""What is kept of a tuning: SQLite in a folder, a row a trial, every change a transaction that is on disk after it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cpsolver.doors.tune.outcome import Verdict
+from cpsolver.doors.tune.trial import Proposal, Trial
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.plans.strategy import StageGroup, Strategy
+
+SCHEMA_VERSION = 1
+"""Of the tables below; another one is refused."""
+
+_NAME, _LOCK = "tune.sqlite", "lock"
+_COLUMNS = {
+    "number": "INTEGER PRIMARY KEY",
+    "strategy": "TEXT NOT NULL",
+    "why": "TEXT NOT NULL",
+    "predicted_s": "REAL NOT NULL",
+    "low_s": "REAL NOT NULL",
+    "high_s": "REAL NOT NULL",
+    "command": "TEXT NOT NULL",
+    "asked": "INTEGER NOT NULL",
+    "outcome": "TEXT NOT NULL",
+    "note": "TEXT NOT NULL",
+    "step_time_s": "REAL",
+    "peak_memory_gib": "REAL",
+    "memory_kind": "TEXT",
+    "seconds": "REAL",
+    "iterations": "INTEGER NOT NULL",
+    "spread": "REAL",
+    "candidates": "TEXT NOT NULL",
+}
+_BEGIN = f"INSERT INTO trials ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_MOST_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the trials of a folder belong to: `spec` resolved, as plain values, and the `command` as plain values."""
+
+    spec: Mapping[str, Any]
+    command: Mapping[str, Any] | None
+
+
+class State:
+    """An open folder; use it as a context manager. One tuner at a time has it.
+
+    Every change is a transaction of its own, on disk when it returns: a tuner that is killed has lost nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the folder, or makes it.
+
+        Raises InputError for one that cannot be used, is of another schema version or is in use by another tuner.
+        """
+        self.folder = folder.absolute()
+        self._lock = _locked(self.folder)
+        try:
+            self._database = sqlite3.connect(self.folder / _NAME, timeout=30)
+            try:
+                self._prepare()
+            except BaseException:
+                self._database.close()
+                raise
+        except BaseException as error:
+            os.close(self._lock)
+            raise self._error(f"cannot be used: {error}") if isinstance(error, sqlite3.Error) else error from None
+
+    def __enter__(self) -> State:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+        os.close(self._lock)
+
+    def _prepare(self) -> None:
+        self._database.execute("PRAGMA journal_mode = DELETE")  # write-ahead logs do not work on network file systems
+        self._database.execute("PRAGMA synchronous = FULL")
+        tables = {name for (name,) in self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not tables:
+            columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+            with self._database:
+                self._database.execute("BEGIN")
+                self._database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
+                self._database.execute("INSERT INTO schema_version VALUES (?)", [SCHEMA_VERSION])
+                self._database.execute("CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+                self._database.execute(f"CREATE TABLE trials ({columns})")
+            return
+        if "schema_version" not in tables:
+            raise self._error(f"{_NAME} is a database of something else")
+        (found,) = self._database.execute("SELECT version FROM schema_version").fetchone() or (None,)
+        if found != SCHEMA_VERSION:
+            version = f"has version {found} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
+            raise self._error(f"{version}: go on with the apss-cp that made it")
+
+    def bind(self, bound: Bound) -> Mapping[str, Any] | None:
+        """Hold the spec and the command against those of the folder's trials, and keep them where there are none.
+
+        Returns the folder's command, which counts where none is given. Raises InputError with all that differs.
+        """
+        stored = {name: json.loads(text) for name, text in self._database.execute("SELECT name, value FROM bound")}
+        given = {"spec": _plain(bound.spec), "command": _plain(bound.command)}
+        found: list[str] = []
+        if "spec" in stored:
+            found += differences(stored["spec"], given["spec"], "")
+        if "command" in stored and given["command"] is not None:
+            found += differences(stored["command"], given["command"], "the command")
+        if found:
+            shown = "; ".join(found[:_MOST_SHOWN])
+            more = f"; and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+            raise self._error(f"holds trials of another spec or command: {shown}{more}")
+        new = {name: value for name, value in given.items() if value is not None and name not in stored}
+        if new:
+            with self._database:
+                rows = [(name, json.dumps(value)) for name, value in new.items()]
+                self._database.executemany("INSERT INTO bound VALUES (?, ?)", rows)
+        command = {**stored, **new}.get("command")
+        return command if command is None else dict(command)
+
+    def trials(self) -> list[Trial]:
+        """Every trial, in order."""
+        query = f"SELECT {', '.join(_COLUMNS)} FROM trials ORDER BY number"
+        return [self._trial(dict(zip(_COLUMNS, row, strict=True))) for row in self._database.execute(query)]
+
+    def _trial(self, row: dict[str, Any]) -> Trial:
+        fields = row | {
+            "strategy": strategy_from_json(row["strategy"]),
+            "command": tuple(json.loads(row["command"])),
+            "asked": bool(row["asked"]),
+            "candidates": tuple(map(_strategy, json.loads(row["candidates"]))),
+        }
+        return Trial(**fields, directory=self.directory(row["number"]))
+
+    def next_number(self) -> int:
+        """The number that the next trial gets."""
+        (most,) = self._database.execute("SELECT max(number) FROM trials").fetchone()
+        return (most or 0) + 1
+
+    def directory(self, number: int) -> Path:
+        """The folder of that trial."""
+        return self.folder / f"trial-{number:03d}"
+
+    def begin(self, number: int, proposal: Proposal, command: tuple[str, ...], asked: bool) -> Trial:
+        """Keep a new trial, which runs from now on."""
+        plan = json.dumps(asdict(proposal.strategy))
+        times = (proposal.predicted_s, proposal.low_s, proposal.high_s)
+        others = json.dumps([asdict(candidate) for candidate in proposal.candidates])
+        began = [asked, "running", "", *[None] * 4, 0, None, others]
+        self._write(_BEGIN, [number, plan, proposal.why, *times, json.dumps(command), *began])
+        return self.trial(number)
+
+    def finish(self, number: int, verdict: Verdict) -> Trial:
+        """Keep how a running trial went."""
+        fields = asdict(verdict)
+        names = ", ".join(f"{name} = ?" for name in fields)
+        self._write(f"UPDATE trials SET {names} WHERE number = ? AND outcome = 'running'", [*fields.values(), number])
+        return self.trial(number)
+
+    def trial(self, number: int) -> Trial:
+        """The trial of that number; raises KeyError."""
+        return {trial.number: trial for trial in self.trials()}[number]
+
+    def _write(self, statement: str, values: list[Any]) -> None:
+        try:
+            with self._database:
+                self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise self._error(f"cannot be written: {error}") from None
+
+    def _error(self, told: str) -> InputError:
+        return InputError(Trouble("", f"{told}: or give another folder with --state", file=str(self.folder)))
+
+
+def strategy_from_json(text: str) -> Strategy:
+    """The plan that `begin` kept."""
+    return _strategy(json.loads(text))
+
+
+def _strategy(fields: dict[str, Any]) -> Strategy:
+    groups = tuple(StageGroup(**_tuples(group)) for group in fields.pop("groups"))
+    return Strategy(**_tuples(fields), groups=groups)
+
+
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def differences(before: Any, now: Any, where: str) -> list[str]:
+    """What differs between two documents of plain values: `cluster.num_gpus is 64 there and 32 here`."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = dict.fromkeys((*before, *now))
+        below = (differences(before.get(n), now.get(n), f"{where}.{n}" if where else str(n)) for n in names)
+        return [found for part in below for found in part]
+    return [] if before == now else [f"{where} is {_short(before)} there and {_short(now)} here"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _locked(folder: Path) -> int:
+    """The folder, made where it is missing, held for this process alone until it ends, however it ends."""
+    made = not folder.exists()
+    try:
+        folder.mkdir(exist_ok=True)
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        told = f"there is no directory {folder.parent}" if not folder.parent.is_dir() else error.strerror
+        told = "it is a file" if folder.is_file() else told
+        raise InputError(Trouble("--state", f"cannot be used: {told}", str(folder))) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        told = "is in use by another `apss-cp tune`: wait for it, stop it, or give another folder with --state"
+        raise InputError(Trouble("", told, file=str(folder))) from None
+    if not made and not (folder / _NAME).exists() and _foreign(folder):
+        os.close(handle)
+        with suppress(OSError):
+            (folder / _LOCK).unlink()
+        raise InputError(Trouble("--state", "is a folder with other things in it: name a new one", str(folder)))
+    return handle
+
+
+def _foreign(folder: Path) -> bool:
+    """Something lies there that no tuner put there."""
+    return any(path.name != _LOCK and not path.name.startswith(_NAME) for path in folder.iterdir())

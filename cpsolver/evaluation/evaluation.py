@@ -1,0 +1,76 @@
+"""What an evaluation says: a step and its stages in seconds and bytes, with breakdowns that sum to the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cpsolver.cost.memory import StageBytes
+from cpsolver.cost.modules import Modules
+from cpsolver.plans.strategy import RecomputeKind
+
+PARTS = ("compute", "tensor_parallel", "recompute", "sharding", "pipeline_p2p", "bubble", "data_parallel", "optimizer")
+"""The parts of a step's time; they sum to it."""
+
+
+@dataclass(frozen=True)
+class StageEvaluation:
+    """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device.
+
+    `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and shares out
+    their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
+    Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage
+    with each one's own.
+    """
+
+    chip: str
+    layers: int
+    recompute: RecomputeKind
+    recompute_layers: int
+    compute_s: float
+    tensor_parallel_s: float
+    recompute_s: float
+    sharding_s: float
+    pipeline_p2p_s: float
+    data_parallel_s: float
+    optimizer_s: float
+    memory: StageBytes
+    capacity_bytes: float
+    forward_s: float
+    recompute_modules: Modules = ()
+    sized: tuple[StageEvaluation, ...] = ()
+
+    @property
+    def backward_s(self) -> float:
+        """The rest of `microbatch_s` but for the transfers: backward pass and recomputation."""
+        return self.microbatch_s - self.pipeline_p2p_s - self.forward_s
+
+    @property
+    def microbatch_s(self) -> float:
+        """Forward and backward of one microbatch, with all that the stage waits for."""
+        return self.compute_s + self.tensor_parallel_s + self.recompute_s + self.sharding_s + self.pipeline_p2p_s
+
+    @property
+    def after_s(self) -> float:
+        """What follows the pipeline in a step."""
+        return self.data_parallel_s + self.optimizer_s
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`."""
+
+    step_time_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float
+    breakdown_s: Mapping[str, float]
+    stages: tuple[StageEvaluation, ...]
+
+    @property
+    def memory_bytes_by_chip(self) -> dict[str, float]:
+        """The fullest stage of each chip type used, in pipeline order."""
+        worst: dict[str, float] = {}
+        for stage in self.stages:
+            worst[stage.chip] = max(worst.get(stage.chip, 0.0), stage.memory.total)
+        return worst

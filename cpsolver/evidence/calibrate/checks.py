@@ -1,0 +1,100 @@
+"""What speaks against learning from runs: too few, readings that contradict each other, nothing that carries over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import exp, log, sqrt
+
+from cpsolver.evidence.calibrate.limits import limits
+from cpsolver.evidence.calibrate.memory import RanOut
+from cpsolver.evidence.calibrate.rows import Told
+from cpsolver.evidence.calibrate.runs import Evidence, Row
+from cpsolver.evidence.posterior.misfit import Spread
+from cpsolver.evidence.posterior.posterior import NEED, Belief
+from cpsolver.inputs.errors import Trouble
+
+
+def too_few(evidence: Evidence, file: str) -> Iterator[Trouble]:
+    """Chips and stacks with fewer runs with a step time than can be learnt from."""
+    counts: dict[tuple[str, str], list[str]] = {row.group: [] for row in evidence.rows}
+    for row in evidence.timed:
+        counts[row.group].append(row.run.id)
+    for (chip, stack), ids in counts.items():
+        if len(ids) < limits().fewest_runs:
+            have = f"{len(ids)} with a step time ({', '.join(ids)})" if ids else "none with a step time"
+            message = f"too few runs of {chip} with the stack {stack}: {have}"
+            yield Trouble("", message, allowed=f"{limits().fewest_runs} or more of each chip and stack", file=file)
+
+
+def contradictions(evidence: Evidence, spread: Spread, file: str) -> Iterator[Trouble]:
+    """Readings of one layout that no noise sets so far apart, and layouts that both fit and did not."""
+    most = limits().repeats_apart * sqrt(2) * spread.noise
+    for rows in _same_layouts(evidence.rows):
+        timed = [(row.run.id, row.run.step_time_s) for row in rows if row.run.step_time_s is not None]
+        for (first, one), (second, other) in combinations(timed, 2):
+            if abs(log(one / other)) > most:
+                message = (
+                    f"rows {first} and {second} are the same layout, and took {one:g} s and {other:g} s: "
+                    f"{exp(abs(log(one / other))) - 1:.1%} apart; noise explains {exp(most) - 1:.1%}"
+                )
+                yield Trouble("", message, file=file)
+        short = [row.run.id for row in rows if row.run.outcome == "oom"]
+        if short and timed:
+            fitted = ", ".join(name for name, _ in timed)
+            message = f"rows {fitted} and {', '.join(short)} are the same layout, which fitted and ran out of memory"
+            yield Trouble("", message, file=file)
+
+
+def _same_layouts(rows: Sequence[Row]) -> list[list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(repr(row.layout), []).append(row)
+    return [same for same in found.values() if len(same) > 1]
+
+
+def unexplained(told: Sequence[Told], file: str) -> Iterator[Trouble]:
+    """Runs that lie farther from what the others say than any level of misfit allows."""
+    most = limits().unexplained
+    for each in told:
+        if each.score > most:
+            message = (
+                f"row {each.row.run.id} took {each.measured_s:g} s, and by the other runs {each.middle_s:.3g} s: "
+                f"{each.score:.1f} standard deviations off, of which at most {most:g} are believed; "
+                "is it of another version, chip or network?"
+            )
+            yield Trouble("", message, file=file)
+
+
+def implausible(belief: Belief, sds: Sequence[float], file: str) -> Iterator[Trouble]:
+    """Constants that would have to be where no cluster has them; `sds`: what each may be off, without runs."""
+    most = limits().implausible
+    for each, position, sd in zip(belief.constants, belief.mean, sds, strict=True):
+        if abs(position) > most * sd:
+            message = (
+                f"{each.name} of {each.group} would have to be {each.value(position):.3g}, and {each.start:.3g} was "
+                f"published: {abs(position) / sd:.1f} standard deviations off, of which at most {most:g} are believed"
+            )
+            yield Trouble("", message, file=file)
+
+
+def fitting(found: Sequence[RanOut], spread: Spread, file: str) -> Iterator[Trouble]:
+    """Runs that ran out of memory, and are said to need far less, whatever was learnt."""
+    least = exp(-limits().ran_out * spread.memory[NEED])
+    for each in found:
+        if each.after < least:
+            message = (
+                f"row {each.name} ran out of memory, and should need {each.before:.0%} of the device as published and "
+                f"{each.after:.0%} by what was learnt: did something else run out, or is its layout another?"
+            )
+            yield Trouble("", message, file=file)
+
+
+def nothing_learnt(before: float, after: float, file: str) -> Iterator[Trouble]:
+    """Left out in turn, the runs are predicted no better by the others than by the published constants."""
+    if after >= before:
+        message = (
+            "these runs teach nothing that carries over: left out in turn, they are predicted "
+            f"{after:.1%} off by the others, and {before:.1%} off with the published constants"
+        )
+        yield Trouble("", message, file=file)

@@ -1,0 +1,98 @@
+"""How sure a prediction is: the interval that holds the true step time four times in five.
+
+From the errors on published runs that share the software stack, the chip architecture, the scale (one node or more)
+and the kind of model with the plan; the narrowest such group that is large enough speaks. Where nothing of the kind
+was measured, the errors on sources that the fit had not seen count, and more for every further thing unknown.
+
+Where the user's own runs were learnt from (Problem.overlay), what they leave unknown of the plan counts instead.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.calibration import Calibration, load_calibration
+from cpsolver.profiles.overlay import Overlay
+
+EVERY = "every run"
+UNSEEN = "unseen source"
+LEARNT = "learnt from"
+WITHIN_80 = 1.2816
+"""Standard deviations from the mean of a normal distribution that enclose four in five."""
+_WIDER = 1.5
+"""How much wider for a chip architecture that no run measured, and for a pipeline over several chip types."""
+
+
+def keys_of(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """The groups that a plan belongs to, narrowest first: stack, architecture, kind of model, scale."""
+    chip = problem.supply(strategy.stage_chips[0]).chip
+    pair = f"{problem.stack.name}/{chip.architecture or chip.name}"
+    kind = "dense" if problem.model.moe is None else "experts"
+    scale = "one node" if strategy.devices <= problem.node else "nodes"
+    return (f"{pair}/{kind}/{scale}", f"{pair}/{kind}", pair, EVERY)
+
+
+def interval(problem: Problem, strategy: Strategy, seconds: float) -> tuple[float, float]:
+    """The least and the most seconds that a step takes, four times in five."""
+    low, high, _ = spread(problem, strategy)
+    return seconds * exp(low), seconds * exp(high)
+
+
+def spread(problem: Problem, strategy: Strategy, calibration: Calibration | None = None) -> tuple[float, float, str]:
+    """The interval as logarithms of the ratio to the prediction, and the group of runs that it comes from."""
+    calibration = calibration or load_calibration()
+    low, high, basis = _published(problem, strategy, calibration)
+    if problem.overlay is None:
+        return low, high, basis
+    from cpsolver.evidence.posterior.forecast import forecast
+
+    found = forecast(problem, problem.overlay, strategy)
+    half, middle = half_width(found.sd, found.sd_before, (high - low) / 2), found.mean - found.predicted
+    basis = f"{LEARNT} {_rows(problem.overlay, problem, strategy)} in {problem.overlay.file}"
+    return middle - half, middle + half, basis
+
+
+def half_width(sd: float, sd_before: float, published: float) -> float:
+    """Half an interval, as a logarithm, where runs have left `sd` of a standard deviation `sd_before`.
+
+    `published`: half the interval without the runs. Where that is wider than `sd_before` says, it knows of more that
+    may go wrong than the belief does, and the answer is wider by as much.
+    """
+    return WITHIN_80 * sd * max(1.0, published / (WITHIN_80 * sd_before))
+
+
+def _rows(overlay: Overlay, problem: Problem, strategy: Strategy) -> str:
+    runs = sum(
+        each.runs
+        for each in overlay.covers
+        if each.stack == problem.stack.name and each.chip in set(strategy.stage_chips)
+    )
+    return f"{runs:,} run{'' if runs == 1 else 's'}"
+
+
+def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -> tuple[float, float, str]:
+    """The interval by the errors on published runs."""
+    unknown = _unknowns(problem, strategy, calibration)
+    wider = _WIDER ** len(unknown)
+    if not unknown:
+        for key in keys_of(problem, strategy)[:-1]:
+            if key in calibration.residuals:
+                group = calibration.residuals[key]
+                return group.low, group.high, f"{group.rows} published runs of {key}"
+    group = calibration.residuals[UNSEEN]
+    told = "published runs of publishers left out of the fit"
+    return wider * group.low, wider * group.high, "; half as wide again for ".join((told, *unknown))
+
+
+def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) -> list[str]:
+    """What no published run has of a plan, in words."""
+    names, measured = dict.fromkeys(strategy.stage_chips), _architectures(calibration)
+    found = ["a pipeline over several chip types"] if len(names) > 1 else []
+    new = [name for name in names if problem.supply(name).chip.architecture not in measured]
+    return [*found, f"{' and '.join(new)}, a kind of chip that no run has"] if new else found
+
+
+def _architectures(calibration: Calibration) -> set[str]:
+    return {key.split("/")[1] for key in calibration.residuals if "/" in key}

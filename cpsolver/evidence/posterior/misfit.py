@@ -1,0 +1,100 @@
+"""What no constant explains: a smooth error that layouts alike share, and a rest that is each layout's own.
+
+How large both are differs from cluster to cluster (`Spread.levels`), which runs tell: where the cost model fits them,
+little misfit is believed of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2
+from pathlib import Path
+
+import numpy as np
+
+from cpsolver.evidence.posterior.predictions import Floats, Place
+from models_zoo.on_paper import ON_PAPER
+
+_FILE = Path(__file__).parent / "spread.yaml"
+_SWITCH = 2.0
+"""Recomputation or sharding, on or off, sets layouts as far apart as two doublings."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Standard deviations of logarithms; spread.yaml says what each is and where it comes from."""
+
+    scale: float
+    misfit: float
+    reach: float
+    leftover: float
+    levels: Mapping[float, float]
+    noise: float
+    memory: Mapping[str, float]
+
+
+@lru_cache
+def load_spread() -> Spread:
+    """What published runs say."""
+    from ruamel.yaml import YAML
+
+    return Spread(**YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class Spots:
+    """Where plans lie: `coordinates` in doublings, (plans, coordinates); chips and stack; the very plan and task."""
+
+    coordinates: Floats
+    clusters: tuple[str, ...]
+    identities: tuple[str, ...]
+
+
+def spots(places: Sequence[Place]) -> Spots:
+    """Where these plans lie."""
+    return Spots(features(places), tuple(map(_cluster, places)), tuple(map(_identity, places)))
+
+
+def features(places: Sequence[Place]) -> Floats:
+    """Coordinates of plans in doublings, shape (places, coordinates)."""
+    return np.array([_coordinates(place) for place in places]) if places else np.zeros((0, 0))
+
+
+def covariance(spread: Spread, ours: Spots, others: Spots) -> Floats:
+    """Of the misfit of plans with that of others at level 1, shape (ours, others).
+
+    Plans of other chips or another stack share nothing; a plan and itself share its leftover too.
+    """
+    shape = len(ours.clusters), len(others.clusters)
+    if 0 in shape:
+        return np.zeros(shape)
+    apart = ours.coordinates[:, None, :] - others.coordinates[None, :, :]
+    near = np.exp(-(apart**2).sum(axis=2) / (2 * spread.reach**2))
+    alike = near * _equal(ours.clusters, others.clusters)
+    return np.asarray(spread.misfit**2 * alike + spread.leftover**2 * _equal(ours.identities, others.identities))
+
+
+def _equal(ours: Sequence[str], others: Sequence[str]) -> Floats:
+    return np.asarray(np.array(ours)[:, None] == np.array(others)[None, :], dtype=np.float64)
+
+
+def _coordinates(place: Place) -> list[float]:
+    plan, model, training = place.strategy, place.problem.model, place.problem.spec.training
+    sizes = [plan.tp, plan.pp, plan.dp, plan.cp, plan.ep, plan.vpp, plan.mbs, model.hidden, model.layers]
+    sizes += [training.sequence_length, training.global_batch_size]
+    recomputes = any(kind != "none" for kind in plan.recompute)
+    return [*(log2(size) for size in sizes), _SWITCH * recomputes, _SWITCH * plan.distributed_optimizer]
+
+
+def _cluster(place: Place) -> str:
+    return f"{' + '.join(sorted(set(place.strategy.stage_chips)))} with {place.problem.stack.name}"
+
+
+def _identity(place: Place) -> str:
+    spec = place.problem.spec
+    model = place.problem.model.model_dump(exclude=ON_PAPER)
+    told = (place.strategy, model, spec.training, place.problem.num_gpus, _cluster(place))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

@@ -1,0 +1,242 @@
+"""From a measured run to a problem and a plan that the cost model can judge."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.inputs.errors import nearest_names
+from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup, Strategy
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.profiles.stack import load_stack, stack_names
+from cpsolver.spec.spec import Cluster, Spec, Training
+from hw_specs import load_chip
+from models_zoo import Architecture, UnknownModelError, load_architecture
+
+_FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
+_DEPTH: dict[str, Sharded] = {"zero1": "optimizer", "zero2": "gradients", "zero3": "parameters"}
+_GPT = {
+    "gated_mlp": False,
+    "activation": "gelu",
+    "norm": "layernorm",
+    "norm_bias": True,
+    "bias_qkv": True,
+    "bias_attention_out": True,
+    "bias_mlp": True,
+    "position": "learned",
+    "tied_embeddings": True,
+}
+"""What a model without a gated feed-forward block has, unless the catalogue knows it: the GPT-2 family."""
+
+
+class Unpredictable(Exception):
+    """A run that the cost model cannot predict; `field` names the column at fault, where there is one."""
+
+    def __init__(self, reason: str, field: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.field = reason, field
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run as the planner sees it, before any calibration."""
+
+    problem: Problem
+    strategy: Strategy
+
+
+def make_case(run: MeasuredRun) -> Case:
+    """The problem and the plan of a run.
+
+    Raises:
+        Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
+    """
+    known = framework(run.framework)
+    stack = load_stack(known.get("stack_by_precision", {}).get(run.precision, known["stack"]))
+    model = architecture(run, known.get("sliding_window", {}).get(run.model))
+    chip = load_chip(run.chip)
+    if run.internode_gbps_per_gpu is not None:
+        chip = chip.model_copy(
+            update={
+                "scale_out": chip.scale_out.model_copy(
+                    update={"bandwidth_gbit_s": run.internode_gbps_per_gpu, "confidence": "secondary"}
+                )
+            }
+        )
+    training = Training(
+        global_batch_size=_known(run.gbs),
+        sequence_length=_known(run.seq_len),
+        precision=_precision(run),
+        dropout=bool(known.get("dropout", False)),
+    )
+    node = run.gpus_per_node or 8
+    sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
+    cluster = Cluster.model_validate(sizes)
+    spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
+    problem = Problem(spec, model, (Supply(chip, _known(run.num_gpus)),), stack)
+    _check_layout(run)
+    return Case(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+
+
+def _check_layout(run: MeasuredRun) -> None:
+    replicas = _known(run.dp) * (run.cp or 1)
+    if replicas % (run.ep or 1):
+        raise Unpredictable(f"ep {run.ep} does not divide cp * dp = {replicas}", "ep")
+    microbatches = _known(run.gbs) // (_known(run.mbs) * _known(run.dp))
+    if (run.vpp or 1) > 1 and (run.pp == 1 or microbatches % _known(run.pp)):
+        raise Unpredictable("interleaving (vpp) needs a pipeline, and microbatches in whole groups of pp", "vpp")
+
+
+def _precision(run: MeasuredRun) -> Any:
+    if run.precision not in ("bf16", "fp16", "fp8"):
+        raise Unpredictable(f"precision {run.precision}", "precision")
+    return run.precision
+
+
+def _known(value: int | None) -> int:
+    assert value is not None, "a complete run has every field that a prediction needs"
+    return value
+
+
+@lru_cache
+def _frameworks() -> dict[str, dict[str, Any]]:
+    from ruamel.yaml import YAML
+
+    found: dict[str, dict[str, Any]] = YAML(typ="safe").load(_FRAMEWORKS.read_text(encoding="utf-8"))
+    return found
+
+
+def framework(name: str) -> dict[str, Any]:
+    """Stack profile, dropout and schedule of a framework, by the longest known prefix of its name or a profile's own.
+
+    No name: the stack that specs have by default.
+
+    Raises:
+        Unpredictable: when no profile stands for it.
+    """
+    wanted, known = name.strip().lower(), {prefix.lower(): entry for prefix, entry in _frameworks().items()}
+    if not wanted:
+        return {"stack": Spec.model_fields["stack"].default}
+    if wanted in stack_names() and wanted not in known:
+        return {"stack": wanted}
+    prefixes = [prefix for prefix in known if wanted.startswith(prefix)]
+    if not prefixes:
+        near = nearest_names(name, (*stack_names(), *_frameworks()))
+        hint = f"; nearest: {', '.join(near)}" if near else "; `apss-cp stacks` lists them"
+        raise Unpredictable(f"no stack profile stands for the framework {name!r}{hint}", "framework")
+    return known[max(prefixes, key=len)]
+
+
+def architecture(run: MeasuredRun, window: int | None = None) -> Architecture:
+    """The run's model: its own figures, and the catalogue's where it has the same model (head width, attention, norms).
+
+    `window` replaces the catalogue's sliding window.
+    """
+    fields: dict[str, Any] = {} if run.gated_mlp else dict(_GPT)
+    catalogued = _catalogued(run)
+    if catalogued is not None:
+        fields = catalogued.model_dump(include=_TRAITS, exclude_defaults=True)
+        traits: dict[str, Any] = {"indexer": None, "kind": _kind(catalogued, run)}
+        traits |= {} if window is None else {"sliding_window": window}
+        fields["attention"] = catalogued.attention.model_copy(update=traits)
+    fields |= {"name": run.model, "layers": run.layers, "hidden": run.hidden, "ffn": run.ffn, "heads": run.heads}
+    fields |= {"kv_heads": run.kv_heads, "vocab": run.vocab, "gated_mlp": bool(run.gated_mlp)}
+    if fields.get("position") == "learned":
+        fields["max_positions"] = run.seq_len
+    if run.moe_experts:
+        fields["moe"] = _experts(run, catalogued)
+    return Architecture.model_validate(fields)
+
+
+def _kind(catalogued: Architecture, run: MeasuredRun) -> str:
+    if catalogued.attention.kind == "mla":
+        return "mla"
+    return "mha" if run.heads == run.kv_heads else "gqa"
+
+
+_TRAITS = {"head_dim", "activation", "norm", "norm_bias", "norms_per_layer", "position", "tied_embeddings"} | {
+    "bias_qkv",
+    "bias_attention_out",
+    "bias_mlp",
+    "embedding_norm",
+}
+
+
+def _experts(run: MeasuredRun, catalogued: Architecture | None) -> dict[str, Any]:
+    experts = {"experts": run.moe_experts, "top_k": run.moe_topk, "expert_ffn": run.moe_ffn or run.ffn}
+    if run.shared_expert_ffn:
+        experts |= {"shared_experts": 1, "shared_ffn": run.shared_expert_ffn}
+    if catalogued is not None and catalogued.moe is not None:
+        dense = min(catalogued.moe.first_dense, max(1, (run.layers or 1) // 4))
+        experts |= {"first_dense": dense if catalogued.moe.first_dense else 0}
+    return experts
+
+
+def _catalogued(run: MeasuredRun) -> Architecture | None:
+    """The catalogue's model of that name and width, whatever the number of layers it was cut to."""
+    name = re.sub(r"\s*\(.*\)|\s+cut to .*$|\s+\d+b$", "", run.model.lower()).strip()
+    try:
+        found = load_architecture(name)
+    except UnknownModelError:
+        return None
+    return found if (found.hidden, found.heads) == (run.hidden, run.heads) else None
+
+
+def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
+    kind, amount = _recompute(run)
+    layers = _split(run)
+    amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
+    return Strategy(
+        tp=_known(run.tp),
+        pp=_known(run.pp),
+        dp=_known(run.dp),
+        mbs=_known(run.mbs),
+        vpp=run.vpp or 1,
+        sequence_parallel=bool(run.sequence_parallel) and _known(run.tp) > 1,
+        distributed_optimizer=run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
+        flash_attention=bool(run.flash_attention),
+        groups=(StageGroup(chip, layers, kind, amounts),),
+        cp=run.cp or 1,
+        ep=run.ep or 1,
+        etp=_known(run.tp) if run.moe_experts else 1,
+        sharded=_depth(run),
+        sharding_group=run.sharding_group or 0,
+        schedule=schedule,
+    )
+
+
+def _depth(run: MeasuredRun) -> Sharded:
+    """FSDP under a pipeline keeps weights and gradients whole through the step: only the optimizer's states are shared
+    out (torchtitan: no resharding after forward, gradients reduced with the last microbatch)."""
+    if run.sharding == "zero3" and _known(run.pp) > 1:
+        return "optimizer"
+    return _DEPTH.get(run.sharding or "", "optimizer")
+
+
+def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
+    """Kind and number; None: half of each chunk's layers, which torchtitan's selective recomputation of every other
+    product comes to."""
+    kind, _, amount = (run.recompute or "none").partition(":")
+    if kind == "selective" and run.sharding == "zero3":
+        return "block", None
+    if kind == "full":
+        return "uniform", 1
+    if kind in ("none", "selective", "block", "uniform"):
+        return kind, int(amount or 0)  # type: ignore[return-value]
+    raise Unpredictable(f"recomputation {run.recompute}", "recompute")
+
+
+def _split(run: MeasuredRun) -> tuple[int, ...]:
+    """Layers of each stage: even; else with embedding and head counted as a layer each; else the first stages more."""
+    layers, pp = _known(run.layers), _known(run.pp)
+    if layers % pp == 0:
+        return (layers // pp,) * pp
+    if pp > 1 and (layers + 2) % pp == 0:
+        each = (layers + 2) // pp
+        return (each - 1, *[each] * (pp - 2), each - 1)
+    more = layers % pp
+    return tuple(layers // pp + (stage < more) for stage in range(pp))

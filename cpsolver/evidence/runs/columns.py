@@ -1,0 +1,180 @@
+"""The columns of a table of measured runs: what each may hold, and a cell's text as a value."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from cpsolver.inputs.errors import nearest_names, number
+from hw_specs import UnknownChipError, load_chip
+
+_MOST = 1_048_576  # as in a spec
+_SMALLEST, _LARGEST = 1e-6, 1e9  # of a time, a rate or a size; beyond them errors are no longer numbers
+_LONGEST = 100  # characters of a name
+_RECOMPUTE = ("none", "selective", "full", "block:N", "uniform:N")
+_AMOUNT = re.compile(r"(block|uniform):[1-9][0-9]{0,6}")
+_YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+
+
+class BadCell(ValueError):
+    """A cell that is no value of its column: what it must be, what is allowed, and the nearest names."""
+
+    def __init__(self, message: str, allowed: str | None = None, nearest: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message, self.allowed, self.nearest = message, allowed, nearest
+
+
+def text(cell: str) -> str:
+    """Any text."""
+    return cell
+
+
+def name(cell: str) -> str:
+    """Text that may name an entry of a catalogue."""
+    if len(cell) > _LONGEST:
+        raise BadCell(f"must be at most {_LONGEST} characters")
+    return cell
+
+
+def _number(cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        raise BadCell("must be a number, not text") from None
+    if not math.isfinite(value):
+        raise BadCell("must be a finite number; leave the cell empty when it is not known")
+    return value
+
+
+def whole(cell: str, least: int = 0) -> int:
+    """A whole number from `least`; `8.0` is 8, as programs write it that keep a column as floats."""
+    value = _number(cell)
+    if value < least:
+        raise BadCell(f"must be at least {least}; leave the cell empty when it is not known")
+    if value != int(value):
+        raise BadCell("must be a whole number")
+    if value > _MOST:
+        raise BadCell(f"must be at most {number(_MOST)}")
+    return int(value)
+
+
+def count(cell: str) -> int:
+    """A whole number from 1."""
+    return whole(cell, least=1)
+
+
+def positive(cell: str) -> float:
+    """A number above 0, in the range of things that can be measured."""
+    value = _number(cell)
+    if value <= 0:
+        raise BadCell("must be more than 0; leave the cell empty when it is not known")
+    if not _SMALLEST <= value <= _LARGEST:
+        raise BadCell(f"must be from {_SMALLEST:g} to {_LARGEST:g}")
+    return value
+
+
+def flag(cell: str) -> bool:
+    """0 or 1; true, false, yes and no mean the same."""
+    if cell.casefold() in _YES + _NO:
+        return cell.casefold() in _YES
+    raise BadCell("is not one of the choices", "0, 1")
+
+
+def _choice(*choices: str, more: tuple[str, ...] = ()) -> Callable[[str], str]:
+    """One of the choices; `more` is understood too, and refused later by whoever cannot predict it."""
+
+    def read(cell: str) -> str:
+        if cell.casefold() in choices + more:
+            return cell.casefold()
+        raise BadCell("is not one of the choices", ", ".join(choices), nearest_names(cell, choices))
+
+    return read
+
+
+def recompute(cell: str) -> str:
+    """What is recomputed: none, selective, full, or so many layers of a stage."""
+    if cell.casefold() in ("none", "selective", "full") or _AMOUNT.fullmatch(cell.casefold()):
+        return cell.casefold()
+    nearest = nearest_names(cell.partition(":")[0], [name.partition(":")[0] for name in _RECOMPUTE])
+    raise BadCell("is not one of the choices", ", ".join(_RECOMPUTE) + " with N layers of at least 1", nearest)
+
+
+def chip(cell: str) -> str:
+    """The name of a chip of the catalogue, or an alias of one."""
+    try:
+        return _chip_name(name(cell))
+    except UnknownChipError as error:
+        raise BadCell("unknown chip", "a name that `apss-cp chips` lists", error.nearest) from None
+
+
+@lru_cache(maxsize=1024)
+def _chip_name(cell: str) -> str:
+    return load_chip(cell).name
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column's cells are read, and what a table without the column, or a row without the cell, means.
+
+    `needed`: no prediction without it. `optional`: the whole column may be absent; its value is `absent` then.
+    """
+
+    read: Callable[[str], Any]
+    needed: bool = False
+    optional: bool = False
+    absent: Any = None
+
+
+_NEEDED_COUNT = Column(count, needed=True)
+_OPTIONAL_WHOLE = Column(whole, optional=True)
+_DEGREE = Column(count, needed=True, optional=True, absent=1)
+_NOTE = Column(text, optional=True, absent="")
+
+COLUMNS: dict[str, Column] = {
+    "id": Column(text),
+    "source": _NOTE,
+    "source_ref": _NOTE,
+    "model": Column(name, needed=True),
+    "layers": _NEEDED_COUNT,
+    "hidden": _NEEDED_COUNT,
+    "ffn": _NEEDED_COUNT,
+    "heads": _NEEDED_COUNT,
+    "kv_heads": _NEEDED_COUNT,
+    "vocab": _NEEDED_COUNT,
+    "seq_len": _NEEDED_COUNT,
+    "gated_mlp": Column(flag, needed=True),
+    "moe_experts": _OPTIONAL_WHOLE,
+    "moe_topk": _OPTIONAL_WHOLE,
+    "moe_ffn": _OPTIONAL_WHOLE,
+    "shared_expert_ffn": _OPTIONAL_WHOLE,
+    "chip": Column(chip, needed=True),
+    "gpus_per_node": _NEEDED_COUNT,
+    "num_gpus": _NEEDED_COUNT,
+    "internode_gbps_per_gpu": Column(positive, optional=True),
+    "tp": _NEEDED_COUNT,
+    "pp": _NEEDED_COUNT,
+    "cp": _DEGREE,
+    "ep": _DEGREE,
+    "dp": Column(count, optional=True),  # follows from num_gpus, tp, pp and cp
+    "vpp": _DEGREE,
+    "mbs": _NEEDED_COUNT,
+    "gbs": _NEEDED_COUNT,
+    "recompute": Column(recompute, needed=True),
+    "sequence_parallel": Column(flag),
+    "sharding": Column(_choice("none", "zero1", "zero2", "zero3"), needed=True),
+    "sharding_group": Column(count, optional=True),
+    "flash_attention": Column(flag, needed=True),
+    "precision": Column(_choice("bf16", "fp16", "fp8", more=("fp32", "nvfp4")), needed=True),
+    "framework": _NOTE,
+    "step_time_s": Column(positive, needed=True),
+    "tokens_per_s_per_gpu": Column(positive, optional=True),
+    "peak_mem_gib": Column(positive, optional=True),
+    "peak_mem_kind": Column(_choice("allocated", "reserved", "device", "unstated"), optional=True),
+    "outcome": Column(_choice("ok", "oom", "failed"), optional=True),
+    "complete": Column(flag, optional=True),
+}
+"""By name, in the table's usual order. Any other column (derived, notes) is for people and not read."""

@@ -1,0 +1,150 @@
+"""Predictions against a table of measured runs, row by row, with their scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pydantic import ValidationError
+
+from cpsolver.evidence.runs.case import Unpredictable
+from cpsolver.evidence.runs.ranking import RankScore, rank_score
+from cpsolver.evidence.runs.run import MeasuredRun, Prediction
+from cpsolver.evidence.runs.score import (
+    DIMENSIONS,
+    MemoryScore,
+    Scored,
+    TimeScore,
+    memory_by_kind,
+    memory_score,
+    time_score,
+    times_by,
+)
+from cpsolver.evidence.runs.table import missing_columns
+from cpsolver.inputs.errors import Trouble
+from hw_specs import UnknownFigureError
+
+_NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
+
+Predict = Callable[[MeasuredRun], Prediction]
+"""A prediction of a complete run; raises Unpredictable for a run that is beyond the cost model."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a row: a prediction, or the reason why there is none. `run` is None for a row with a trouble."""
+
+    id: str
+    line: int
+    run: MeasuredRun | None = None
+    prediction: Prediction | None = None
+    skipped: str | None = None
+
+    @property
+    def scored(self) -> Scored | None:
+        """Run and prediction together, where there are both."""
+        return None if self.run is None or self.prediction is None else Scored(self.run, self.prediction)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A table's rows in the order of the file, the troubles found in it, and the scores of what was predicted."""
+
+    outcomes: tuple[Outcome, ...]
+    troubles: tuple[Trouble, ...] = ()
+
+    @cached_property
+    def scored(self) -> tuple[Scored, ...]:
+        """The predicted runs."""
+        return tuple(scored for outcome in self.outcomes if (scored := outcome.scored) is not None)
+
+    @cached_property
+    def skipped(self) -> dict[str, tuple[str, ...]]:
+        """The ids of the rows that were not predicted, by the reason."""
+        reasons: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.skipped is not None:
+                reasons.setdefault(outcome.skipped, []).append(outcome.id)
+        return {reason: tuple(ids) for reason, ids in reasons.items()}
+
+    @cached_property
+    def time(self) -> TimeScore | None:
+        """Step-time errors of all predicted runs; None where there are none."""
+        return time_score(self.scored)
+
+    @cached_property
+    def time_by(self) -> dict[str, dict[str, TimeScore]]:
+        """The same by source, chip and so on: dimension -> group -> score."""
+        return {dimension: times_by(self.scored, dimension) for dimension in DIMENSIONS}
+
+    @cached_property
+    def memory(self) -> MemoryScore | None:
+        """Memory errors of all predicted runs whose memory was measured; None where there are none."""
+        return memory_score(self.scored)
+
+    @cached_property
+    def memory_by_kind(self) -> dict[str, MemoryScore]:
+        """The same by how it was measured."""
+        return memory_by_kind(self.scored)
+
+    @cached_property
+    def rank(self) -> RankScore:
+        """Whether the predictions order layouts as the measurements do."""
+        return rank_score(self.scored)
+
+
+def validate(
+    runs: Sequence[MeasuredRun],
+    predict: Predict,
+    on_progress: Callable[[int, int], None] | None = None,
+    troubles: Iterable[Trouble] = (),
+) -> Validation:
+    """Predicts every complete run. `troubles` are a table's, whose rows are counted as skipped.
+
+    `on_progress` is called after each run with how many are done, and how many there are.
+    """
+    troubles = tuple(troubles)
+    outcomes = _troubled(troubles)
+    for done, run in enumerate(runs, 1):
+        outcomes.append(_outcome(run, predict))
+        if on_progress is not None:
+            on_progress(done, len(runs))
+    return Validation(tuple(sorted(outcomes, key=lambda outcome: outcome.line)), troubles)
+
+
+def _outcome(run: MeasuredRun, predict: Predict) -> Outcome:
+    if not run.complete:
+        missing = ", ".join(missing_columns(run)) or "the table marks it so"
+        return Outcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
+    if run.outcome != "ok":
+        return Outcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
+    try:
+        prediction = predict(run)
+    except Unpredictable as error:
+        return Outcome(run.id, run.line, run, skipped=error.reason)
+    except ValidationError as error:  # sizes that make no model, which only its schema can tell
+        told = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        return Outcome(run.id, run.line, run, skipped=f"no sound model: {told}")
+    except UnknownFigureError as error:
+        return Outcome(run.id, run.line, run, skipped=str(error))
+    except (ValueError, ArithmeticError) as error:  # a layout that no check foresaw must not cost the other rows
+        return Outcome(run.id, run.line, run, skipped=f"beyond the cost model: {error}")
+    times = prediction.step_time_s, prediction.memory_gib
+    if not all(math.isfinite(value) and value > 0 for value in times):
+        return Outcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
+    return Outcome(run.id, run.line, run, prediction)
+
+
+def _troubled(troubles: Iterable[Trouble]) -> list[Outcome]:
+    """One outcome for each row at fault, with all the columns that are wrong."""
+    rows: dict[tuple[int, str], list[str]] = {}
+    for trouble in troubles:
+        column = str(trouble.path[-1]) if len(trouble.path) > 1 else "its number of cells"
+        rows.setdefault((trouble.line or 0, str(trouble.path[0])), []).append(column)
+    found = []
+    for (line, name), columns in rows.items():
+        at_fault = ", ".join(dict.fromkeys(columns))
+        found.append(Outcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
+    return found

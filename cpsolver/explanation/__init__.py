@@ -1,0 +1,5 @@
+"""Why a problem has no plan: the cause with numbers, the plan that comes closest, changes that make one possible."""
+
+from cpsolver.explanation.cause import Explanation, explain_infeasible, explanation
+
+__all__ = ["Explanation", "explain_infeasible", "explanation"]

@@ -1,0 +1,181 @@
+"""Why a problem has no plan: the cause with numbers, the plan that comes closest, and what would make one possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cpsolver.cost.modules import applicable
+from cpsolver.explanation.changes import Changer, Clock, Remedy, wrong_layer_sum
+from cpsolver.explanation.closest import Closest, closest_plan, memory_lines
+from cpsolver.explanation.conflict import Conflict, conflict_line, find_conflict
+from cpsolver.explanation.remedies import remedies
+from cpsolver.explanation.wishes import wishes
+from cpsolver.problem.problem import Problem
+from cpsolver.search.arrangements import arrangements, mixes
+from cpsolver.search.bounds.coefficients import allowed_modules
+from cpsolver.search.filters import may_mix
+from cpsolver.search.result import Result
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.decisions import forbidden_for, pinned_for
+
+_SECONDS = 12.0  # for all of an explanation
+_CHIPS_S = 2.0  # of them for contradictions between chips
+_CLOSEST_S = 5.0  # of them for the closest plan
+_MIXES = 500  # mixes of chip types whose orders are tried for each layout
+
+
+@dataclass
+class Explanation:
+    """Why there is no plan. `causes` are sentences, most important first; `remedies` are solved, smallest first.
+
+    `in_time`: no change was left untried for want of time.
+    """
+
+    causes: list[str] = field(default_factory=list)
+    conflict: Conflict | None = None
+    closest: Closest | None = None
+    remedies: list[Remedy] = field(default_factory=list)
+    interrupted: bool = False
+    in_time: bool = True
+
+    def lines(self) -> tuple[str, ...]:
+        """All of it for people."""
+        said = [f"{str(remedy)[:1].upper()}{str(remedy)[1:]}." for remedy in self.remedies]
+        if self.causes and not said and not self.interrupted:
+            within = "" if self.in_time else " in the time given"
+            said = [f"No single change that was tried{within} makes a plan possible."]
+        return (*self.causes, *said)
+
+
+def explain_infeasible(problem: Problem, result: Result) -> tuple[str, ...]:
+    """Lines for people, most important first; empty for a result that is not infeasible.
+
+    Takes some seconds. On Ctrl-C it returns what it has found so far.
+    """
+    return explanation(problem, result).lines()
+
+
+def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> Explanation:
+    """Why an infeasible result has no plan, within that many seconds."""
+    found = Explanation()
+    if result.status != "infeasible":
+        return found
+    clock = Clock(seconds)
+    try:
+        _causes(problem, result, found, clock)
+        factor = found.closest.factor if found.closest else None
+        rules = found.conflict.rules if found.conflict else ()
+        for remedy in remedies(Changer(problem, clock, factor is not None), factor, rules):
+            found.remedies.append(remedy)
+            found.remedies.sort(key=lambda remedy: remedy.size)
+        found.in_time = clock.left > 0 and not clock.cut_short
+    except KeyboardInterrupt:
+        found.interrupted = True
+        found.causes.append("Interrupted: there may be more to say.")
+    return found
+
+
+def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) -> None:
+    if wrong_layer_sum(problem):
+        layers = problem.spec.search.pin.layers or ()
+        found.causes.append(
+            f"search.pin.layers has {sum(layers)} layers in all, the model {problem.model.name} has "
+            f"{problem.model.layers}."
+        )
+    elif not len(enumerate_rows(problem)):
+        found.conflict = find_conflict(problem)
+    if found.conflict is not None:
+        found.causes.append(conflict_line(problem, found.conflict))
+    if not found.causes:
+        found.causes += _contradictions(problem, clock.part(_CHIPS_S))
+    if not found.causes:
+        found.closest = closest_plan(problem, clock.part(_CLOSEST_S))
+    if found.closest is not None:
+        found.causes.append(_no_fit(problem, result))
+        found.causes += memory_lines(problem, found.closest)
+    elif not found.causes:
+        found.causes.append(_unknown(problem))
+
+
+def _no_fit(problem: Problem, result: Result) -> str:
+    asked = [str(wish) for wish in wishes(problem)]
+    under = f" under {'; '.join(asked)}" if asked else ""
+    chips = ", ".join(problem.chip_names)
+    return (
+        f"Too little memory: {problem.model.name} with sequences of {problem.sequence:,} tokens does not fit on "
+        f"{problem.num_gpus:,} GPUs ({chips}){under}."
+    )
+
+
+def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
+    """Wishes on chips and recomputation that leave nothing on any row."""
+    for chip in problem.chip_names:
+        yield from _no_kinds(problem, chip)
+        yield from _no_modules(problem, chip)
+        yield from _no_recompute(problem, chip)
+    asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name in ("stages", "chip_order", "stage_chips"))
+    limits = ", ".join(f"{supply.name} {supply.limit:,}" for supply in problem.supplies)
+    rows = enumerate_rows(problem).frames
+    mixed = may_mix(problem, rows)
+    shapes = dict.fromkeys(zip(rows.stage_devices.tolist(), rows.pp.tolist(), mixed.tolist(), strict=True))
+    shared = False
+    for shape in shapes:
+        table = mixes(problem, *shape)
+        shared = shared or len(table) > 0
+        if clock.left <= 0 or any(len(arrangements(problem, mix)) for mix in table[:_MIXES]):
+            return
+    if shared:
+        yield f"No order of the chip types along the pipeline keeps {asked} within the limits {limits}."
+    elif asked or problem.mixed:
+        yield (
+            f"No share of the stages among the chip types is legal{f' with {asked}' if asked else ''}: "
+            f"limits {limits}, whole nodes of {problem.node} where chips mix."
+        )
+
+
+def _no_kinds(problem: Problem, chip: str) -> Iterator[str]:
+    pinned = pinned_for(problem.spec.search.pin.recompute, chip) or ()
+    for what, profile in (("launcher", problem.named_launcher), ("stack", problem.stack.runs)):
+        if pinned and profile is not None and not profile.kinds(pinned):
+            yield (
+                f"Recomputation on {chip} cannot be {' or '.join(pinned)}: {what} {profile.name} has "
+                f"{', '.join(('none', *profile.recompute))}."
+            )
+
+
+def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
+    pinned = pinned_for(problem.spec.search.pin.recompute_modules, chip)
+    if pinned and not allowed_modules(problem, chip):
+        wished = " or ".join(", ".join(names) for names in pinned)
+        where = "" if problem.launcher is None else f" that {problem.launcher.name} recomputes"
+        yield (
+            f"Recomputation on {chip} cannot be of {wished} alone: the modules of {problem.model.name}'s layers{where} "
+            f"are {', '.join(applicable(problem)) or 'none'}."
+        )
+
+
+def _no_recompute(problem: Problem, chip: str) -> Iterator[str]:
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    kinds = pinned_for(pin.recompute, chip) or ("none", "selective", "block", "uniform")
+    kinds = tuple(kind for kind in kinds if kind not in forbidden_for(forbid.recompute, chip))
+    numbers = pinned_for(pin.recompute_num_layers, chip)
+    if numbers is None:
+        return
+    numbered = any(kind in ("block", "uniform") for kind in kinds)
+    plain = any(kind in ("none", "selective") for kind in kinds)
+    if not (numbered and max(numbers) > 0) and not (plain and 0 in numbers):
+        asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name.startswith("recompute"))
+        yield (
+            f"Recomputation on {chip} cannot be as wished ({asked}): block and uniform have a number of 1 or more, "
+            "none and selective have 0."
+        )
+
+
+def _unknown(problem: Problem) -> str:
+    search = problem.spec.search
+    asked = [str(wish) for wish in wishes(problem)]
+    asked += [f"search.layer_split = {search.layer_split}"] if search.layer_split != "auto" else []
+    if not asked:
+        return "No legal split of the layers over the stages was found, even with unlimited memory."
+    return f"No plan was found that keeps all of this, even with unlimited memory: {'; '.join(asked)}."

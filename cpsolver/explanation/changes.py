@@ -1,0 +1,137 @@
+"""A spec changed in single places, and the best plan that the changed spec has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.search.objective import rank
+from cpsolver.search.result import Plan
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.spec import Spec, parse_spec
+
+Changes = Mapping[tuple[str, ...], Any]
+"""New values by path in the spec: {("cluster", "num_gpus"): 128}."""
+_EACH_S = 4.0  # most seconds for one changed spec
+_GAIN = 1e-6  # relative: a smaller one is rounding
+
+
+class Clock:
+    """Seconds that are left of a budget. `cut_short`: they were too few to settle something."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self.cut_short = False
+
+    @property
+    def left(self) -> float:
+        """Seconds left, 0 when the budget is spent."""
+        return max(0.0, self._end - time.monotonic())
+
+    def part(self, seconds: float) -> Clock:
+        """A budget of its own within this one."""
+        return Clock(min(seconds, self.left))
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that was solved: what to do, the spec so changed, a plan that it has, and how large the change is.
+
+    `size` is relative: 0 for the user's own wishes, 1 for twice the devices.
+    """
+
+    text: str
+    spec: Spec
+    plan: Plan
+    size: float
+
+    def __str__(self) -> str:
+        step = seconds(self.plan.evaluation.step_time_s)
+        return f"{self.text} a plan exists: {step} a step{'' if self.plan.proven else ' or less'}"
+
+
+class Changer:
+    """Solves variations of one problem within a budget of seconds.
+
+    `memory`: memory is what is short, so a change is tried first on the plans that need least.
+    """
+
+    def __init__(self, problem: Problem, clock: Clock, memory: bool = False) -> None:
+        self.problem, self.clock, self._memory = problem, clock, memory
+
+    def changed(self, changes: Changes) -> Problem | None:
+        """The problem of the changed spec; None where that is not a sound spec."""
+        data = self.problem.spec.model_dump(mode="json")
+        for path, value in changes.items():
+            place = data
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+        try:
+            return resolve(parse_spec(data), self.problem.overlay)
+        except InputError:
+            return None
+
+    def remedy(self, changes: Changes, text: str, size: float) -> Remedy | None:
+        """The change as a remedy, if it makes a plan possible."""
+        other = self.changed(changes)
+        plan = None if other is None else self._plan(other)
+        return None if other is None or plan is None else Remedy(text, other.spec, plan, size)
+
+    def _plan(self, problem: Problem) -> Plan | None:
+        if not self._memory:
+            return best_plan(problem, self.clock)
+        small = best_plan(leanest(problem), self.clock)
+        return small and (best_plan(problem, self.clock) or replace(small, gap=1.0))
+
+
+def leanest(problem: Problem) -> Problem:
+    """The problem with the choices that need least memory made, where the user left them free."""
+    space = enumerate_rows(problem)
+    if not len(space):
+        return problem
+    search, frames = problem.spec.search, space.frames
+    flash = bool(space.variants.flash_attention.max())
+    lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.vpp.min()), "flash_attention": flash}
+    free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
+    search = search.model_copy(update={"pin": search.pin.model_copy(update=free)})
+    return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
+
+
+def best_plan(problem: Problem, clock: Clock, most: float | None = None) -> Plan | None:
+    """A problem's fastest plan, or the best that so many seconds give; None where none is found."""
+    if clock.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
+        return None
+    limit, began = max(0.05, min(_EACH_S if most is None else most, clock.left)), time.monotonic()
+    settings = problem.spec.search.model_copy(update={"top": 1, "time_limit_s": limit})
+    result = search(replace(problem, spec=problem.spec.model_copy(update={"search": settings})))
+    if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
+        raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
+    clock.cut_short = clock.cut_short or result.status == "unknown"
+    return result.plans[0] if result.plans else None
+
+
+def rank_of(problem: Problem, plan: Plan) -> tuple[int, float]:
+    """What the plan is ordered by in the problem's objective (`cpsolver.search.objective.rank`)."""
+    return rank(problem, plan.strategy, plan.evaluation.step_time_s)
+
+
+def is_better(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether a rank is before another by more than rounding."""
+    return one[0] < other[0] or (one[0] == other[0] and one[1] < other[1] * (1 - _GAIN))
+
+
+def wrong_layer_sum(problem: Problem) -> bool:
+    """Whether the pinned layers are not the model's, whatever else is decided."""
+    layers = problem.spec.search.pin.layers
+    return layers is not None and sum(layers) != problem.model.layers
+
+
+def seconds(value: float) -> str:
+    """Seconds for people: three significant digits, whole above 100."""
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"

@@ -1,0 +1,150 @@
+"""The plan that comes closest when none fits in memory, and what is short where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cpsolver.cost.states import held
+from cpsolver.evaluation.evaluate import StageEvaluation, evaluate
+from cpsolver.explanation.changes import Clock, best_plan, leanest
+from cpsolver.plans.strategy import CORE, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Plan
+from hw_specs.units import GIB
+from models_zoo.params import total_parameters
+
+_UNLIMITED = 1e6  # times the memory: no limit in practice
+_CLOSE = 1.01  # the search for the closest plan ends when it is known this well
+
+
+@dataclass(frozen=True)
+class Closest:
+    """The plan found that overfills its fullest stage least: by `factor` times the memory that is free for it.
+
+    `settled`: the search for it was not cut short.
+    """
+
+    strategy: Strategy
+    stages: tuple[StageEvaluation, ...]
+    factor: float
+    settled: bool = False
+
+    @property
+    def fullest(self) -> int:
+        """Index of the stage that is over its memory most."""
+        return max(range(len(self.stages)), key=lambda index: _share(self.stages[index]))
+
+
+def _share(stage: StageEvaluation) -> float:
+    return stage.memory.total / stage.capacity_bytes
+
+
+def closest_plan(problem: Problem, clock: Clock) -> Closest | None:
+    """The plan that fits with the least more memory; None where no memory is enough (then memory is not the cause).
+
+    Among the plans of `leanest`, or all if those have none. Each search is exact, so the factor is bisected from both
+    sides; it is known within a per cent unless the clock runs out.
+    """
+    plan = _with_memory(leanest(problem), _UNLIMITED, clock)
+    if plan is not None:
+        problem = leanest(problem)
+    else:
+        plan = _with_memory(problem, _UNLIMITED, clock)
+    if plan is None:
+        return None
+    best, too_small = _judged(problem, plan.strategy), 1.0
+    while best.factor > too_small * _CLOSE and clock.left > 0:
+        middle = (best.factor * too_small) ** 0.5
+        plan = _with_memory(problem, middle, clock)
+        if plan is None:
+            too_small = middle
+        else:
+            best = _judged(problem, plan.strategy)
+    return replace(best, settled=best.factor <= too_small * _CLOSE)
+
+
+def _with_memory(problem: Problem, factor: float, clock: Clock) -> Plan | None:
+    supplies = []
+    for supply in problem.supplies:
+        chip = supply.chip
+        gib = chip.memory_capacity_bytes / GIB * factor
+        memory = chip.memory.model_copy(update={"usable_gib": gib})
+        supplies.append(replace(supply, chip=chip.model_copy(update={"memory": memory})))
+    return best_plan(replace(problem, supplies=tuple(supplies)), clock)
+
+
+def _judged(problem: Problem, strategy: Strategy) -> Closest:
+    stages = evaluate(problem, strategy).stages
+    return Closest(strategy, stages, max(_share(stage) for stage in stages))
+
+
+def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
+    """What the closest plan needs where against what there is, and what the states alone need."""
+    index, margin = closest.fullest, problem.memory_margin
+    stage = closest.stages[index]
+    need = stage.memory
+    parts = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
+    each = ", ".join(f"{name} {getattr(need, name) / GIB:.1f}" for name in parts)
+    chip = problem.supply(stage.chip).chip
+    less = f" ({chip.memory_capacity_bytes / GIB:.1f} less the margin of {margin * 100:g} %)" if margin else ""
+    found = "Closest plan found" if closest.settled else "Closest plan found in the time given"
+    over = (need.total - stage.capacity_bytes) / GIB
+    yield (
+        f"{found}: {strategy_text(closest.strategy)}. Its stage {index} on {stage.chip} needs "
+        f"{need.total / GIB:.1f} GiB on each device ({each}); {stage.capacity_bytes / GIB:.1f} GiB are free for it"
+        f"{less}: {over:.1f} GiB too much."
+    )
+    yield _states_line(problem)
+
+
+def strategy_text(strategy: Strategy) -> str:
+    """A strategy's degrees and recomputation in one line."""
+    sizes = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "mbs", "vpp")}
+    told = {name: f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "pp", "dp", "mbs")}
+    if strategy.cp > 1:
+        told["cp"] += f" ({strategy.cp_comm_type})"
+    degrees = " ".join(told.values())
+    recomputed = []
+    for group in strategy.groups:
+        amounts = sorted(set(group.stage_recompute_layers))
+        number = f" {'/'.join(map(str, amounts))}" if amounts != [0] else ""
+        number += f" ({', '.join(group.modules)})" if group.modules not in ((), CORE) else ""
+        chip = f" on {group.chip}" if len(strategy.groups) > 1 else ""
+        recomputed.append(f"recompute {group.recompute}{number}{chip}")
+    sharded = ""
+    if strategy.zero_stage:
+        within = f" in groups of {strategy.sharding_group}" if strategy.sharding_group else ""
+        sharded = f", distributed optimizer (ZeRO-{strategy.zero_stage}{within})"
+    return f"{degrees}, {', '.join(recomputed)}{sharded}"
+
+
+def states_share(problem: Problem) -> float:
+    """Bytes of one copy of weights, gradients and optimizer state, relative to all the memory that is free."""
+    need, have = _states_bytes(problem)
+    return need / have
+
+
+def _state_bytes_each(problem: Problem) -> float:
+    return held(problem).each
+
+
+def _states_bytes(problem: Problem) -> tuple[float, float]:
+    """What one copy of the states needs, and what is free on the devices with most memory."""
+    left, have = problem.num_gpus, 0.0
+    for supply in sorted(problem.supplies, key=lambda supply: -supply.chip.memory_capacity_bytes):
+        count = min(left, supply.limit)
+        have += count * problem.capacity_bytes(supply.chip)
+        left -= count
+    return total_parameters(problem.model) * _state_bytes_each(problem), have
+
+
+def _states_line(problem: Problem) -> str:
+    parameters, each = total_parameters(problem.model), _state_bytes_each(problem)
+    need, have = _states_bytes(problem)
+    verdict = "more than" if need > have else "of"
+    return (
+        f"Weights, gradients and optimizer state of {parameters / 1e9:,.1f} billion parameters need "
+        f"{need / GIB:,.0f} GiB ({each:g} bytes each, one copy), {verdict} the {have / GIB:,.0f} GiB free on "
+        f"{problem.num_gpus:,} GPUs; activations, buffers and the framework come on top."
+    )

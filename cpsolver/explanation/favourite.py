@@ -1,0 +1,142 @@
+"""Why not this plan? What a plan of the user's own breaks or loses, and what freeing each of its decisions would give.
+
+All of it is solved: the best plan of the spec, and for each group of decisions the best plan that has all other
+decisions as the favourite has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.explanation.changes import Changer, Clock, best_plan, is_better, rank_of
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import Violation, structure_violations, violations
+from cpsolver.search.objective import rank
+from cpsolver.search.result import Plan
+
+_SECONDS = 60.0  # for all that is solved
+_BEST_S = 30.0  # of them for the best plan
+
+FREED: dict[str, tuple[str, ...]] = {
+    "sizes": ("tp", "pp", "dp", "cp", "ulysses", "cp_gather", "ep", "etp", "layers", "stages", "stage_chips"),
+    "micro batch": ("mbs",),
+    "chunks": ("vpp", "layers"),
+    "layers by stage": ("layers",),
+    "chips along the pipeline": ("stages", "stage_chips", "layers"),
+    "recomputation": ("recompute", "recompute_num_layers", "recompute_modules"),
+    "recomputation and micro batch": ("mbs", "recompute", "recompute_num_layers", "recompute_modules"),
+    "flags": ("sequence_parallel", "flash_attention"),
+    "sharding": ("distributed_optimizer", "sharded", "sharding_group"),
+}
+"""Groups of decisions that are freed together, by what a user calls them: the layers follow the stages."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A plan with the favourite's decisions but for one group of them.
+
+    `gain`: seconds less a step than the favourite's, negative where it is better in the objective alone; None where
+    the favourite is not legal.
+    """
+
+    freed: str
+    plan: Plan
+    gain: float | None
+
+
+@dataclass
+class Favourite:
+    """What is to be said of a plan: `best` is None where the spec has none, or none was found in time.
+
+    `evaluation` is None where the plan's sizes do not add up. `changes`: in the order of FREED where the favourite is
+    illegal (each is legal), else those that are better in the spec's objective, the best first. `in_time`: all of it is
+    proven, that there is nothing better too.
+    """
+
+    strategy: Strategy
+    broken: list[Violation]
+    evaluation: Evaluation | None
+    best: Plan | None = None
+    changes: list[Change] = field(default_factory=list)
+    in_time: bool = True
+
+
+def favourite(
+    problem: Problem, strategy: Strategy, tell: Callable[[int], None] = lambda _: None, seconds: float = _SECONDS
+) -> Favourite:
+    """Judge the plan, find the spec's best, and free one group of its decisions after the other.
+
+    `tell` hears how many of the 1 + len(FREED) searches are done.
+    """
+    sound = not structure_violations(problem, strategy)
+    evaluation = evaluate(problem, strategy) if sound else None
+    found = Favourite(strategy, violations(problem, strategy), evaluation)
+    clock = Clock(seconds)
+    found.best = best_plan(problem, clock, _BEST_S)
+    changer = Changer(problem, clock)
+    proven = found.best is None or found.best.proven
+    for done, (freed, names) in enumerate(FREED.items(), 1):
+        tell(done)
+        plan = _freed(changer, strategy, names)
+        if plan is not None:
+            gain = None if found.broken or evaluation is None else evaluation.step_time_s - plan.evaluation.step_time_s
+            found.changes.append(Change(freed, plan, gain))
+            proven = proven and plan.proven
+    if evaluation is not None and not found.broken:
+        own = rank(problem, strategy, evaluation.step_time_s)
+        found.changes = sorted(
+            (change for change in found.changes if is_better(rank_of(problem, change.plan), own)),
+            key=lambda change: rank_of(problem, change.plan),
+        )
+    found.changes = _first_of_each(found.changes)
+    found.in_time = clock.left > 0 and not clock.cut_short and proven
+    return found
+
+
+def _first_of_each(changes: list[Change]) -> list[Change]:
+    """Without a group whose plan a group named before it gives too: freeing more has then gained nothing."""
+    found: dict[Strategy, Change] = {}
+    for change in changes:
+        found.setdefault(change.plan.strategy, change)
+    return list(found.values())
+
+
+def _freed(changer: Changer, strategy: Strategy, names: tuple[str, ...]) -> Plan | None:
+    """The best plan with all decisions of the strategy but those named; None where there is none."""
+    pins = {name: value for name, value in pins_of(strategy, changer.problem).items() if name not in names}
+    asked = changer.problem.spec.search.pin.model_dump(mode="json")
+    wanted = {name: pins.get(name, value) for name, value in asked.items()}
+    other = changer.changed({("search", "pin"): wanted, ("search", "top"): 1})
+    return None if other is None else best_plan(other, changer.clock)
+
+
+def pins_of(strategy: Strategy, problem: Problem) -> dict[str, Any]:
+    """A strategy's decisions as values of `search.pin`.
+
+    The schedule is none of them (the search has 1F1B alone); recomputation is pinned by chip: the kinds and numbers
+    that the stages of a chip have, of which a plan may take any.
+    """
+    sizes = ("tp", "pp", "dp", "mbs", "vpp", "cp", "ulysses", "cp_gather", "ep", "etp")
+    pins: dict[str, Any] = {name: getattr(strategy, name) for name in (*sizes, "flash_attention")}
+    pins |= {"sequence_parallel": strategy.sequence_parallel, "layers": list(strategy.layers)}
+    pins["distributed_optimizer"] = strategy.distributed_optimizer
+    if strategy.distributed_optimizer:
+        pins |= {"sharded": strategy.sharded, "sharding_group": strategy.sharding_group}
+    if problem.mixed:
+        pins["stage_chips"] = list(strategy.stage_chips)
+    kinds: dict[str, list[str]] = {}
+    numbers: dict[str, list[int]] = {}
+    modules: dict[str, list[list[str]]] = {}
+    for group in strategy.groups:
+        kinds.setdefault(group.chip, []).append(group.recompute)
+        numbers.setdefault(group.chip, []).extend(dict.fromkeys(group.stage_recompute_layers))
+        if group.modules:
+            modules.setdefault(group.chip, []).append(list(group.modules))
+    pins |= {"recompute": kinds, "recompute_num_layers": numbers}
+    if modules:
+        pins["recompute_modules"] = modules
+    return pins

@@ -1,0 +1,264 @@
+"""Single changes to a spec that would make a plan possible, the smallest of each kind, each proven by solving it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+
+from cpsolver.explanation.changes import Changer, Remedy
+from cpsolver.explanation.closest import states_share
+from cpsolver.explanation.wishes import taken, wishes
+from cpsolver.problem.problem import Problem
+from cpsolver.search.filters import LAYOUT_FILTERS
+from cpsolver.search.space import all_layouts, divisors
+from cpsolver.spec.decisions import MOST
+from cpsolver.spec.spec import Spec
+from hw_specs import Chip, list_chips, unusable_reasons
+from hw_specs.units import GIB
+
+_TIMES = 64  # most by which the cluster grows, or the sequence shrinks
+_SHORTEST = 512  # tokens: nobody trains on less for want of memory
+_STEPS = 5  # tries between a cluster that is too small and one that is not
+_TRIES = 6  # batches, clusters or chips that are tried, nearest first
+_STACK = str(Spec.model_fields["stack"].default)
+Path = tuple[str, ...]
+_GPUS: Path = ("cluster", "num_gpus")
+_SEQUENCE: Path = ("training", "sequence_length")
+_BATCH: Path = ("training", "global_batch_size")
+
+
+def remedies(changer: Changer, least_factor: float | None, rules: tuple[str, ...]) -> Iterator[Remedy]:
+    """Remedies as they are found.
+
+    Args:
+        changer: solves the changed specs.
+        least_factor: memory is what is short, by that factor on the closest plan; None: it is not memory.
+        rules: rules that together leave no row.
+    """
+    helped = False
+    for kind in (_wishes, _settings):
+        for remedy in filter(None, kind(changer)):
+            helped = True
+            yield remedy
+    counted = bool({"batch", "interleaving"} & set(rules))
+    if least_factor is not None:
+        yield from filter(None, _margin(changer, least_factor))
+        yield from filter(None, _limits(changer))
+        yield from filter(None, _more_gpus(changer))
+        yield from filter(None, _shorter(changer))
+        yield from filter(None, _chips(changer, least_factor))
+        return
+    yield from filter(None, _batches(changer) if counted else ())
+    yield from filter(None, _limits(changer))
+    if counted or not helped:
+        yield from filter(None, _near_gpus(changer))
+        yield from filter(None, _nodes(changer))
+
+
+# What the user wishes
+
+
+def _wishes(changer: Changer) -> Iterator[Remedy | None]:
+    found = wishes(changer.problem)
+    helped = False
+    for wish in found:
+        remedy = changer.remedy({wish.path: None}, f"without {wish}", 0.0)
+        if remedy is not None:
+            helped = True
+            yield replace(remedy, text=f"{remedy.text} ({wish.name} {taken(remedy.plan.strategy, wish.name)} instead)")
+    if len(found) > 1 and not helped:
+        none: dict[Path, Any] = {wish.path: None for wish in found}
+        yield changer.remedy(none, f"without all {len(found)} entries of search.pin and search.forbid", 0.01)
+
+
+def _settings(changer: Changer) -> Iterator[Remedy | None]:
+    for changes, text in settings_freed(changer.problem):
+        yield changer.remedy(changes, text, 0.005)
+
+
+def settings_freed(problem: Problem) -> list[tuple[dict[Path, Any], str]]:
+    """Every setting of a spec that narrows the search, freed: the change to the spec, and what to call it."""
+    found: list[tuple[dict[Path, Any], str]] = []
+    launcher, stack, search = problem.named_launcher, problem.stack, problem.spec.search
+    if launcher is not None:
+        found.append(({("launcher",): None}, f"with another launcher than {launcher.name}"))
+    if stack.runs is not None:
+        found.append(({("stack",): _STACK}, f"with another stack than {stack.name} ({_STACK})"))
+    wider = {"layer_split": (search.layer_split, "auto"), "recompute_scope": (search.recompute_scope, "stage")}
+    for name, (now, free) in wider.items():
+        if now != free:
+            found.append(({("search", name): free}, f"with search.{name} {free} instead of {now}"))
+    return found
+
+
+# Memory
+
+
+def _margin(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
+    """The largest margin, in thousandths, that leaves enough."""
+    path, margin = ("cluster", "memory_margin"), changer.problem.memory_margin
+    if margin <= 0 or (1 - margin) * least_factor > 1.0:
+        return
+    best, low, high = None, 0, int(margin * 1000)
+    while low <= high:
+        middle = (low + high) // 2 if best else 0
+        text = f"with a memory margin of {middle / 10:g} % instead of {margin * 100:g} %"
+        remedy = changer.remedy({path: middle / 1000}, text, margin - middle / 1000)
+        best = remedy or best
+        if best is None:
+            return
+        low, high = (middle + 1, high) if remedy else (low, middle - 1)
+    yield best
+
+
+def _grown(changer: Changer, num_gpus: int) -> dict[Path, Any]:
+    """The changes to another cluster size, chip limits in proportion, rounded up to whole nodes."""
+    cluster = changer.problem.spec.cluster
+    changes: dict[Path, Any] = {_GPUS: num_gpus}
+    for name, request in cluster.chips.items():
+        if request.max is not None and num_gpus > cluster.num_gpus:
+            nodes = -(-request.max * num_gpus // (cluster.num_gpus * cluster.gpus_per_node))
+            changes["cluster", "chips", name, "max"] = min(MOST, nodes * cluster.gpus_per_node)
+    return changes
+
+
+def _with_gpus(changer: Changer, num_gpus: int) -> Remedy | None:
+    now = changer.problem.num_gpus
+    limited = any(request.max is not None for request in changer.problem.spec.cluster.chips.values())
+    more = " (chip limits raised to match)" if limited and num_gpus > now else ""
+    text = f"with {num_gpus:,} GPUs instead of {now:,}{more}"
+    return changer.remedy(_grown(changer, num_gpus), text, abs(num_gpus / now - 1))
+
+
+def _more_gpus(changer: Changer) -> Iterator[Remedy | None]:
+    """Twice as many until it is enough, then as few as a few tries find."""
+    now, node = changer.problem.num_gpus, changer.problem.node
+    few, many, best = now, 2 * now, None
+    while many < now * states_share(changer.problem):
+        few, many = many, 2 * many
+    while best is None and many <= min(MOST, _TIMES * now):
+        best = _with_gpus(changer, many)
+        few, many = (few, many) if best else (many, 2 * many)
+    for _ in range(_STEPS if best else 0):
+        middle = (few + many) // 2 // node * node
+        if middle <= few:
+            break
+        remedy = _with_gpus(changer, middle)
+        best = remedy or best
+        few, many = (few, middle) if remedy else (middle, many)
+    yield best
+
+
+def _shorter(changer: Changer) -> Iterator[Remedy | None]:
+    now = changer.problem.sequence
+    for times in (2**power for power in range(1, _TIMES.bit_length())):
+        if now % times == 0 and now // times >= _SHORTEST:
+            text = f"with sequences of {now // times:,} tokens instead of {now:,}"
+            remedy = changer.remedy({_SEQUENCE: now // times}, text, times - 1)
+            if remedy is not None:
+                yield remedy
+                return
+
+
+def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
+    """Other chips with more memory: of the present makers first, the least memory that may do."""
+    problem = changer.problem
+    present = [supply.chip for supply in problem.supplies]
+    most = max(chip.memory_capacity_bytes for chip in present)
+    precision = problem.spec.training.precision
+    vendors = {chip.vendor for chip in present}
+    larger = [
+        chip
+        for chip in list_chips()
+        if not unusable_reasons(chip, precision)
+        and chip.memory_capacity_bytes >= max(0.98 * least_factor * most, 1.001 * most)
+        and any(_as_fast(chip, other, precision) for other in present)
+    ]
+    larger.sort(key=lambda chip: (chip.vendor not in vendors, chip.memory_capacity_bytes, chip.name))
+    for chip in larger[:_TRIES]:
+        gib = chip.memory_capacity_bytes / GIB
+        text = f"with {chip.name} ({gib:.1f} GiB) in place of {', '.join(c.name for c in present)}"
+        size = chip.memory_capacity_bytes / most - 1
+        remedy = changer.remedy({("cluster", "chips"): {chip.name: {}}}, text, size)
+        if remedy is not None:
+            yield remedy
+            return
+
+
+def _as_fast(chip: Chip, other: Chip, precision: Literal["bf16", "fp16", "fp8"]) -> bool:
+    """No slower than the other in any way, so that more memory is not bought with time."""
+    return (
+        chip.peak_flops(precision) >= other.peak_flops(precision)
+        and chip.memory_bandwidth_bytes_s >= other.memory_bandwidth_bytes_s
+        and chip.scale_up_bandwidth_bytes_s >= other.scale_up_bandwidth_bytes_s
+    )
+
+
+# Degrees and counts
+
+
+def _limits(changer: Changer) -> Iterator[Remedy | None]:
+    """Without the limit of one chip type, else without any."""
+    problem = changer.problem
+    limited = [name for name, request in problem.spec.cluster.chips.items() if request.max is not None]
+    helped = False
+    for name in limited:
+        now = problem.spec.cluster.chips[name].max or 0
+        path = ("cluster", "chips", name, "max")
+        remedy = changer.remedy({path: None}, f"with no limit on {name} ({now:,} now)", problem.num_gpus / now)
+        helped = helped or remedy is not None
+        yield remedy
+    if len(limited) > 1 and not helped:
+        none: dict[Path, Any] = {("cluster", "chips", name, "max"): None for name in limited}
+        yield changer.remedy(none, "with no limit on any chip type", float(len(limited)))
+
+
+def _batches(changer: Changer) -> Iterator[Remedy | None]:
+    """The nearest batches, one smaller and one larger, that a legal layout divides."""
+    problem, now = changer.problem, changer.problem.batch
+    pin = problem.spec.search.pin
+    layouts = all_layouts(problem)
+    keep = [allows(problem, layouts) for name, allows in LAYOUT_FILTERS.items() if name != "batch"]
+    legal = layouts.take(np.logical_and.reduce(keep))
+    pieces = {
+        d * m * (p if v > 1 else 1)
+        for d, p in zip(legal.dp.tolist(), legal.pp.tolist(), strict=True)
+        for m in pin.mbs or (1,)
+        for v in pin.vpp or (1,)
+    }
+    below = sorted({now // piece * piece for piece in pieces} - {0, now}, reverse=True)
+    above = sorted({-(-now // piece) * piece for piece in pieces} - {now})
+    for batches in (below, above):
+        tried = (_with_batch(changer, batch) for batch in islice(batches, _TRIES) if batch <= MOST)
+        yield next((remedy for remedy in tried if remedy), None)
+
+
+def _with_batch(changer: Changer, batch: int) -> Remedy | None:
+    now = changer.problem.batch
+    text = f"with a global batch of {batch:,} instead of {now:,}"
+    return changer.remedy({_BATCH: batch}, text, abs(batch / now - 1))
+
+
+def _near_gpus(changer: Changer) -> Iterator[Remedy | None]:
+    """The nearest numbers of whole nodes, and of powers of two, one smaller and one larger."""
+    now, node = changer.problem.num_gpus, changer.problem.node
+    power = 1 << (now.bit_length() - 1)
+    near = {now + step * node for step in range(-_TRIES, _TRIES + 1)} | {power, 2 * power}
+    fit = [count for count in near if 0 < count <= MOST and count % node == 0]
+    for side in (sorted((n for n in fit if n < now), reverse=True), sorted(n for n in fit if n > now)):
+        yield next((remedy for count in side if (remedy := _with_gpus(changer, count))), None)
+
+
+def _nodes(changer: Changer) -> Iterator[Remedy | None]:
+    now, total = changer.problem.node, changer.problem.num_gpus
+    sizes = sorted((size for size in divisors(total) if size != now and size <= 8 * now), key=lambda s: abs(s - now))
+    for size in sizes[:_TRIES]:
+        text = f"with {size} GPUs in a node instead of {now}"
+        remedy = changer.remedy({("cluster", "gpus_per_node"): size}, text, abs(size - now) / min(size, now))
+        if remedy is not None:
+            yield remedy
+            return

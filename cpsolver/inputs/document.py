@@ -1,0 +1,274 @@
+"""YAML 1.2 files (and so JSON) as plain values, with the line and column of each; duplicate keys are refused.
+
+`989e12` is a number and `no` is text, as YAML 1.2 has it. Keys are always text, as written: `4090: 8` has the
+key `"4090"`. Tags, dates and merge keys have no meaning here: a date is text, `<<` is a key like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cpsolver.inputs.errors import InputError, Trouble, dotted
+from cpsolver.inputs.errors import Path as KeyPath
+
+_TAG = "tag:yaml.org,2002:"
+_MOST_VALUES = 200_000
+_INT_BASES = {"0b": 2, "0o": 8, "0x": 16}
+_TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value", "merge"))
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file: `data` in plain values, `file` its name for messages, `troubles` its duplicate keys.
+
+    `data` holds only dict (with text keys), list, str, int, float, bool and None.
+    """
+
+    data: dict[str, Any]
+    file: str | None = None
+    troubles: tuple[Trouble, ...] = ()
+    _root: Any = field(default=None, repr=False, compare=False)
+
+    def position(self, path: KeyPath) -> tuple[int, int] | None:
+        """Line and column, from 1, of the key (in a list: the item) at `path`; None where there is none."""
+        node, mark = self._root, getattr(self._root, "start_mark", None)
+        for part in path:
+            step = _child(node, part)
+            if step is None:
+                return None
+            mark, node = step
+        return None if mark is None else (mark.line + 1, mark.column + 1)
+
+    def nearest_position(self, path: KeyPath) -> tuple[int, int] | None:
+        """As `position`, or that of the closest thing around it in the file: a missing field's parent."""
+        for length in range(len(path), 0, -1):
+            found = self.position(path[:length])
+            if found is not None:
+                return found
+        return self.position(())
+
+    def located(self, trouble: Trouble) -> Trouble:
+        """The trouble with this file's name, and the line and column of its `path` when it has none yet."""
+        if trouble.line is not None:
+            return trouble
+        found = self.nearest_position(trouble.path)
+        line, column = found if found is not None else (None, None)
+        return replace(trouble, file=trouble.file or self.file, line=line, column=column)
+
+    def in_order(self, troubles: Iterable[Trouble]) -> list[Trouble]:
+        """The troubles, each located, in the order of the file."""
+        located = [self.located(trouble) for trouble in troubles]
+        return sorted(located, key=lambda trouble: (trouble.line or 0, trouble.column or 0))
+
+
+def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
+    """The document in a file, or on standard input when `path` is "-".
+
+    Raises InputError for a file that cannot be read, is not UTF-8, is empty, no mapping or not YAML, and for
+    duplicate keys (all listed); with `collect` these last stay in the document's `troubles` instead.
+    """
+    name, text = read_text(path)
+    return parse_yaml(text, file=name, collect=collect)
+
+
+def read_text(path: str | Path) -> tuple[str, str]:
+    """The name for messages and the text of a UTF-8 file, or of standard input when `path` is "-".
+
+    A byte order mark is left out. Raises InputError for a file that cannot be read or is not UTF-8.
+    """
+    name = "<stdin>" if str(path) == "-" else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InputError(Trouble("", "is not UTF-8 text: save the file as UTF-8", file=name, line=line)) from None
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif isinstance(error, IsADirectoryError):
+            reason = "is a directory, not a file"
+        raise InputError(Trouble("", reason, file=name)) from None
+    return name, text
+
+
+def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> Document:
+    """The document in a text; `file` is its name in messages. Raises InputError as `load_yaml` does."""
+    root = _compose(text, file)
+    if root is None:
+        raise InputError(Trouble("", "is empty: a mapping of fields is expected", file=file))
+    reader = _Reader(file)
+    try:
+        data = reader.value(root, ())
+    except RecursionError:
+        raise InputError(Trouble("", "is nested too deeply, or in itself", file=file)) from None
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else "a single value"
+        raise InputError(Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1))
+    troubles = tuple(sorted(reader.troubles, key=lambda trouble: (trouble.line or 0, trouble.column or 0)))
+    if troubles and not collect:
+        raise InputError(troubles)
+    return Document(data, file, troubles, root)
+
+
+def _compose(text: str, file: str | None) -> Any:
+    """The tree of nodes, or None for an empty text."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return YAML(typ="safe", pure=True).compose(_without_tabs(text))
+    except MarkedYAMLError as error:
+        raise InputError(_syntax(error, file)) from None
+    except YAMLError as error:
+        reason = str(getattr(error, "reason", None) or error).splitlines()[0]
+        at = getattr(error, "position", None)
+        line = text[:at].count("\n") + 1 if isinstance(at, int) else None
+        raise InputError(Trouble("", f"is not YAML: {reason}", file=file, line=line)) from None
+    except RecursionError:
+        raise InputError(Trouble("", "is nested too deeply", file=file)) from None
+    except (ValueError, AttributeError, AssertionError, IndexError, KeyError, TypeError) as error:
+        # slips of the parser itself on broken text
+        raise InputError(Trouble("", f"is not YAML: {error}", file=file)) from None
+
+
+def _without_tabs(text: str) -> str:
+    """JSON may be indented by tabs, which YAML refuses; a tab cannot stand inside a JSON string."""
+    if "\t" in text and text.lstrip().startswith("{"):
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return text.replace("\t", " ")
+    return text
+
+
+def _syntax(error: Any, file: str | None) -> Trouble:
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "cannot be read"
+    if "'\\t'" in problem or "\t" in problem:
+        problem = "a tab stands where blanks are needed: indent with blanks"
+    elif "mapping values are not allowed" in problem:
+        problem = "a second ':' or a wrong indentation (quote text that holds ': ')"
+    elif problem.startswith("but found another document"):
+        problem = "holds a second document ('---'): one is expected"
+    elif error.context and error.problem:
+        problem = f"{problem} {error.context}"
+    if mark is None:
+        return Trouble("", f"is not YAML: {problem}", file=file)
+    return Trouble("", f"is not YAML: {problem}", file=file, line=mark.line + 1, column=mark.column + 1)
+
+
+def _child(node: Any, part: str | int) -> tuple[Any, Any] | None:
+    """Where the key or item starts, and its value's node."""
+    value = getattr(node, "value", None)
+    if not isinstance(value, list):
+        return None
+    if node.id == "mapping":
+        for key, child in value:
+            if key.id == "scalar" and key.value == part:
+                return key.start_mark, child
+    elif isinstance(part, int) and 0 <= part < len(value):
+        return value[part].start_mark, value[part]
+    return None
+
+
+class _Reader:
+    """Turns nodes into plain values; what it cannot turn it lists in `troubles`."""
+
+    def __init__(self, file: str | None) -> None:
+        self.file = file
+        self.troubles: list[Trouble] = []
+        self.count = 0
+
+    def trouble(self, node: Any, path: KeyPath, message: str, value: object = None) -> None:
+        mark = node.start_mark
+        self.troubles.append(
+            Trouble(
+                dotted(path),
+                message,
+                value=value,
+                file=self.file,
+                line=mark.line + 1,
+                column=mark.column + 1,
+                path=path,
+            )
+        )
+
+    def value(self, node: Any, path: KeyPath) -> Any:
+        self.count += 1
+        if self.count > _MOST_VALUES:
+            raise InputError(Trouble("", f"holds more than {_MOST_VALUES:,} values", file=self.file))
+        if node.id in ("mapping", "sequence") and str(node.tag) not in (_TAG + "map", _TAG + "seq"):
+            self.trouble(node, path, _no_meaning(str(node.tag)))
+        if node.id == "mapping":
+            return self.mapping(node, path)
+        if node.id == "sequence":
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self.scalar(node, path)
+
+    def mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        first_line: dict[str, int] = {}
+        for key, child in node.value:
+            if key.id != "scalar":
+                self.trouble(key, path, "a key must be plain text, not a list or a mapping")
+                continue
+            name = str(key.value)
+            if name in values:
+                self.trouble(key, (*path, name), f"the key {name!r} is written twice, first on line {first_line[name]}")
+                continue
+            first_line[name] = key.start_mark.line + 1
+            values[name] = self.value(child, (*path, name))
+        return values
+
+    def scalar(self, node: Any, path: KeyPath) -> Any:
+        text, tag = str(node.value), str(node.tag)
+        if tag in _TEXT_TAGS:
+            return text
+        try:
+            return _SCALARS[tag](text)
+        except KeyError:
+            self.trouble(node, path, _no_meaning(tag))
+        except ValueError:
+            self.trouble(node, path, f"cannot be read as {tag.replace(_TAG, '')}", value=text)
+        return text
+
+
+def _no_meaning(tag: str) -> str:
+    return f"the tag {tag.replace(_TAG, '!!')} has no meaning here"
+
+
+def _int(text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    digits = text.lstrip("+-").replace("_", "").lower()
+    base = _INT_BASES.get(digits[:2])
+    return sign * (int(digits[2:], base) if base else int(digits))
+
+
+def _float(text: str) -> float:
+    plain = text.replace("_", "").lower()
+    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_SCALARS: dict[str, Any] = {
+    _TAG + "int": _int,
+    _TAG + "float": _float,
+    _TAG + "bool": _bool,
+    _TAG + "null": lambda text: None,
+}

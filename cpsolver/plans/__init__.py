@@ -1,0 +1,4 @@
+"""What a plan is: decisions only, no numbers.
+
+Imports from inputs only.
+"""

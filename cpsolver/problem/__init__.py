@@ -1,0 +1,4 @@
+"""A spec with its names resolved; plans in files; which rank stands where.
+
+Imports from spec and what stands before it.
+"""

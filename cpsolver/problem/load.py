@@ -1,0 +1,107 @@
+"""From what a user gives to a Problem: every trouble at once, each with its place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cpsolver.inputs.document import Document, load_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.profiles.overlay import Overlay, load_overlay
+from cpsolver.spec.spec import parse_spec
+
+_SOUND: dict[str, Any] = {
+    "model": "llama2-7b",
+    "cluster": {"num_gpus": 1, "gpus_per_node": 1, "chips": "a800"},
+    "training": {"global_batch_size": 1, "sequence_length": 1},
+}
+_NAMES = ("model", "cluster.chips", "stack")
+
+
+def load_problem(path: str | Path, calibration: str | None = None, **search: Any) -> Problem:
+    """The problem in a spec file ("-": standard input); `search` replaces fields of its search section.
+
+    `calibration`: an overlay's file, whose constants lie on top of the published ones.
+
+    Raises InputError with every problem, wrong values and unknown names alike, in the order of the file.
+    """
+    base = None if str(path) == "-" else Path(path).parent
+    document = load_yaml(path, collect=True)
+    data, section = document.data, document.data.get("search")
+    given = {name: value for name, value in search.items() if value is not None}
+    if given and (section is None or isinstance(section, Mapping)):
+        data = {**data, "search": {**(section or {}), **given}}
+    overlay, wrong = _overlay(calibration)
+    try:
+        problem = problem_from(data, document, base, overlay)
+    except InputError as error:
+        raise InputError([*wrong, *error.troubles]) from None
+    if wrong:
+        raise InputError(wrong)
+    return problem
+
+
+def _overlay(path: str | None) -> tuple[Overlay | None, tuple[Trouble, ...]]:
+    """The overlay of the file, or what is wrong with it."""
+    try:
+        return (None, ()) if path is None else (load_overlay(path), ())
+    except InputError as error:
+        return None, error.troubles
+
+
+def problem_from(
+    data: Mapping[str, Any],
+    document: Document | None = None,
+    base: Path | None = None,
+    overlay: Overlay | None = None,
+) -> Problem:
+    """The problem in plain values; see `load_problem`."""
+    try:
+        return resolve(parse_spec(data, document, base), overlay)
+    except InputError as error:
+        found = list(error.troubles)
+        found += [trouble for trouble in _name_troubles(data, base) if not _told(trouble, found)]
+        found = [_with_path(trouble) for trouble in found]
+    if document is not None:
+        inside = [trouble for trouble in found if trouble.file in (None, document.file)]
+        found = document.in_order(inside) + [trouble for trouble in found if trouble not in inside]
+    raise InputError(found)
+
+
+def _told(trouble: Trouble, found: list[Trouble]) -> bool:
+    return any((one.where, one.message) == (trouble.where, trouble.message) for one in found)
+
+
+def _with_path(trouble: Trouble) -> Trouble:
+    return trouble if trouble.path or trouble.file else replace(trouble, path=tuple(filter(None, [trouble.where])))
+
+
+def _name_troubles(data: Mapping[str, Any], base: Path | None) -> list[Trouble]:
+    """Unknown names in a spec whose other values may be wrong."""
+    cluster = data.get("cluster")
+    chips = cluster.get("chips") if isinstance(cluster, Mapping) else None
+    if isinstance(chips, Mapping):
+        chips = {name: _without_limit(chip) for name, chip in chips.items()}
+    tries: list[dict[str, Any]] = [
+        {"model": data.get("model")},
+        {"cluster": {**_SOUND["cluster"], "chips": chips}},
+        {"stack": data.get("stack")},
+    ]
+    found: list[Trouble] = []
+    for part in tries:
+        try:
+            spec = parse_spec({**_SOUND, **part}, None, base)
+        except InputError:
+            continue  # wrong in itself, and told so already
+        try:
+            resolve(spec)
+        except InputError as error:
+            found += [trouble for trouble in error.troubles if trouble.file or trouble.where.startswith(_NAMES)]
+    return found
+
+
+def _without_limit(chip: Any) -> Any:
+    return {key: item for key, item in chip.items() if key != "max"} if isinstance(chip, Mapping) else {}

@@ -1,0 +1,103 @@
+"""From a row to plans: how many stages each chip type serves, and in which order the types stand along the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+import numpy as np
+
+from cpsolver.cost.shard import Ints
+from cpsolver.problem.problem import Problem
+from cpsolver.search.filters import most_stages, stage_step
+from cpsolver.spec.decisions import ALL_CHIPS
+
+
+def mixes(problem: Problem, stage_devices: int, pp: int, mixed: bool = True) -> Ints:
+    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp.
+
+    Where `mixed` is false one type serves all stages: see filters.may_mix.
+    """
+    found: list[tuple[int, ...]] = [()]
+    for known in range(1, len(problem.supplies) + 1):
+        ways = (next_shares(problem, stage_devices, pp, prefix, mixed)[0] for prefix in found)
+        found = [tuple(way[:known]) for table in ways for way in table.tolist()]
+    return np.array(found, dtype=np.int64).reshape(len(found), len(problem.supplies))
+
+
+def next_shares(
+    problem: Problem, stage_devices: int, pp: int, prefix: tuple[int, ...], mixed: bool = True
+) -> tuple[Ints, Ints]:
+    """The ways to go on sharing the stages among the chip types, when the first types' stages are `prefix`.
+
+    One way for each number of stages of the next type: the least and the most stages of every type, shape (n, types)
+    each, known types with both equal. With one type left it takes the rest. Keeps the rules chip_count and whole_nodes
+    and the pins on `stages`; where `mixed` is false, of the rule launcher that one type serves all stages.
+    """
+    choices = _choices(problem, stage_devices, pp, mixed)
+    rest = choices[len(prefix) + 1 :]
+    room, needed = (sum(most(counts, default=0) for counts in rest) for most in (max, min))
+    left = pp - sum(prefix)
+    found = []
+    for count in choices[len(prefix)]:
+        known = (*prefix, count)
+        if not left - room <= count <= left - needed or any(not counts for counts in rest):
+            continue
+        after = left - count
+        found.append((known + (0,) * len(rest), known + tuple(min(after, max(counts)) for counts in rest)))
+    table = np.array(found, dtype=np.int64).reshape(len(found), 2, len(choices))
+    return table[:, 0], table[:, 1]
+
+
+def _choices(problem: Problem, stage_devices: int, pp: int, mixed: bool) -> list[list[int]]:
+    most = most_stages(problem, stage_devices, pp, mixed)
+    step = stage_step(problem.node, stage_devices) if mixed else pp
+    return [_counts(problem, name, limit, step) for name, limit in zip(problem.chip_names, most, strict=True)]
+
+
+def _counts(problem: Problem, chip: str, most: int, step: int) -> list[int]:
+    values = range(0, most + 1, step)  # pp itself is a multiple of the step: the cluster is whole nodes
+    pin, forbid = problem.spec.search.pin.stages or {}, problem.spec.search.forbid.stages or {}
+    wanted = pin.get(chip, pin.get(ALL_CHIPS))
+    banned = (*forbid.get(chip, ()), *forbid.get(ALL_CHIPS, ()))
+    return [value for value in values if (wanted is None or value in wanted) and value not in banned]
+
+
+def arrangements(problem: Problem, mix: Ints) -> Ints:
+    """Every order of the chip types used in a mix, as chip indices by position: shape (n, pp).
+
+    Each type serves one block of neighbouring stages. Keeps the pins and bans on `chip_order` and `stage_chips`.
+    """
+    used = [index for index, count in enumerate(mix.tolist()) if count]
+    found = [
+        [index for index in order for _ in range(int(mix[index]))]
+        for order in permutations(used)
+        if _chips_allowed(problem, order, mix)
+    ]
+    return np.array(found, dtype=np.int64).reshape(len(found), int(mix.sum()))
+
+
+def _chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
+    names = problem.chip_names
+    blocks = tuple(names[index] for index in order)
+    stages = tuple(names[index] for index in order for _ in range(int(mix[index])))
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    if pin.chip_order is not None and not _in_order(blocks, pin.chip_order):
+        return False
+    if pin.stage_chips is not None and stages != pin.stage_chips:
+        return False
+    return blocks != forbid.chip_order and stages != forbid.stage_chips
+
+
+def _in_order(blocks: tuple[str, ...], order: tuple[str, ...]) -> bool:
+    """Whether the chips used stand in that order (chips that it does not name may not be used)."""
+    return blocks == tuple(name for name in order if name in blocks)
+
+
+def chip_blocks(stage_chips: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """(chip, number of stages) of each run of neighbouring stages on the same chip type."""
+    start = 0
+    for index in range(1, len(stage_chips) + 1):
+        if index == len(stage_chips) or stage_chips[index] != stage_chips[start]:
+            yield stage_chips[start], index - start
+            start = index

@@ -1,0 +1,1 @@
+"""Lower bounds on step time for thousands of rows at once."""

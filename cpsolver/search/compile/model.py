@@ -1,0 +1,194 @@
+"""Compile plans into a CP-SAT model, solve it, and read the best plan back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from threading import Thread
+from typing import Any, Literal
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from cpsolver.cost.modules import Modules
+from cpsolver.cost.shard import FLAGS, SHARDED, Ints
+from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.arrangements import chip_blocks
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.constraints import FAMILIES
+from cpsolver.search.compile.data import DEGREES, Option, PlanData, plan_data
+from cpsolver.search.compile.objective import step_time
+from cpsolver.search.compile.scaling import Scale, scale_for
+from cpsolver.search.compile.start import Start, start
+from cpsolver.search.compile.variables import Variables, make_variables
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+_GUESSES = (1.5, 12.0, 100.0, 1000.0)
+"""Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all of it run twice."""
+_STATUS: dict[int, Status] = {
+    int(cp_model.OPTIMAL): "optimal",
+    int(cp_model.FEASIBLE): "feasible",
+    int(cp_model.INFEASIBLE): "infeasible",
+    int(cp_model.UNKNOWN): "unknown",
+}
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the solver says of some plans: the best strategy, its step time and a lower bound, both in seconds."""
+
+    status: Status
+    strategy: Strategy | None
+    step_time_s: float
+    bound_s: float
+
+
+class CompiledModel:
+    """A CP-SAT model over one or more plans with the same time scale."""
+
+    def __init__(
+        self, problem: Problem, plans: Sequence[PlanData], scale: Scale, lower_s: float, upper_s: float
+    ) -> None:
+        self._problem, self._plans, self._scale = problem, plans, scale
+        self.model = cp_model.CpModel()
+        error = max(plan.error_s for plan in plans)
+        most = ceil((upper_s + error) / scale.unit_s)
+        self.variables: Variables = make_variables(self.model, problem, plans)
+        for family in FAMILIES.values():
+            family(self.model, problem, plans, self.variables)
+        objective, self._factor = step_time(self.model, plans, self.variables, most)
+        steps = self._factor / scale.unit_s
+        self._most = ceil((upper_s + error) * steps)
+        self._feasible = False
+        self._settled = False  # the hint is known to be an optimum
+        self.model.add(objective <= self._most)
+        self.model.add(objective >= floor((lower_s - error) * steps))
+        self.model.minimize(objective)
+        self._objective = objective
+
+    def narrow(self, known: Start) -> None:
+        """Tell the solver of a single plan what is known without it: redundant, but it finds and proves faster."""
+        plan, objective = self._plans[0], self._objective
+        by_stage = self._problem.recompute_by_stage
+        v = self.variables
+        self.model.add(v.slowest >= known.slowest)
+        self.model.add(objective >= known.lower)
+        search = self._problem.spec.search
+        free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
+        free = free and plan.split == "any"
+        if free:
+            self._feasible = known.objective <= self._most
+            self._settled = self._feasible and known.lower >= known.objective
+            self.model.add(objective <= max(known.objective, known.lower))
+            for p in range(plan.pp):
+                self.model.add_hint(v.chunk[p], known.chunk[p])
+                key = p if by_stage else plan.chips[p]
+                if by_stage or plan.places(key)[0] == p:
+                    self.model.add_hint(v.option[0][key], known.option[p])
+
+    def solve(self, time_limit_s: float | None = None, presolve: bool = True) -> Solved:
+        """Solve to proven optimality, or as far as the time allows. One worker and a fixed seed: repeatable.
+
+        An answer that contradicts a plan known beforehand is not believed: it is asked again without presolve.
+        """
+        invalid = self.model.validate()
+        assert not invalid, invalid
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = 1
+        solver.parameters.cp_model_presolve = presolve
+        solver.parameters.fix_variables_to_their_hinted_value = self._settled and presolve
+        solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
+        if time_limit_s is not None:
+            solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
+        status = _STATUS[_run(solver, self.model)]
+        if status == "infeasible" and self._feasible:
+            assert presolve, "CP-SAT finds no plan where one is known"
+            return self.solve(time_limit_s, presolve=False)
+        if status == "infeasible":
+            return Solved(status, None, float("inf"), float("inf"))
+        seconds = self._scale.unit_s / self._factor
+        bound = solver.best_objective_bound * seconds
+        if status == "unknown":
+            return Solved(status, None, float("inf"), bound)
+        return Solved(status, self._read(solver), solver.objective_value * seconds, bound)
+
+    def _read(self, solver: cp_model.CpSolver) -> Strategy:
+        v = self.variables
+        which = solver.value(v.which)
+        plan = self._plans[which]
+        names = tuple(self._problem.chip_names[chip] for chip in plan.chips)
+        groups, start = [], 0
+        for chip, count in chip_blocks(names):
+            places = range(start, start + count)
+            index = plan.chips[start]
+            by_stage = self._problem.recompute_by_stage
+            chosen = [plan.options[index][solver.value(v.option[which][p if by_stage else index])] for p in places]
+            layers = [solver.value(v.layers[p]) for p in places]
+            groups += _groups(chip, layers, chosen)
+            start += count
+        return strategy_of(dict(zip(DEGREES, plan.degrees, strict=True)), tuple(groups))
+
+
+def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:
+    """A strategy from the columns of a row (flags as 0 and 1) and its stages."""
+    values: dict[str, Any] = {name: bool(value) if name in FLAGS else value for name, value in degrees.items()}
+    return Strategy(**{**values, "sharded": SHARDED[degrees["sharded"] - 1]}, groups=groups)
+
+
+def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
+    """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
+    found: list[Any] = []
+    thread = Thread(target=lambda: found.append(solver.solve(model)))
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        solver.stop_search()
+        thread.join()
+        raise
+    return int(found[0])
+
+
+def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGroup]:
+    """One group for the run of stages, or several where their kinds of recomputation differ."""
+    groups: list[StageGroup] = []
+    start = 0
+    ways: list[tuple[RecomputeKind, Modules]] = [
+        (option.kind if option.amount or option.kind == "selective" else "none", option.modules) for option in chosen
+    ]
+    for index in range(1, len(layers) + 1):
+        if index == len(layers) or ways[index] != ways[start]:
+            amounts = tuple(option.amount for option in chosen[start:index])
+            kind, modules = ways[start]
+            groups.append(StageGroup(chip, tuple(layers[start:index]), kind, amounts, modules))
+            start = index
+    return groups
+
+
+def solve_plan(
+    table: Coefficients, row: int, chips: Ints, bound_s: float, limit_s: float, time_limit_s: float | None
+) -> Solved | None:
+    """The best split and recomputation of one plan with a step time of at most `limit_s`.
+
+    None: there is none, and it took no solver to see it. `bound_s` is a lower bound that is known already. While no
+    limit is known, guesses of one grow: a small one keeps the model small.
+    """
+    problem = table.problem
+    by_stage = problem.recompute_by_stage
+    weight = float(sum(part[0] for part in table.weights(np.array([row]))))
+    solved = None
+    for guess in _GUESSES:
+        upper = min(limit_s, bound_s * guess)
+        scale = scale_for(upper, weight)
+        plan = plan_data(table, row, chips, scale, upper)
+        known = start(plan, problem.model.layers, by_stage) if all(plan.options.values()) else None
+        if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:
+            model = CompiledModel(problem, [plan], scale, bound_s, upper)
+            model.narrow(known)
+            solved = model.solve(time_limit_s)
+        if upper == limit_s or (solved is not None and solved.status != "infeasible"):
+            break
+    return solved

@@ -1,0 +1,139 @@
+"""The numbers of devices that a plan may use, each a problem of its own with a lower bound that costs milliseconds.
+
+One space of layouts holds those of all numbers: tp, cp and dp divide the model's heads, its sequence and its batch, and
+there are no more stages than layers. Most numbers have no such layout; the others get the smallest bound of theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.bounds import frame_bound
+from cpsolver.search.filters import LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.frontier import Branch
+from cpsolver.search.objective import Objective
+from cpsolver.search.space import Space, all_variants, divisors
+
+_LAYOUT_RULES = (
+    *("heads", "kv_groups", "feed_forward", "tensor_nodes", "pipeline_depth", "context_parallel", "batch"),
+)
+_VARIANT_RULES = ("pin", "sequence_parallel", "context_exchange", "experts", "expert_sequence_parallel")
+"""Those that look at nothing but what all numbers of devices share."""
+_RANGE = 4  # numbers up to so many times the smallest are bounded together, as if all were that small
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Branches in groups: a group matters only where none before it holds a plan. `considered` numbers in all."""
+
+    groups: list[list[Branch]]
+    considered: int
+
+
+def portfolio(problem: Problem, objective: Objective) -> Portfolio:
+    """The numbers of devices for a problem, the whole cluster alone where nothing may idle."""
+    if not problem.may_idle:
+        return Portfolio([[Branch(problem, objective, 0.0)]], 1)
+    counts, bounds = count_bounds(problem, objective)
+    branches = [
+        Branch(problem.of_size(count), replace(objective, problem=problem.of_size(count)), bound)
+        for count, bound in zip(counts.tolist(), bounds.tolist(), strict=True)
+        if np.isfinite(bound)
+    ]
+    fewest = objective.name == "fewest_chips"
+    groups = [[branch] for branch in branches] if fewest else [sorted(branches, key=lambda branch: branch.bound)]
+    return Portfolio(groups, problem.num_gpus // problem.node)
+
+
+def count_bounds(problem: Problem, objective: Objective) -> tuple[Ints, Floats]:
+    """The numbers of devices, in whole nodes, for which there is a layout, and a bound on the score of their plans."""
+    layouts = _layouts(problem)
+    devices = layouts.stage_devices * layouts.pp
+    counts, place = np.unique(devices, return_inverse=True)
+    bounds = np.full(len(counts), np.inf)
+    if not len(counts):
+        return counts, bounds
+    steps = np.floor(np.log(counts[place.ravel()] / counts[0]) / np.log(_RANGE) + 1e-9).astype(np.int64)
+    for step in np.unique(steps).tolist():
+        some = steps == step
+        smallest = int(devices[some].min())
+        best = _layout_bounds(_of_nodes(problem, smallest), objective, layouts.take(some))
+        np.minimum.at(bounds, place.ravel()[some], best)
+    return counts, bounds
+
+
+def _of_nodes(problem: Problem, devices: int) -> Problem:
+    """The problem as if so few devices were in use, with the chips that there are: compute slows with their number."""
+    cluster = problem.spec.cluster.model_copy(update={"num_gpus": devices})
+    return replace(problem, spec=problem.spec.model_copy(update={"cluster": cluster}))
+
+
+def _layouts(problem: Problem) -> Candidates:
+    """Every layout that fills whole nodes, as far as the rules on a single degree go."""
+    model = problem.model
+    sizes = [
+        _left(problem, "tp", divisors(model.heads)),
+        _left(problem, "cp", divisors(max(1, problem.sequence // 2))),
+        _left(problem, "dp", divisors(problem.batch)),
+        _left(problem, "pp", list(range(1, min(model.layers, problem.num_gpus) + 1))),
+    ]
+    tp, cp, dp, pp = (axis.ravel() for axis in np.meshgrid(*(np.array(s, dtype=np.int64) for s in sizes)))
+    devices = tp * cp * dp * pp
+    whole = (devices <= problem.num_gpus) & (devices % problem.node == 0)
+    rows = _candidates(problem, tp[whole], cp[whole], dp[whole], pp[whole])
+    keep = np.ones(len(rows), dtype=np.bool_)
+    for name in _LAYOUT_RULES:
+        keep &= LAYOUT_FILTERS[name](problem, rows)
+    return rows.take(keep)
+
+
+def _left(problem: Problem, name: str, sizes: list[int]) -> list[int]:
+    pinned, banned = getattr(problem.spec.search.pin, name), getattr(problem.spec.search.forbid, name) or ()
+    return [size for size in sizes if (pinned is None or size in pinned) and size not in banned]
+
+
+def _candidates(problem: Problem, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Candidates:
+    one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
+    return Candidates(tp, pp, dp, one, one, np.maximum(1, problem.batch // dp), no, no, no, cp=cp)
+
+
+def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) -> Floats:
+    """The smallest bound over all micro batches, chunks and variants of each layout."""
+    variants = _variants(problem, layouts)
+    best = np.full(len(layouts), np.inf)
+    for mbs in divisors(problem.batch):
+        some = np.nonzero(problem.batch % (layouts.dp * mbs) == 0)[0]
+        found = np.full(len(some), np.inf)
+        for whole in (True, False) if problem.mixed else (False,):
+            frames = _frames(problem, layouts.take(some), mbs, whole)
+            space = Space(frames, np.zeros_like(some), variants, np.zeros(len(variants), dtype=np.int64), {})
+            found = np.minimum(found, frame_bound(problem, space, objective.row_bounds))
+        if not np.isfinite(found).any():
+            break  # nothing fits: nor do larger micro batches
+        best[some] = np.minimum(best[some], found)
+    return best
+
+
+def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool) -> Candidates:
+    """Layouts with that micro batch, and with one chunk, or as many as there may be: a bound is least at either end."""
+    microbatches = problem.batch // (layouts.dp * mbs)
+    chunks: Bools = (layouts.pp > 1) & (microbatches % layouts.pp == 0) & (not whole)
+    vpp = np.where(chunks, (problem.model.layers + 2) // layouts.pp, 1)
+    return replace(layouts, mbs=np.full_like(vpp, mbs), vpp=vpp, microbatches=microbatches)
+
+
+def _variants(problem: Problem, layouts: Candidates) -> Candidates:
+    """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing."""
+    pairs = np.unique(np.stack([layouts.tp, layouts.cp]), axis=1)
+    tp, cp = np.tile(pairs, 2)
+    pp = np.repeat([1, 2], pairs.shape[1])
+    experts = 1 if problem.model.moe is None else problem.model.moe.experts
+    rows, _ = all_variants(problem, _candidates(problem, tp, cp, np.full_like(tp, 2 * problem.node * experts), pp))
+    keep = np.ones(len(rows), dtype=np.bool_)
+    for name in _VARIANT_RULES:
+        keep &= VARIANT_FILTERS[name](problem, rows)
+    return rows.take(keep)

@@ -1,0 +1,173 @@
+"""What of a problem's space is still open: frames, rows with a quick bound, rows with a good one; best bound first.
+
+A branch is the space of one number of devices. All its bounds are on the objective's score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cpsolver.cost.shard import Floats, Ints
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.filters import may_mix, most_stages
+from cpsolver.search.objective import Objective
+from cpsolver.search.space import Space, enumerate_rows
+
+_BATCH = 512  # rows bounded in one go while no K plans are known: some may be spared
+_LATER = 4096  # and then: what is below the limit has to be bounded, and many at once are quicker
+_BLOCK = 8192  # rows whose coefficients are made in one go; later:
+_LATER_BLOCK = 65_536
+INFINITE = float("inf")
+
+
+@dataclass
+class Block:
+    """The rows of some frames, their coefficients, and the rows that are still to be bounded, best first."""
+
+    table: Coefficients
+    quick: Floats
+    order: Ints
+    next: int = 0
+    solved: set[int] = field(default_factory=set)
+
+    @property
+    def lowest(self) -> float:
+        """The smallest quick bound of a row that is not bounded well yet."""
+        return float(self.quick[self.order[self.next]]) if self.next < len(self.order) else INFINITE
+
+    def waiting(self, limit: float) -> int:
+        """Rows not bounded well yet that may still beat the limit."""
+        return int((self.quick[self.order[self.next :]] < limit).sum())
+
+
+@dataclass(order=True)
+class Node:
+    """A row, a mix (stages of the first chip types, or of all) or a plan (a chip for every stage), with its bounds:
+    on the score, which orders them, and on the step time.
+    """
+
+    bound: float
+    order: int
+    seconds: float = field(compare=False)
+    branch: Branch = field(compare=False)
+    block: Block = field(compare=False)
+    row: int = field(compare=False)
+    mix: tuple[int, ...] = field(compare=False, default=())
+    chips: tuple[int, ...] = field(compare=False, default=())
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Rows with a good bound, which may beat the limit: on their score and on their step time."""
+
+    block: Block
+    rows: list[int]
+    depth: list[int]
+    scores: list[float]
+    seconds: list[float]
+
+
+class Branch:
+    """The rows of one problem; closed until `open` makes them, when all that is known is a `bound`."""
+
+    def __init__(self, problem: Problem, objective: Objective, bound: float) -> None:
+        self.problem, self.objective, self.bound = problem, objective, bound
+        self.blocks: list[Block] = []
+        self.no_fit = 0
+        self.space: Space
+        self._frames: Floats = np.array([])  # bounds of the frames, in the order of `_order`
+        self._order: Ints
+        self._next = 0
+
+    def open(self) -> None:
+        """Make the frames, each with a bound."""
+        self.space = enumerate_rows(self.problem)
+        bounds = frame_bound(self.problem, self.space, self.objective.row_bounds)
+        bounds = np.where(self.space.rows_of > 0, bounds, INFINITE)  # of some layouts no variant is legal
+        self._order = np.argsort(bounds, kind="stable")
+        self._frames = bounds[self._order]
+
+    @property
+    def next_frame(self) -> float:
+        """The smallest bound of a frame whose rows are not made yet."""
+        return float(self._frames[self._next]) if self._next < len(self._frames) else INFINITE
+
+    @property
+    def _block(self) -> Block | None:
+        return min(self.blocks, key=lambda block: block.lowest, default=None)
+
+    @property
+    def lowest(self) -> float:
+        """The smallest bound of what is not bounded well yet."""
+        block = self._block
+        return min(self.next_frame, INFINITE if block is None else block.lowest)
+
+    def unopened_rows(self, limit: float) -> int:
+        """Rows that are not bounded well yet and may still beat the limit."""
+        if not len(self._frames):
+            return 0
+        frames = self._order[self._next :][self._frames[self._next :] < limit]
+        return int(self.space.rows_of[frames].sum()) + sum(block.waiting(limit) for block in self.blocks)
+
+    def open_frames(self, limit: float) -> str:
+        """Make the rows of the next frames, each with a quick bound; says what was done."""
+        most = _BLOCK if np.isinf(limit) else _LATER_BLOCK
+        sizes = np.cumsum(self.space.rows_of[self._order[self._next : self._next + most]])
+        count = max(1, int(np.searchsorted(sizes, most)))
+        frames = self._order[self._next : self._next + count]
+        frames = frames[self._frames[self._next : self._next + count] < limit]
+        table = Coefficients(self.problem, self.space.expand(frames))
+        hopeless = too_large(table)
+        self.no_fit += int(hopeless.sum())
+        quick = np.where(hopeless, np.inf, quick_bound(table, self.objective.row_bounds))
+        self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable")))
+        self._next += count
+        return f"{len(table.rows)} rows of {len(frames)} frames"
+
+    def bound_rows(self, limit: float) -> tuple[str, Iterator[Bounded]]:
+        """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
+        block = self._block
+        assert block is not None
+        count = _BATCH if np.isinf(limit) else _LATER
+        rows = block.order[block.next : block.next + count]
+        rows = rows[block.quick[rows] < limit]
+        return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limit)
+
+    def _bounded(self, block: Block, rows: Ints, count: int, limit: float) -> Iterator[Bounded]:
+        depth, found = block.table.rows.pp[rows], []
+        for pp in np.unique(depth).tolist():
+            some = rows[depth == pp]
+            seconds, scores = self._good_bounds(block.table, some, pp, limit)
+            found.append((some, seconds, scores))
+        block.next += count
+        for some, seconds, scores in found:
+            self.no_fit += int(np.isinf(seconds).sum())
+            keep = scores < limit
+            depths = block.table.rows.pp[some[keep]].tolist()
+            yield Bounded(block, some[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
+
+    def _good_bounds(self, table: Coefficients, rows: Ints, pp: int, limit: float) -> tuple[Floats, Floats]:
+        """Bounds on the time and on the score of rows with the same pp."""
+        width, depth = table.rows.stage_devices[rows], table.rows.pp[rows]
+        if not self.problem.mixed:
+            all_stages = depth[:, None]
+            rates = self.objective.rates(width, depth, all_stages, all_stages)
+            chips = np.zeros((len(rows), pp), dtype=np.int64)
+            seconds = plan_bound(table, rows, chips, self.objective.limit_s(limit, float(rates.min())))
+            return seconds, self.objective.bounds(seconds, rates)
+        may = may_mix(self.problem, table.rows.take(rows))
+        shapes = zip(width.tolist(), may.tolist(), strict=True)
+        most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
+        least = np.zeros_like(most)
+        seconds = mix_bound(table, rows, least, most)
+        quick = self.objective.row_bounds(
+            table.rows.take(rows), seconds, table.time["layer"][:, rows], table.slack(rows)
+        )
+        return seconds, np.maximum(
+            quick, self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
+        )

@@ -1,0 +1,141 @@
+"""What makes one plan better than another: a score, its step time times a rate that its devices decide.
+
+For throughput the rate is 1 and the score the step time. For cost the rate is dollars per second over tokens per
+step, and the score dollars per million tokens. A bound on the time times the lowest rate is a bound on the score.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.spec.goals import ObjectiveName
+
+_HOUR_S = 3600.0
+_TOKENS = 1e6
+_DOWN = 1.0 - 1e-12  # against rounding in floating point
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Scores of plans and bounds on them, the smaller the better.
+
+    `prices` is the score of a second on one device of each chip type, in the order of the problem's supplies; None
+    where the score is the step time. Plans slower than `deadline_s` are no answer.
+    """
+
+    name: ObjectiveName
+    problem: Problem
+    prices: Floats | None
+    deadline_s: float
+
+    @property
+    def unit(self) -> str:
+        """What a score is counted in."""
+        return "s" if self.prices is None else "$ per million tokens"
+
+    @property
+    def highest_rate(self) -> float:
+        """No plan has a higher one."""
+        return 1.0 if self.prices is None else float(self.prices.max()) * self.problem.num_gpus
+
+    def score(self, strategy: Strategy, step_s: float) -> float:
+        """A plan's score; infinite where it misses the deadline."""
+        if step_s > self.deadline_s:
+            return float("inf")
+        if self.prices is None:
+            return step_s
+        dollars = dollars_per_million_tokens(self.problem, strategy, step_s)
+        assert dollars is not None
+        return dollars
+
+    def limit_s(self, limit: float, rate: float) -> float:
+        """The step time of plans of such a rate above which they miss the limit on the score or the deadline."""
+        return min(limit / rate, self.deadline_s)
+
+    def bounds(self, seconds: Floats, rates: Floats) -> Floats:
+        """Bounds on the score from bounds on the time and the rates; infinite where the deadline is missed."""
+        scores = seconds if self.prices is None else seconds * rates * _DOWN
+        return np.where(seconds > self.deadline_s, np.inf, scores)
+
+    def rates(self, width: Ints, pp: Ints, least: Ints, most: Ints) -> Floats:
+        """The lowest rates of plans of `pp` stages of `width` devices, (n,) each, of which each chip type serves from
+        `least` to `most`, (n, chip types) each.
+        """
+        if self.prices is None:
+            return np.ones(len(width))
+        left, total = pp - least.sum(axis=1), (least * self.prices).sum(axis=1)
+        for index in np.argsort(self.prices).tolist():
+            taken = np.clip(np.minimum(most[:, index] - least[:, index], left), 0, None)
+            total = total + taken * self.prices[index]
+            left = left - taken
+        return np.asarray(total * width)
+
+    def row_bounds(self, rows: Candidates, seconds: Floats, layer: Floats, saved: Floats) -> Floats:
+        """Bounds on the score of rows whose chips are open, from bounds on their time.
+
+        With several chip types the fastest and the cheapest may be others. No stage takes longer than the slowest, so a
+        microbatch of the slowest costs no less than every layer where its work is cheapest; and all stages together,
+        one after the other, cost as much for each of the dearest devices among all in use. `layer` are the seconds of a
+        layer on each chip type, `saved` what stages of a type may save in all by holding cheap ones, (types, n) each.
+        """
+        if self.prices is None:
+            return self.bounds(seconds, seconds)
+        width, limits = rows.stage_devices, np.array([supply.limit for supply in self.problem.supplies])
+        most = np.minimum(limits[None, :] // width[:, None], rows.pp[:, None])
+        lowest = self.rates(width, rows.pp, np.zeros_like(most), most)
+        scores = self.bounds(seconds, lowest)
+        if len(limits) == 1:
+            return scores
+        prices, used = self.prices[:, None], most.T > 0
+        cheapest = np.where(used, layer * prices, np.inf).min(axis=0)
+        dearest = np.where(used, prices, prices.min()).max(axis=0) * width
+        work = (cheapest * self.problem.model.layers - (saved * prices).sum(axis=0)) * width
+        times = rows.microbatches + (np.maximum(1.0, lowest / dearest) - 1.0) / rows.vpp
+        return np.asarray(np.maximum(scores, work * times * (1.0 - 1e-9)))
+
+
+def objective_of(problem: Problem) -> Objective:
+    """The objective that the spec names."""
+    search = problem.spec.search
+    tokens = problem.batch * problem.sequence
+    deadline_s = float("inf") if search.deadline is None else search.deadline.step_time_s(tokens)
+    prices = None
+    if search.objective == "cost":
+        known = device_prices(problem)
+        prices = np.array([known[name] for name in problem.chip_names]) / _HOUR_S / tokens * _TOKENS
+    return Objective(search.objective, problem, prices, deadline_s)
+
+
+def rank(problem: Problem, strategy: Strategy, step_s: float) -> tuple[int, float]:
+    """What plans are ordered by, the smaller the better: devices where the fewest are asked for, then the score.
+
+    The deadline does not count: whether a plan meets it is for the rules.
+    """
+    objective = objective_of(problem)
+    devices = strategy.devices if objective.name == "fewest_chips" else 0
+    return devices, replace(objective, deadline_s=float("inf")).score(strategy, step_s)
+
+
+def device_prices(problem: Problem) -> dict[str, float]:
+    """Dollars per device-hour of the chip types whose price is known."""
+    prices = problem.spec.cluster.prices or {}
+    written = zip(problem.spec.cluster.chips, problem.chip_names, strict=True)
+    return {name: prices[key] for key, name in written if key in prices}
+
+
+def dollars_per_million_tokens(problem: Problem, strategy: Strategy, step_s: float) -> float | None:
+    """What training on a million tokens costs with a plan; None where a chip's price is not known.
+
+    Devices that the plan leaves idle cost nothing.
+    """
+    prices, stages = device_prices(problem), Counter(strategy.stage_chips)
+    if any(name not in prices for name in stages):
+        return None
+    hourly = sum(prices[name] * count for name, count in stages.items()) * strategy.stage_devices
+    return step_s * hourly / _HOUR_S / (problem.batch * problem.sequence) * _TOKENS

@@ -1,0 +1,87 @@
+"""What a search returns: plans with their numbers, and the proof that nothing better was missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.plans.strategy import Strategy
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""optimal: the K plans are proven; feasible: stopped early with plans; unknown: stopped early without one."""
+StopReason = Literal["complete", "time_limit", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One plan of the answer. `gap`: the most by which another plan could still be better, 0 when proven."""
+
+    rank: int
+    strategy: Strategy
+    evaluation: Evaluation
+    gap: float
+
+    @property
+    def proven(self) -> bool:
+        """No plan outside the answer is better, and none of those ranked before it is out of order."""
+        return self.gap == 0.0
+
+
+@dataclass(frozen=True)
+class DeviceCounts:
+    """Where devices may idle: the numbers of devices, in whole nodes, each ended in exactly one of these ways.
+
+    `cut` without a look at their rows: there is no layout, no plan can be good enough, or fewer devices will do.
+    """
+
+    considered: int
+    cut: int
+    searched: int
+    open: int
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The account of the whole space: every row considered ended in exactly one of these ways.
+
+    `refused` counts rows by the rule that cut them, `memory` those of which no split of the layers fits, `bounded`
+    those whose lower bound is not below the slowest plan of the answer, `solved` those that went to the solver,
+    `open` those not settled before the search stopped. `solver_calls` counts CP-SAT models solved: a row has one for
+    every arrangement of chip types that its bound could not cut. `bound_s` is a lower bound on what is still open.
+    `combinations` counts the legal ones of pp, tp, dp, sequence parallelism, vpp and micro batch alone.
+    `bound` is the bound on the objective's score: the step time, or for cost dollars per million tokens. Where devices
+    may idle, rows are those of the numbers of devices that were searched; `device_counts` accounts for the others.
+    """
+
+    considered: int
+    refused: Mapping[str, int]
+    memory: int
+    bounded: int
+    solved: int
+    open: int
+    solver_calls: int
+    arrangements: int
+    bound_s: float
+    stop: StopReason
+    seconds: float
+    solver_seconds: float
+    combinations: int = 0
+    bound: float = float("inf")
+    device_counts: DeviceCounts | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Every row is settled."""
+        return self.stop == "complete"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A search's answer. Plans are in order of the objective; `reasons` says why there is none."""
+
+    status: Status
+    plans: tuple[Plan, ...]
+    proof: Proof
+    reasons: tuple[str, ...] = field(default=())

@@ -1,0 +1,349 @@
+"""Bound, prune with proof, then solve: the K best plans, best bound first.
+
+Frames open into rows (degrees and flags), rows into mixes (how many stages each chip type serves), mixes into plans
+(in which order), and plans are solved by CP-SAT. Everything waits in one queue ordered by its lower bound, so the
+search is done when the smallest bound is no smaller than the K-th best plan: all that is left is proven not to matter.
+Where devices may idle, the numbers of devices are the first to open: branches, each with a bound of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search.arrangements import arrangements, next_shares
+from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.device_counts import Portfolio, portfolio
+from cpsolver.search.filters import may_mix
+from cpsolver.search.frontier import INFINITE, Block, Branch, Node
+from cpsolver.search.objective import objective_of
+from cpsolver.search.result import DeviceCounts, Plan, Proof, Result, Status, StopReason
+
+_CLOSE = 1 - 1e-12  # a bound that near the limit is no better
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a running search stands: what it shows while one waits. Bound and best are scores, in `unit`."""
+
+    bound_s: float
+    best_s: float
+    plans: int
+    waiting: int
+    solver_calls: int
+    message: str
+    unit: str = "s"
+
+
+Listener = Callable[[Progress], None]
+
+
+@dataclass
+class _Found:
+    """A solved plan."""
+
+    score: float
+    strategy: Strategy
+    evaluation: Evaluation
+
+
+def search(problem: Problem, listener: Listener | None = None) -> Result:
+    """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C."""
+    return _Search(problem, listener).run()
+
+
+class _Search:
+    def __init__(self, problem: Problem, listener: Listener | None) -> None:
+        self._problem, self._listener = problem, listener
+        self._top = problem.spec.search.top
+        self._started = time.monotonic()
+        self._queue: list[Node] = []
+        self._found: list[_Found] = []
+        self._count = 0
+        self._arrangements = 0
+        self._solver_calls = 0
+        self._solver_seconds = 0.0
+        self._unsettled: list[float] = []
+        self._objective = objective_of(problem)
+        self._portfolio = Portfolio([], 0)
+        self._opened: list[Branch] = []
+        self._closed: list[Branch] = []  # of the present group, the best last
+        self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
+
+    def run(self) -> Result:
+        stop: StopReason = "complete"
+        try:
+            self._portfolio = portfolio(self._problem, self._objective)
+            for group in self._portfolio.groups:
+                self._closed = group[::-1]
+                if not self._settle():
+                    stop = "time_limit"
+                if self._found or stop != "complete":
+                    break
+        except KeyboardInterrupt:
+            stop = "interrupted"
+        if self._unsettled and stop == "complete":
+            stop = "time_limit"  # nothing else ends a solver early without an exception
+        return self._result(stop)
+
+    def _settle(self) -> bool:
+        """Work until nothing of the present group is open that could matter; False: no time is left."""
+        while self._lowest() < self._limit() * _CLOSE:
+            if self._late() and self._opened:
+                return False
+            self._step()
+        return True
+
+    # What is waiting
+
+    def _limit(self) -> float:
+        """Score of the K-th best plan so far: what a better one has to beat."""
+        return self._found[self._top - 1].score if len(self._found) >= self._top else INFINITE
+
+    def _inside(self) -> float:
+        """The smallest bound in the branches that are open."""
+        rows = min((branch.lowest for branch in self._opened), default=INFINITE)
+        return min(rows, self._queue[0].bound if self._queue else INFINITE)
+
+    def _lowest(self) -> float:
+        return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
+
+    def _late(self) -> bool:
+        limit = self._problem.spec.search.time_limit_s
+        return limit is not None and time.monotonic() - self._started > limit
+
+    def _push(
+        self, bound: float, seconds: float, branch: Branch, block: Block, row: int, *more: tuple[int, ...]
+    ) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, Node(bound, self._count, seconds, branch, block, row, *more))
+
+    def _tell(self, message: str) -> None:
+        if self._listener is not None:
+            best = self._found[0].score if self._found else INFINITE
+            waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            told = (self._lowest(), best, len(self._found), waiting, self._solver_calls, message, self._objective.unit)
+            self._listener(Progress(*told))
+
+    # One step of the search
+
+    def _step(self) -> None:
+        undecided = np.isinf(self._limit())
+        if self._dive and self._queue and undecided:
+            self._open_node()  # any K plans are a limit, which spares many a costly bound
+            return
+        inside = self._inside()
+        if self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
+            self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
+            return
+        branch = min(self._opened, key=lambda branch: branch.lowest)
+        if branch.lowest > inside:
+            self._open_node()
+        elif branch.next_frame <= branch.lowest:
+            self._tell(branch.open_frames(self._limit()))
+        else:
+            self._bound_rows(branch)
+
+    def _open_branch(self) -> None:
+        branch = self._closed[-1]
+        if self._problem.may_idle:
+            self._tell(f"{branch.problem.num_gpus:,} devices")
+        branch.open()
+        self._opened.append(self._closed.pop())
+
+    def _open_node(self) -> None:
+        node = heapq.heappop(self._queue)
+        try:
+            if node.chips:
+                self._solve(node)
+            elif len(node.mix) == len(self._problem.supplies):
+                self._open_mix(node)
+            else:
+                self._open_row(node)
+        except KeyboardInterrupt:
+            heapq.heappush(self._queue, node)
+            raise
+
+    def _bound_rows(self, branch: Branch) -> None:
+        message, bounded = branch.bound_rows(self._limit())
+        self._tell(message)
+        for some in bounded:
+            for row, pp, bound, seconds in zip(some.rows, some.depth, some.scores, some.seconds, strict=True):
+                plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
+                self._push(bound, seconds, branch, some.block, row, *plan)
+
+    def _open_row(self, node: Node) -> None:
+        """Settle how many stages the next chip type serves; with the last type the mix is whole."""
+        table, branch = node.block.table, node.branch
+        pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
+        mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
+        least, most = next_shares(branch.problem, width, pp, node.mix, mixed)
+        self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
+        if not len(least):
+            return
+        row = np.full(len(least), node.row)
+        seconds = np.maximum(mix_bound(table, row, least, most), node.seconds)
+        rates = branch.objective.rates(np.full(len(row), width), np.full(len(row), pp), least, most)
+        bounds = np.maximum(branch.objective.bounds(seconds, rates), node.bound)
+        known = len(node.mix) + 1
+        for bound, time_s, mix in zip(bounds.tolist(), seconds.tolist(), least.tolist(), strict=True):
+            if bound < self._limit():
+                self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
+
+    def _open_mix(self, node: Node) -> None:
+        branch, mix = node.branch, np.array(node.mix, dtype=np.int64)
+        ways = arrangements(branch.problem, mix)
+        if not len(ways):
+            return
+        table, rate = node.block.table, self._rate(node)
+        limit_s = branch.objective.limit_s(self._limit(), rate)
+        seconds = np.maximum(plan_bound(table, np.full(len(ways), node.row), ways, limit_s), node.seconds)
+        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(ways), rate)), node.bound)
+        self._arrangements += len(ways)
+        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), ways.tolist(), strict=True):
+            if bound < self._limit():
+                self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
+
+    def _rate(self, node: Node) -> float:
+        """Score of a second of a plan whose mix is known."""
+        rows, mix = node.block.table.rows.take([node.row]), np.array([node.mix], dtype=np.int64)
+        return float(node.branch.objective.rates(rows.stage_devices, rows.pp, mix, mix)[0])
+
+    def _solve(self, node: Node) -> None:
+        """Solve one plan for anything better than the K-th best."""
+        from cpsolver.search.compile.model import solve_plan
+
+        began = time.monotonic()
+        limit = self._problem.spec.search.time_limit_s
+        left = None if limit is None else limit - (began - self._started)
+        chips, rate = np.array(node.chips, dtype=np.int64), self._rate(node)
+        limit_s = node.branch.objective.limit_s(self._limit(), rate)
+        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left)
+        if solved is None:
+            return
+        self._solver_calls += 1
+        self._solver_seconds += time.monotonic() - began
+        node.block.solved.add(node.row)
+        if solved.status in ("unknown", "feasible"):
+            self._unsettled.append(max(solved.bound_s * rate, node.bound))
+        if solved.strategy is not None:
+            self._keep(solved.strategy, node.branch)
+        self._tell(f"{solved.status}: {_name(node)}")
+
+    def _keep(self, strategy: Strategy, branch: Branch) -> None:
+        even = balanced(branch.problem, strategy)
+        evaluation = evaluate(branch.problem, even)
+        broken = violations(self._problem, even)
+        assert not broken, f"the solver returned a plan that the rules refuse: {broken}"
+        score = branch.objective.score(even, evaluation.step_time_s)
+        same = [found for found in self._found if found.strategy.key() == even.key()]
+        if np.isinf(score) or (same and same[0].score <= score):
+            return
+        self._found = [found for found in self._found if found not in same]
+        self._found.append(_Found(score, even, evaluation))
+        self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
+        del self._found[self._top :]
+
+    # The answer
+
+    def _result(self, stop: StopReason) -> Result:
+        bound = min([self._lowest(), *self._unsettled]) if stop != "complete" else self._limit()
+        plans = []
+        for rank, found in enumerate(self._found, 1):
+            gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
+            plans.append(Plan(rank, found.strategy, found.evaluation, gap))
+        status: Status = "optimal" if stop == "complete" else "feasible"
+        if not plans:
+            status = "infeasible" if stop == "complete" else "unknown"
+        return Result(status, tuple(plans), self._proof(bound, stop))
+
+    def _proof(self, bound: float, stop: StopReason) -> Proof:
+        limit, complete = self._limit(), stop == "complete"
+        solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
+        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < limit} - solved
+        unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
+        still_open = 0 if complete else len(waiting) + unopened
+        spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
+        for rule, count in (item for space in spaces for item in space.refused.items()):
+            refused[rule] = refused.get(rule, 0) + count
+        no_fit = sum(branch.no_fit for branch in self._opened)
+        return Proof(
+            considered=sum(space.considered for space in spaces),
+            refused=refused,
+            memory=no_fit,
+            bounded=sum(map(len, spaces)) - no_fit - len(solved) - still_open,
+            solved=len(solved),
+            open=still_open,
+            solver_calls=self._solver_calls,
+            arrangements=self._arrangements,
+            bound_s=bound / self._objective.highest_rate,
+            stop=stop,
+            seconds=time.monotonic() - self._started,
+            solver_seconds=self._solver_seconds,
+            combinations=sum(space.combinations for space in spaces),
+            bound=bound,
+            device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
+        )
+
+    def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
+        considered, searched = self._portfolio.considered, len(self._opened)
+        first = [branch for group in self._portfolio.groups for branch in group][searched:]
+        settled = complete or (self._found and self._objective.name == "fewest_chips")
+        still_open = 0 if settled else sum(branch.bound < limit for branch in first)
+        return DeviceCounts(considered, considered - searched - still_open, searched, still_open)
+
+
+def _name(node: Node) -> str:
+    rows = node.block.table.rows
+    names = ("tp", "cp", "pp", "dp", "ep", "mbs", "vpp")
+    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in names)
+
+
+def balanced(problem: Problem, strategy: Strategy) -> Strategy:
+    """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
+
+    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same.
+    """
+    if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
+        return strategy
+    as_fast = evaluate(problem, strategy).step_time_s
+    for split in (_even, _ascending):
+        other = _with_chunks(strategy, [split(chunks) for chunks in _chunks_by_group(strategy)])
+        if not violations(problem, other) and evaluate(problem, other).step_time_s <= as_fast:
+            return other
+    return strategy
+
+
+def _chunks_by_group(strategy: Strategy) -> list[tuple[int, ...]]:
+    chunks, found = iter(strategy.chunks), []
+    for group in strategy.groups:
+        found.append(tuple(next(chunks) for _ in group.layers))
+    return found
+
+
+def _with_chunks(strategy: Strategy, chunks: list[tuple[int, ...]]) -> Strategy:
+    """The same plan with those layers in each stage's chunks, embedding and head in a layer's place as before."""
+    counts = [strategy.vpp * count for group in chunks for count in group]
+    counts[0] -= strategy.slots[0]
+    counts[-1] -= strategy.slots[1]
+    left = iter(counts)
+    groups = (replace(group, layers=tuple(next(left) for _ in group.layers)) for group in strategy.groups)
+    return replace(strategy, groups=tuple(groups))
+
+
+def _even(chunks: tuple[int, ...]) -> tuple[int, ...]:
+    short, longer = divmod(sum(chunks), len(chunks))
+    return tuple(short + (place >= len(chunks) - longer) for place in range(len(chunks)))
+
+
+def _ascending(chunks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(chunks))

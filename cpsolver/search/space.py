@@ -1,0 +1,211 @@
+"""The candidate rows: every combination of degrees and flags, and which rule refuses how many of them.
+
+A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks) and a variant of it (flags, how cp exchanges,
+the experts' grid, sharding). No rule ties a frame to a variant, so rows are their products, made only where needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.problem.problem import Problem
+from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
+
+_VARIANT_COLUMNS = (
+    *("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp"),
+    *("sharded", "sharding_group"),
+)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The rows that no rule on degrees refuses, and the count of those that each rule refused.
+
+    `frames` and `variants` are sorted by their layout, whose index is in `frame_layout` and `variant_layout`; columns
+    that they do not decide stand at 1 or False. A layout, a frame or a variant that is refused counts as one row.
+    """
+
+    frames: Candidates
+    frame_layout: Ints
+    variants: Candidates
+    variant_layout: Ints
+    refused: dict[str, int]
+
+    def __len__(self) -> int:
+        return int(self.rows_of.sum())
+
+    @property
+    def considered(self) -> int:
+        """Rows in all, refused ones too."""
+        return len(self) + sum(self.refused.values())
+
+    @cached_property
+    def combinations(self) -> int:
+        """Legal combinations of pp, tp, dp, sequence parallelism, vpp and micro batch: rows that differ in no more
+        than the other decisions count as one.
+        """
+        found = 0
+        for sequence_parallel in (False, True):
+            layouts = np.zeros(len(self._first_variant), dtype=np.bool_)
+            layouts[self.variant_layout[self.variants.sequence_parallel == sequence_parallel]] = True
+            frames = self.frames.take(layouts[self.frame_layout])
+            code = np.zeros(len(frames), dtype=np.int64)
+            for sizes in (frames.tp, frames.pp, frames.dp, frames.vpp, frames.mbs):
+                values, index = np.unique(sizes, return_inverse=True)
+                code = code * len(values) + index
+            found += len(np.unique(code))
+        return found
+
+    @cached_property
+    def _first_variant(self) -> Ints:
+        layouts = int(max(self.frame_layout.max(initial=-1), self.variant_layout.max(initial=-1))) + 2
+        return np.searchsorted(self.variant_layout, np.arange(layouts))
+
+    @cached_property
+    def rows_of(self) -> Ints:
+        """How many rows each frame has: the variants of its layout."""
+        return np.asarray(self._first_variant[self.frame_layout + 1] - self._first_variant[self.frame_layout])
+
+    def expand(self, frames: Ints) -> Candidates:
+        """All rows of some frames."""
+        counts = self.rows_of[frames]
+        frame = np.repeat(frames, counts)
+        within = np.arange(len(frame)) - np.repeat(np.cumsum(counts) - counts, counts)
+        variant = self._first_variant[self.frame_layout[frame]] + within
+        of_frame, of_variant = self.frames.take(frame), self.variants.take(variant)
+        return replace(of_frame, **{name: getattr(of_variant, name) for name in _VARIANT_COLUMNS})
+
+    @cached_property
+    def rows(self) -> Candidates:
+        """All rows: for small spaces."""
+        return self.expand(np.arange(len(self.frames)))
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def enumerate_rows(problem: Problem) -> Space:
+    """Layouts with tp * cp * pp * dp = GPUs first, then the frames and the variants of the legal ones."""
+    refused: dict[str, int] = {}
+    layouts = all_layouts(problem)
+    layouts = layouts.take(_legal(problem, layouts, LAYOUT_FILTERS, refused))
+    frames, frame_layout = all_frames(problem, layouts)
+    keep = _legal(problem, frames, FRAME_FILTERS, refused)
+    frames, frame_layout = frames.take(keep), frame_layout[keep]
+    variants, variant_layout = all_variants(problem, layouts)
+    keep = _legal(problem, variants, VARIANT_FILTERS, refused)
+    return Space(frames, frame_layout, variants.take(keep), variant_layout[keep], refused)
+
+
+def _legal(problem: Problem, rows: Candidates, filters: Mapping[str, Filter], refused: dict[str, int]) -> Bools:
+    """The rows that every filter allows; each of the others is counted for the first that refuses it."""
+    keep = np.ones(len(rows), dtype=np.bool_)
+    for name, allows in filters.items():
+        legal = allows(problem, rows)
+        count = int((keep & ~legal).sum())
+        if count:
+            refused[name] = refused.get(name, 0) + count
+        keep = keep & legal
+    return keep
+
+
+def all_layouts(problem: Problem) -> Candidates:
+    """Every tp, cp and pp whose product divides the devices; dp is what is left."""
+    gpus = problem.num_gpus
+    sizes = [
+        (tp, cp, pp, gpus // (tp * cp * pp))
+        for tp in divisors(gpus)
+        for cp in divisors(gpus // tp)
+        for pp in divisors(gpus // (tp * cp))
+    ]
+    tp, cp, pp, dp = np.array(sizes, dtype=np.int64).T
+    one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
+    return Candidates(tp, pp, dp, one, one, problem.batch // dp, no, no, no, cp=cp)
+
+
+def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
+    """Every micro batch, number of chunks and place of embedding and head for each layout, and the layout's index."""
+    layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
+    found = [
+        (index, mbs, vpp, *slots)
+        for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
+        for mbs in divisors(problem.batch // dp)
+        for vpp, slots in _chunkings(layers, pinned)
+        if (vpp * pp <= layers + sum(slots) and (pp > 1 or slots == (0, 0))) or vpp == 1
+    ]
+    layout, mbs, vpp, *slots = np.array(found, dtype=np.int64).reshape(len(found), 5).T
+    rows = replace(layouts.take(layout), embedding_slot=slots[0], loss_slot=slots[1])
+    return replace(rows, mbs=mbs, vpp=vpp, microbatches=problem.batch // (mbs * rows.dp)), layout
+
+
+def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
+    """Numbers of chunks that share out all places evenly, with the embedding and the head in a layer's place or not.
+
+    Others leave uneven chunks: asked for, they are refused.
+    """
+    found = {(vpp, (0, 0)) for vpp in {*divisors(layers), *pinned}}
+    for slots in ((1, 0), (0, 1), (1, 1)):
+        found |= {(vpp, slots) for vpp in divisors(layers + sum(slots)) if vpp > 1}
+    return sorted(found)
+
+
+def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
+    """Every setting of the flags, of context parallelism, experts and sharding for each layout, and its index."""
+    blocks, pin = [], problem.spec.search.pin  # what nothing allows is there if asked for, to be refused by its rule
+    sizes = zip(layouts.tp.tolist(), layouts.cp.tolist(), layouts.pp.tolist(), layouts.dp.tolist(), strict=True)
+    for index, (tp, cp, pp, dp) in enumerate(sizes):
+        ulysses_sizes = sorted({*divisors(cp), *(pin.ulysses or ())})
+        gathering = ulysses_sizes if pin.cp_gather == (True,) else [1] * (cp > 1)
+        exchanges = [*((ulysses, False) for ulysses in ulysses_sizes), *((ulysses, True) for ulysses in gathering)]
+        grids = expert_grids(problem, tp, tp * cp * dp)
+        groups = sharding_groups(problem, tp, dp * cp)
+        sharding = [
+            (False, 1, 0),
+            *((True, depth, group) for depth in (1, 2, 3)[: 3 if pp == 1 or pin.sharded else 1] for group in groups),
+        ]
+        blocks.append(_combined(index, [False, True], [True, False], exchanges, grids, sharding))
+    table = np.concatenate([np.empty((0, 10), dtype=np.int64), *blocks]).T
+    layout, flash, sequence, ulysses, gather, ep, etp, optimizer, sharded, group = table
+    flags = {"flash_attention": flash, "sequence_parallel": sequence, "cp_gather": gather}
+    flags["distributed_optimizer"] = optimizer
+    counts = {"ulysses": ulysses, "ep": ep, "etp": etp, "sharded": sharded, "sharding_group": group}
+    return replace(
+        layouts.take(layout), **{name: flag.astype(np.bool_) for name, flag in flags.items()}, **counts
+    ), layout
+
+
+def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[int, int]]:
+    """Every ep and etp that a stage's devices are enough for, and those that the user pinned."""
+    moe, pin = problem.model.moe, problem.spec.search.pin
+    experts, shares = ([1], [1]) if moe is None else (divisors(moe.experts), divisors(tp))
+    asked = pin.ep or pin.etp
+    pairs = ((ep, etp) for ep in {*experts, *(pin.ep or ())} for etp in {*shares, *(pin.etp or ())})
+    return sorted((ep, etp) for ep, etp in pairs if asked or ep * etp <= stage_devices)
+
+
+def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
+    """Groups that share states out: all replicas, those of one node, or what the user pinned. A layout has dozens, and
+    only the border between fast and slow links tells them apart: the others are tried when asked for.
+    """
+    pinned = problem.spec.search.pin.sharding_group
+    if pinned is not None:
+        return sorted(set(pinned))
+    local = problem.node // tp
+    return [0, local] if 1 < local < replicas and replicas % local == 0 else [0]
+
+
+def _combined(index: int, *choices: Sequence[Any]) -> Ints:
+    """One row for every combination of one of each of the choices, their entries side by side after the index."""
+    tables = [np.array(choice, dtype=np.int64).reshape(len(choice), -1) for choice in choices]
+    picks = np.meshgrid(*(np.arange(len(table)) for table in tables), indexing="ij")
+    columns = [table[pick.ravel()] for table, pick in zip(tables, picks, strict=True)]
+    return np.concatenate([np.full((len(columns[0]), 1), index), *columns], axis=1)

@@ -1,0 +1,110 @@
+"""The devices that a spec asks for: how many, of which types, at what price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from cpsolver.spec.decisions import MOST, Count, Name
+from cpsolver.spec.training import Number, Part
+
+NO_LIMIT = -1
+"""In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
+
+
+def wrong(text: str, allowed: str | None = None) -> PydanticCustomError:
+    """An error for a validator to raise, in its own words; `allowed` says what would be right."""
+    return PydanticCustomError("rule", "{text}", {"text": text, "allowed": allowed})
+
+
+def _limit(value: Any) -> Any:
+    if value == NO_LIMIT and type(value) is int:
+        return None
+    if type(value) is int and not 1 <= value <= MOST:
+        raise wrong(f"must be at least 1 and at most {MOST:,}", "-1 for no limit, or leave the chip out")
+    return value
+
+
+def _requests(value: Any) -> Any:
+    """Every short form of `chips` as a mapping name -> mapping."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        odd = [item for item in value if not isinstance(item, str)]
+        if odd:
+            raise wrong("must list chip names as text (quote a name that looks like a number)")
+        if len(set(value)) < len(value):
+            raise wrong("names a chip twice")
+        return {name: {} for name in value}
+    if not isinstance(value, Mapping):
+        raise wrong("must be a mapping name -> number, a list of names or one name")
+    return {key: item if isinstance(item, Mapping) else {"max": item} for key, item in value.items()}
+
+
+_LIMIT_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST}, {"const": NO_LIMIT}, {"type": "null"}]
+}
+_CHIP_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "max": {**_LIMIT_SCHEMA, "description": "at most this many devices; -1 or null: no limit of its own"},
+        "spec": {"type": ["object", "null"], "description": "the chip's fields, written here"},
+        "file": {"type": ["string", "null"], "description": "a file with the chip's fields"},
+    },
+}
+_CHIPS_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "uniqueItems": True},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"anyOf": [*_LIMIT_SCHEMA["anyOf"], _CHIP_SCHEMA]},
+        },
+    ]
+}
+
+
+class ChipRequest(Part):
+    """How many devices of a chip type there are, and where its fields stand if not in the catalogue."""
+
+    max: Annotated[StrictInt | None, BeforeValidator(_limit)] = Field(
+        default=None, description="at most this many devices; None: no limit of its own"
+    )
+    spec: dict[str, Any] | None = Field(default=None, description="the chip's fields, written in the spec")
+    file: Name | None = Field(default=None, description="a file with the chip's fields")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ChipRequest:
+        if self.spec is not None and self.file is not None:
+            raise wrong("has both spec and file: give one of them")
+        return self
+
+
+class Cluster(Part):
+    """The devices: how many, how many in a node, of which types."""
+
+    num_gpus: Count = Field(
+        description="devices that the training uses, all of them unless `idle`; a multiple of gpus_per_node"
+    )
+    gpus_per_node: Count = Field(default=8, description="devices in a node")
+    chips: Annotated[
+        dict[Name, ChipRequest],
+        BeforeValidator(_requests),
+        WithJsonSchema(_CHIPS_SCHEMA),
+        Field(min_length=1),
+    ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
+    memory_margin: Number | None = Field(
+        default=None,
+        ge=0,
+        le=0.5,
+        description="share of each device's memory that the plan must leave free; null: the stack's own",
+    )
+    idle: StrictBool = Field(default=False, description="a plan may leave whole nodes idle")
+    prices: dict[Name, Annotated[Number, Field(gt=0)]] | None = Field(
+        default=None, description="dollars per device-hour: chip name -> number; null: not known"
+    )

@@ -1,0 +1,276 @@
+"""What the user asks for, as written: model, cluster, training, software stack and search.
+
+Names of models, chips and stacks stay names here; looking them up in the catalogues comes later. Bad input
+raises one InputError that lists every problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails
+
+from cpsolver.inputs.document import Document, load_yaml
+from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
+from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.spec import decisions
+from cpsolver.spec.cluster import NO_LIMIT as NO_LIMIT
+from cpsolver.spec.cluster import ChipRequest as ChipRequest
+from cpsolver.spec.cluster import Cluster as Cluster
+from cpsolver.spec.cluster import wrong
+from cpsolver.spec.decisions import Decisions, Name
+from cpsolver.spec.goals import Deadline, ObjectiveName, deadline_troubles, price_troubles
+from cpsolver.spec.training import Number, Part, against_pins, contradictions
+from cpsolver.spec.training import Training as Training
+
+FILE_ENDINGS = (".yaml", ".yml", ".json")
+"""A model whose text ends so is a file, not a catalogue name."""
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        return dict(value)
+    raise wrong("must be a catalogue name, a file or a mapping of the model's fields")
+
+
+_MODEL_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]}
+_NOTHING = BeforeValidator(lambda value: {} if value is None else value)
+"""A section whose fields are all commented out is null: it has every default."""
+
+
+class Search(Part):
+    """What to search for, how long, and where."""
+
+    top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
+    objective: ObjectiveName = Field(
+        default="throughput",
+        description="throughput: the fastest plans; cost: the fewest dollars per token (needs cluster.prices); "
+        "fewest_chips: the fewest devices, in whole nodes, that meet the deadline",
+    )
+    deadline: Deadline | None = Field(
+        default=None, description="tokens and days: no slower plan is an answer; for objective cost or fewest_chips"
+    )
+    time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="seconds after which the best plans so far are returned; null: none"
+    )
+    layer_split: Literal["auto", "even_per_chip", "even"] = Field(
+        default="auto",
+        description="auto: any layers per stage; even_per_chip: equal in a chip type; even: equal everywhere",
+    )
+    recompute_scope: Literal["chip", "stage"] = Field(
+        default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
+    )
+    pin: Annotated[Decisions, _NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
+    forbid: Annotated[Decisions, _NOTHING] = Field(
+        default=Decisions(), description="values that the plan must not take"
+    )
+
+
+class Spec(Part):
+    """The whole request. Frozen, no unknown fields; `model_dump(mode="json")` parses to an equal spec."""
+
+    model: Annotated[str | dict[str, Any], PlainValidator(_model), WithJsonSchema(_MODEL_SCHEMA)] = Field(
+        description="a catalogue name, a .yaml or .json file, or the model's fields"
+    )
+    cluster: Cluster = Field(description="the devices")
+    training: Training = Field(description="batch, sequence and precision")
+    stack: Name = Field(default="megatron-core", description="name of the software-stack profile")
+    launcher: Name | None = Field(
+        default=None, description="name of the launcher that must be able to run the plan; null: any"
+    )
+    search: Annotated[Search, _NOTHING] = Field(default=Search(), description="what to search for")
+
+
+def load_spec(path: str | Path) -> Spec:
+    """The spec in a YAML or JSON file ("-": standard input); files that it names are relative to its folder.
+
+    Raises InputError with every problem: unreadable file, syntax, duplicate and unknown keys, wrong values.
+    """
+    base = None if str(path) == "-" else Path(path).parent
+    document = load_yaml(path, collect=True)
+    return parse_spec(document.data, document, base)
+
+
+def parse_spec(data: Mapping[str, Any], document: Document | None = None, base_dir: Path | None = None) -> Spec:
+    """The spec in plain values; `document` gives lines and columns, `base_dir` the folder of files it names.
+
+    Raises InputError with every problem.
+    """
+    found = list(document.troubles) if document else []
+    spec: Spec | None = None
+    try:
+        spec = Spec.model_validate(data)
+        found += _cross_checks(spec)
+    except ValidationError as error:
+        found += _troubles(error.errors(include_url=False), data)
+        found += _checks_on_the_rest(data, [trouble.path for trouble in found])
+    except RecursionError:
+        found.append(Trouble("", "is nested too deeply"))
+    if found or spec is None:
+        raise InputError(document.in_order(found) if document else found)
+    return spec if base_dir is None else _with_files_in(spec, base_dir)
+
+
+def spec_json_schema() -> dict[str, Any]:
+    """The JSON Schema of what `load_spec` accepts, short forms included; every field has a description."""
+    schema = Spec.model_json_schema()
+    search = schema["$defs"]["Search"]["properties"]
+    spots = ((search, "pin", "Decisions"), (search, "forbid", "Decisions"))
+    for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
+        place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
+        place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
+
+
+def names_a_file(model: str) -> bool:
+    """Whether a model's text is a file (it ends in .yaml, .yml or .json) rather than a catalogue name."""
+    return model.lower().endswith(FILE_ENDINGS)
+
+
+def _with_files_in(spec: Spec, folder: Path) -> Spec:
+    """The spec with the files that it names found from `folder`."""
+    model = str(folder / spec.model) if isinstance(spec.model, str) and names_a_file(spec.model) else spec.model
+    chips = {
+        name: chip if chip.file is None else chip.model_copy(update={"file": str(folder / chip.file)})
+        for name, chip in spec.cluster.chips.items()
+    }
+    return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
+
+
+_PARTS: dict[KeyPath, type[BaseModel]] = {
+    (): Spec,
+    ("cluster",): Cluster,
+    ("training",): Training,
+    ("search",): Search,
+    ("search", "deadline"): Deadline,
+    ("search", "pin"): Decisions,
+    ("search", "forbid"): Decisions,
+}
+
+
+def _fields_at(path: KeyPath) -> Mapping[str, Any]:
+    part = ChipRequest if path[:2] == _CHIPS and len(path) == 3 else _PARTS.get(path)
+    return part.model_fields if part else {}
+
+
+def _troubles(details: Iterable[ErrorDetails], data: Any) -> Iterator[Trouble]:
+    for detail in details:
+        trouble = validation_trouble(detail, data, _fields_at)
+        if detail["type"] == "too_short" and trouble.value:
+            continue  # it is only short of the items that are listed as wrong
+        if detail["type"] == "extra_forbidden" and not trouble.nearest:
+            key = str(detail["loc"][-1])
+            homes = [dotted((*section, key)) for section in _PARTS if key in _fields_at(section)]
+            trouble = replace(trouble, nearest=tuple(homes), allowed=None if homes else trouble.allowed)
+        yield trouble
+
+
+def _node_size(spec: Spec) -> Iterator[Trouble]:
+    total, node = spec.cluster.num_gpus, spec.cluster.gpus_per_node
+    if total % node:
+        said = "" if "gpus_per_node" in spec.cluster.model_fields_set else " (the default)"
+        message = f"is not a multiple of cluster.gpus_per_node = {node}{said}: nodes are used whole"
+        below = total - total % node
+        allowed = f"{below:,} or {below + node:,}" if below else f"{node:,}"
+        yield Trouble("cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS)
+
+
+def _enough_chips(spec: Spec) -> Iterator[Trouble]:
+    total, limits = spec.cluster.num_gpus, {name: chip.max for name, chip in spec.cluster.chips.items()}
+    have = sum(limit or 0 for limit in limits.values())
+    if None not in limits.values() and have < total:
+        each = ", ".join(f"{name}: {limit:,}" for name, limit in limits.items())
+        message = f"is more than cluster.chips has: {have:,} in all ({each})"
+        yield Trouble("cluster.num_gpus", message, total, f"at most {have:,}", path=_NUM_GPUS)
+
+
+def _known_chips(spec: Spec) -> Iterator[Trouble]:
+    chips = list(spec.cluster.chips)
+    yield from decisions.unknown_chips(spec.search.pin, "pin", chips)
+    yield from decisions.unknown_chips(spec.search.forbid, "forbid", chips)
+
+
+def _pins(spec: Spec) -> Iterator[Trouble]:
+    yield from decisions.contradictions(spec.search.pin, spec.search.forbid)
+    yield from decisions.pin_lengths(spec.search.pin)
+
+
+def _switches(spec: Spec) -> Iterator[Trouble]:
+    yield from contradictions(spec.training)
+
+
+def _flags_left(search: Search, name: str) -> list[bool]:
+    """The values that pin and forbid leave a flag."""
+    pinned, banned = getattr(search.pin, name), getattr(search.forbid, name) or ()
+    return [value for value in (True, False) if value not in banned and (pinned is None or value in pinned)]
+
+
+def _switches_against_pins(spec: Spec) -> Iterator[Trouble]:
+    left = [_flags_left(spec.search, name) for name in ("distributed_optimizer", "flash_attention")]
+    yield from against_pins(spec.training, *left)
+
+
+def _goals(spec: Spec) -> Iterator[Trouble]:
+    yield from price_troubles(spec.cluster, spec.search.objective)
+    yield from deadline_troubles(spec.search.deadline, spec.search.objective)
+
+
+_NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
+_CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], ...] = (
+    (_node_size, (_NUM_GPUS, _NODE)),
+    (_enough_chips, (_NUM_GPUS, _CHIPS)),
+    (_known_chips, (_CHIPS,)),
+    (_pins, ()),
+    (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"))),
+    (_switches, (("training",),)),
+    (_switches_against_pins, (("training",), ("search",))),
+)
+_STAND_INS = {"model": "-", "training": {"global_batch_size": 1, "sequence_length": 1}}
+
+
+def _cross_checks(spec: Spec, bad: Iterable[KeyPath] = ()) -> list[Trouble]:
+    """The checks none of whose fields is among the `bad`."""
+    found: list[Trouble] = []
+    for check, needs in _CHECKS:
+        if not any(need[: len(path)] == path[: len(need)] for need in needs for path in bad):
+            found += check(spec)
+    return found
+
+
+def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
+    """The cross-checks on what is sound in a spec with mistakes, so that all problems are listed at once."""
+    if () in bad or not isinstance(data, Mapping):
+        return []
+    cluster, search = data.get("cluster"), data.get("search")
+    rest: dict[str, Any] = {**_STAND_INS, "cluster": {}, "search": {}}
+    if isinstance(cluster, Mapping):
+        wrong = {path[:2] for path in bad}
+        rest["cluster"] = {key: item for key, item in cluster.items() if ("cluster", key) not in wrong}
+    rest["cluster"] = {"num_gpus": 1, "chips": "-", **rest["cluster"]}
+    if isinstance(search, Mapping):
+        sound = {key for key in ("objective", "deadline") if not any(path[:2] == ("search", key) for path in bad)}
+        rest["search"] = {key: search[key] for key in sound & set(search)}
+    for part in ("pin", "forbid"):
+        values = search.get(part) if isinstance(search, Mapping) else None
+        if isinstance(values, Mapping):
+            wrong = {path[:3] for path in bad}
+            kept = {key: item for key, item in values.items() if ("search", part, key) not in wrong}
+            rest["search"][part] = kept
+    try:
+        return _cross_checks(Spec.model_validate(rest), bad)
+    except ValidationError:
+        return []

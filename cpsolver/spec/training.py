@@ -1,0 +1,156 @@
+"""The spec's section `training`: what is trained in a step, and which techniques save memory or time in it.
+
+docs/techniques.md says what each switch saves and costs, and by which flag a framework has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+
+from cpsolver.inputs.errors import Trouble
+from cpsolver.profiles.techniques import OffloadModule as OffloadModule
+from cpsolver.profiles.techniques import OptimizerName as OptimizerName
+from cpsolver.profiles.techniques import Precision, techniques
+from cpsolver.spec.decisions import Count
+
+Number = Annotated[float, Field(strict=True)]
+OFFLOAD_MODULES: tuple[OffloadModule, ...] = OffloadModule.__args__  # type: ignore[attr-defined]
+
+
+def _modules(value: Any) -> Any:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+_ONE = {"enum": list(OFFLOAD_MODULES)}
+OffloadModules = Annotated[
+    tuple[OffloadModule, ...],
+    BeforeValidator(_modules),
+    WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE}, {"type": "null"}]}),
+]
+
+
+class Part(BaseModel):
+    """A section of the spec: frozen, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Training(Part):
+    """What is trained in a step, and how the layers are computed."""
+
+    global_batch_size: Count = Field(description="sequences in one optimizer step")
+    sequence_length: Count = Field(description="tokens in a sequence")
+    precision: Precision = Field(default="bf16", description="type of the matrix products")
+    dropout: StrictBool = Field(default=False, description="dropout is in use, and its masks are kept")
+    fused_kernels: StrictBool = Field(
+        default=True, description="fused norms, rotary embedding, bias and activation kernels"
+    )
+    expert_imbalance: Annotated[Number, Field(ge=1, le=64)] = Field(
+        default=1.0, description="tokens at the experts of the most loaded device, relative to the mean"
+    )
+    expert_capacity_factor: Annotated[Number, Field(ge=1)] | None = Field(
+        default=None, description="no device's experts take more than this times their even share; null: no limit"
+    )
+    optimizer: OptimizerName = Field(default="adam", description="what keeps which states; see docs/techniques.md")
+    release_fp32_gradients: StrictBool = Field(
+        default=False, description="fp16: no fp32 copy of the gradients is kept (AscendSpeed --release-fp32-grad)"
+    )
+    reuse_fp32_parameters: StrictBool = Field(
+        default=False, description="bf16: weights are half of their master (MindSpeed --reuse-fp32-param)"
+    )
+    optimizer_offload: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=0.0, description="share of the optimizer's states, and of its work, that the host has"
+    )
+    swap_optimizer: StrictBool = Field(
+        default=False, description="the optimizer's states wait on the host between steps (MindSpeed --swap-optimizer)"
+    )
+    activation_offload: OffloadModules = Field(
+        default=(), description="modules whose inputs wait on the host for the backward pass; null: none"
+    )
+    triangle_attention: StrictBool = Field(
+        default=False, description="attention without a flash kernel leaves masked blocks out (AscendSpeed)"
+    )
+    fused_gate_up: StrictBool = Field(
+        default=True, description="gate and up projection are one product (mlp-layer-fusion); false: two"
+    )
+    fp8_parameter_gather: StrictBool = Field(
+        default=False, description="fp8: weights are held and gathered in 8 bits only (--fp8-param-gather)"
+    )
+    fp8_activations: StrictBool = Field(
+        default=False, description="fp8: inputs of the layers' products are kept in 8 bits (Transformer Engine)"
+    )
+
+    @property
+    def sharded_switch(self) -> str | None:
+        """The switch, with its value, that works with a distributed optimizer only; None: there is no such one."""
+        switches = {
+            f"optimizer {self.optimizer}": techniques().optimizers[self.optimizer].sharded,
+            "optimizer_offload": self.optimizer_offload > 0,
+            "swap_optimizer": self.swap_optimizer,
+            "fp8_parameter_gather": self.fp8_parameter_gather,
+        }
+        return next((name for name, on in switches.items() if on), None)
+
+    @property
+    def host_link(self) -> bool:
+        """Whether something travels between device and host in every step."""
+        return self.optimizer_offload > 0 or self.swap_optimizer or bool(self.activation_offload)
+
+
+def _trouble(training: Training, name: str, message: str, allowed: str | None = None) -> Trouble:
+    value = getattr(training, name)
+    return Trouble(f"training.{name}", message, value, allowed, path=("training", name))
+
+
+_PRECISIONS = {
+    "release_fp32_gradients": ("fp16", "fp32 gradients have no copy to release"),
+    "reuse_fp32_parameters": ("bf16", "only a bf16 weight is the first half of its fp32 master"),
+    "fp8_parameter_gather": ("fp8", "there are no 8-bit weights to gather"),
+    "fp8_activations": ("fp8", "there are no 8-bit inputs to keep"),
+}
+"""The precision that a switch needs, and why."""
+_OPTIMIZERS: dict[str, tuple[OptimizerName, ...]] = {
+    "reuse_fp32_parameters": ("adam", "quantized_states"),
+    "swap_optimizer": ("adam",),
+}
+"""The optimizers that a switch works with."""
+_APART = (("swap_optimizer", "optimizer_offload"), ("swap_optimizer", "reuse_fp32_parameters"))
+"""Switches that exclude each other."""
+
+
+def contradictions(training: Training) -> Iterator[Trouble]:
+    """What the switches do not go together with, within the section."""
+    for name, (precision, why) in _PRECISIONS.items():
+        if getattr(training, name) and training.precision != precision:
+            message = f"contradicts training.precision = '{training.precision}': {why}"
+            yield _trouble(training, name, message, f"false, or precision {precision}")
+    for name, optimizers in _OPTIMIZERS.items():
+        if getattr(training, name) and training.optimizer not in optimizers:
+            message = f"contradicts training.optimizer = '{training.optimizer}'"
+            yield _trouble(training, name, message, f"false, or optimizer {' or '.join(optimizers)}")
+    for first, second in _APART:
+        if getattr(training, first) and getattr(training, second):
+            yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
+    modules = training.activation_offload
+    if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
+        yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
+
+
+def against_pins(training: Training, sharded: Iterable[bool], flash: Iterable[bool]) -> Iterator[Trouble]:
+    """What the switches do not go together with among the decisions.
+
+    `sharded` and `flash`: the values that pins and bans leave distributed_optimizer and flash_attention.
+    """
+    switch = training.sharded_switch
+    if switch is not None and not any(sharded):
+        name = switch.split()[0]
+        message = "needs the distributed optimizer, and search leaves distributed_optimizer = false only"
+        yield _trouble(training, name, message)
+    if training.triangle_attention and all(flash):
+        message = "has no effect: search leaves flash_attention = true only, which skips masked blocks itself"
+        yield _trouble(training, "triangle_attention", message)
