@@ -13,62 +13,23 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = (
     "hw_specs models_zoo",
-    "errors strategy schedule starter techniques",
-    "yaml_file decisions launcher",
-    "training runnable",
-    "runs",
-    "cluster",
-    "goals",
-    "spec stack",
-    "calibration",
-    "overlay",
+    "inputs",
+    "plans",
+    "profiles",
+    "spec",
     "problem",
     "cost",
-    "filters evaluation breadth_first seed_dictionary ranks",
-    "timeline",
-    "evaluate space strategy_file",
-    "meters",
-    "belief",
-    "uncertainty",
-    "plans objective",
+    "evaluation",
     "rules",
-    "measured importing profile",
-    "learning",
-    "stages",
-    "coefficients",
-    "walk",
-    "bounds result",
-    "compile",
-    "frontier",
-    "portfolio",
     "search",
-    "explain",
-    "report",
-    "batch",
-    "export",
-    "tune",
+    "explanation",
+    "evidence",
+    "doors",
     "commands",
     "cli",
 )
 """From the bottom up: a module imports only what stands in lines before its own, or in its own package."""
 LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}
-COST = (
-    "shard",
-    "kinds",
-    "device",
-    "states",
-    "products",
-    "compute",
-    "collectives",
-    "context",
-    "routing",
-    "comm",
-    "modules",
-    "memory",
-    "kept",
-    "tables",
-)
-"""The same for the modules of cost."""
 CATALOGUES = ("hw_specs", "models_zoo")
 PRODUCT = ("cpsolver", *CATALOGUES, "cli")
 
@@ -125,10 +86,39 @@ def test_imports_point_down(module: str) -> None:
     assert not wrong
 
 
-def test_cost_modules_import_only_those_before_them() -> None:
-    names = [f"cpsolver.cost.{name}" for name in COST]
-    assert {name for name in sources() if name.startswith("cpsolver.cost.")} == set(names)
-    assert not any(imports(name) & set(names[place:]) for place, name in enumerate(names))
+def test_no_module_is_loose() -> None:
+    """cpsolver/ holds rooms only: packages, and what says that it is a typed one."""
+    assert [path.name for path in (ROOT / "cpsolver").glob("*.py")] == ["__init__.py"]
+
+
+def test_imports_go_in_no_circle() -> None:
+    waiting = {name: set(imports(name)) & set(sources()) - {name} for name in sources()}
+    while free := {name for name, wanted in waiting.items() if not wanted}:
+        waiting = {name: wanted - free for name, wanted in waiting.items() if name not in free}
+    assert not waiting
+
+
+@pytest.mark.parametrize(
+    ("room", "unknown"), [("evidence", "search"), ("rules", "search"), ("report", "search.search")]
+)
+def test_what_judges_learns_or_renders_does_not_search(room: str, unknown: str) -> None:
+    inside = [name for name in sources() if f".{room}." in f"{name}."]
+    assert inside
+    assert not [name for name in inside for used in imports(name) if f"cpsolver.{unknown}." in f"{used}."]
+
+
+def test_doors_use_only_the_report_and_what_it_exports() -> None:
+    """Beside the rooms before them doors import the report, and tune also what it launches."""
+    allowed = {"report", "export"}
+    doors = {name: set(imports(name)) for name in sources() if name.startswith("cpsolver.doors.")}
+    across = {
+        (name.split(".")[2], used.split(".")[2])
+        for name, wanted in doors.items()
+        for used in wanted
+        if used.startswith("cpsolver.doors.") and used.split(".")[2] != name.split(".")[2]
+    }
+    assert {used for _, used in across} <= allowed
+    assert not {door for door, _ in across} & {"report"}
 
 
 @pytest.mark.parametrize("catalogue", CATALOGUES)
@@ -140,7 +130,7 @@ def test_catalogues_know_nothing_of_the_rest(catalogue: str) -> None:
 
 def test_only_compile_imports_the_solver() -> None:
     users = {part(module) for module in sources() if any(name.startswith("ortools") for name in imports(module))}
-    assert users == {"compile"}
+    assert users == {"search"}
 
 
 @pytest.mark.parametrize("judge", ["cpsolver.evaluation.evaluate", "cpsolver.rules"])

@@ -24,8 +24,8 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.device_counts import count_bounds
 from cpsolver.search.objective import dollars_per_million_tokens, objective_of
-from cpsolver.search.result import Proof, Result
-from cpsolver.search.search import Progress, search
+from cpsolver.search.result import Progress, Proof, Result
+from cpsolver.search.search import search
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 
 PINS: dict[str, Any] = {

@@ -24,8 +24,8 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import Violation, violations
-from cpsolver.search.result import Result
-from cpsolver.search.search import Progress, search
+from cpsolver.search.result import Progress, Result
+from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 
 SECTIONS = ("Plans", "Where the time goes", "Where the memory goes", "Proof", "What this is")

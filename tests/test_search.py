@@ -12,8 +12,8 @@ from tables import quick_tables
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.result import Proof, Result
-from cpsolver.search.search import Progress, balanced, search
+from cpsolver.search.result import Progress, Proof, Result
+from cpsolver.search.search import balanced, search
 
 TWO = {"x": chip_spec(gb=5.5), "y": chip_spec(tflops=60, gb=5.0)}
 REAL: dict[str, dict[str, Any]] = {

@@ -10,9 +10,10 @@ from oracle import SPLIT_RULES, grouped_key, legal, rows
 from problems import chip_spec, model_spec, problem_of
 from tables import all_orders, plan_of
 
+from cpsolver.plans.strategy import chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.launcher import launcher_names
-from cpsolver.search.arrangements import arrangements, chip_blocks, mixes, next_shares
+from cpsolver.search.arrangements import arrangements, mixes, next_shares
 from cpsolver.search.filters import most_stages, stage_step
 from cpsolver.search.space import divisors, enumerate_rows, sharding_groups
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,24 +66,6 @@ def deliver_evaluation(
         from cpsolver.doors.report.console import evaluation_report
 
         deliver_report(evaluation_report(problem, plan, evaluation, broken), output)
-
-
-def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
-    """Raises InputError for every file of an option that cannot be written, is an input, or is another option's too."""
-    troubles: list[Trouble] = []
-    taken: dict[Path, str] = {}
-    for option, path in targets.items():
-        if path is None:
-            continue
-        try:
-            check_writable(path, *inputs)
-        except InputError as error:
-            troubles += error.troubles
-        first = taken.setdefault(Path(path).absolute(), option)
-        if first != option:
-            troubles.append(Trouble("", f"is the file of {first} and of {option}: give two", file=path))
-    if troubles:
-        raise InputError(troubles)
 
 
 def validate_table(

@@ -79,9 +79,9 @@ def batch(
 
 def _check(request: Request, files: dict[str, str | None]) -> None:
     """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
-    from cpsolver.commands.answers import check_files
     from cpsolver.doors.batch.run import database_path
     from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.inputs.output import check_files
 
     if any(files.values()):
         check_files({"--db": database_path(request), **files}, request.sweep)

@@ -59,8 +59,9 @@ def solve(
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
-    from cpsolver.commands.answers import check_files, deliver_result, watched_search
+    from cpsolver.commands.answers import deliver_result, watched_search
     from cpsolver.commands.pictures import check_trace_plan, write_result_pictures
+    from cpsolver.inputs.output import check_files
     from cpsolver.problem.load import load_problem
 
     problem = load_problem(spec, calibration, top=top, time_limit_s=time_limit)
@@ -104,9 +105,10 @@ def evaluate(
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
     from cpsolver import rules
-    from cpsolver.commands.answers import check_files, deliver_evaluation
+    from cpsolver.commands.answers import deliver_evaluation
     from cpsolver.commands.pictures import write_evaluation_pictures
     from cpsolver.evaluation import evaluate as judge
+    from cpsolver.inputs.output import check_files
     from cpsolver.problem.load import load_problem
     from cpsolver.problem.strategy_file import load_strategy
 

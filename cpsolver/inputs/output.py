@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,24 @@ def check_writable(path: str | None, *inputs: str) -> None:
         raise file_error(path, f"cannot be written: there is no directory {target.parent}")
     if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise file_error(path, "cannot be written: permission denied")
+
+
+def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
+    """Raises InputError for every file of an option that cannot be written, is an input, or is another option's too."""
+    troubles: list[Trouble] = []
+    taken: dict[Path, str] = {}
+    for option, path in targets.items():
+        if path is None:
+            continue
+        try:
+            check_writable(path, *inputs)
+        except InputError as error:
+            troubles += error.troubles
+        first = taken.setdefault(Path(path).absolute(), option)
+        if first != option:
+            troubles.append(Trouble("", f"is the file of {first} and of {option}: give two", file=path))
+    if troubles:
+        raise InputError(troubles)
 
 
 @contextmanager

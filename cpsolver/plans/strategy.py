@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,3 +172,12 @@ class Strategy:
         sizes = (self.cp, self.ulysses, self.cp_gather, self.ep, self.etp)
         more = (*sizes, self.sharded, self.schedule, *((self.micro_batches,) if self.dynamic else ()))
         return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)
+
+
+def chip_blocks(stage_chips: tuple[str, ...]) -> Iterator[tuple[str, int]]:
+    """(chip, number of stages) of each run of neighbouring stages on the same chip type."""
+    start = 0
+    for index in range(1, len(stage_chips) + 1):
+        if index == len(stage_chips) or stage_chips[index] != stage_chips[start]:
+            yield stage_chips[start], index - start
+            start = index

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.search.arrangements import chip_blocks
 
 
 def tensor_nodes(problem: Problem, s: Strategy) -> Iterator[str]:

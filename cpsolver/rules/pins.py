@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed
-from cpsolver.search.arrangements import chip_blocks
 from cpsolver.spec.decisions import forbidden_for, pinned_for
 
 CHOICES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import permutations
 
 import numpy as np
@@ -92,12 +91,3 @@ def _chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
 def _in_order(blocks: tuple[str, ...], order: tuple[str, ...]) -> bool:
     """Whether the chips used stand in that order (chips that it does not name may not be used)."""
     return blocks == tuple(name for name in order if name in blocks)
-
-
-def chip_blocks(stage_chips: tuple[str, ...]) -> Iterator[tuple[str, int]]:
-    """(chip, number of stages) of each run of neighbouring stages on the same chip type."""
-    start = 0
-    for index in range(1, len(stage_chips) + 1):
-        if index == len(stage_chips) or stage_chips[index] != stage_chips[start]:
-            yield stage_chips[start], index - start
-            start = index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,3 +85,20 @@ class Result:
     plans: tuple[Plan, ...]
     proof: Proof
     reasons: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a running search stands: what it shows while one waits. Bound and best are scores, in `unit`."""
+
+    bound_s: float
+    best_s: float
+    plans: int
+    waiting: int
+    solver_calls: int
+    message: str
+    unit: str = "s"
+
+
+Listener = Callable[[Progress], None]
+"""What is called as the search goes on."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,25 +25,9 @@ from cpsolver.search.device_counts import Portfolio, portfolio
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import INFINITE, Block, Branch, Node
 from cpsolver.search.objective import objective_of
-from cpsolver.search.result import DeviceCounts, Plan, Proof, Result, Status, StopReason
+from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
 
 _CLOSE = 1 - 1e-12  # a bound that near the limit is no better
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How a running search stands: what it shows while one waits. Bound and best are scores, in `unit`."""
-
-    bound_s: float
-    best_s: float
-    plans: int
-    waiting: int
-    solver_calls: int
-    message: str
-    unit: str = "s"
-
-
-Listener = Callable[[Progress], None]
 
 
 @dataclass

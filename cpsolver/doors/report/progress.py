@@ -9,7 +9,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from cpsolver.search.search import Progress
+from cpsolver.search.result import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpsolver.commands.answers import check_files
 from cpsolver.doors.export.judge import for_target
 from cpsolver.doors.tune import telling
 from cpsolver.doors.tune.answer import Answer
@@ -25,6 +24,7 @@ from cpsolver.doors.tune.state import Bound, State
 from cpsolver.doors.tune.template import check_runnable, parse_template
 from cpsolver.doors.tune.trial import Chooser, Trial, TrialMemory
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.output import check_files
 from cpsolver.problem.load import load_problem
 from cpsolver.problem.problem import Problem
 

@@ -13,9 +13,8 @@ from ortools.sat.python import cp_model
 
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.shard import FLAGS, SHARDED, Ints
-from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.search.arrangements import chip_blocks
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.constraints import FAMILIES
 from cpsolver.search.compile.data import DEGREES, Option, PlanData, plan_data
