@@ -40,7 +40,7 @@ quick: $(READY)
 real-env: $(REAL_READY)
 
 test-real: $(REAL_READY)
-	MEGATRON_LM=$(CURDIR)/$(REAL)/megatron-0.19 $(REAL)/bin/python -m pytest -n auto --dist loadfile tests/real tests/test_megatron.py
+	MEGATRON_LM=$(CURDIR)/$(REAL)/megatron-0.19 $(REAL)/bin/python -m pytest -n auto --dist loadfile tests/real tests/cost/test_megatron.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.solve_time

@@ -1,7 +1,7 @@
 """What Megatron itself does: parameters that a device of each stage holds, and the order of its schedule.
 
 Builds the real GPTModel on torch's meta device, for every stage of a case, in a world of fake communication; and
-reads Megatron's own schedule table. `python -m benchmarks.megatron` writes tests/data/megatron.yaml, which the tests
+reads Megatron's own schedule table. `python -m benchmarks.megatron` writes tests/cost/data/megatron.yaml, which tests
 compare with the planner's numbers. Needs `pip install '.[real]'`; a CPU will do.
 """
 
@@ -30,7 +30,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from models_zoo import Architecture, load_architecture
 
-RESULTS = Path(__file__).parent.parent / "tests" / "data" / "megatron.yaml"
+RESULTS = Path(__file__).parent.parent / "tests" / "cost" / "data" / "megatron.yaml"
 MADE_BY = "python -m benchmarks.megatron, on a CPU: GPTModel of every stage on the meta device, fake process groups"
 SPEC = "megatron.core's local (not Transformer Engine's) layers; the low ranks' down projections whole on each rank"
 

@@ -12,7 +12,7 @@ backwards comes last. vpp = 1 is 1F1B, which knows no groups.
 
 Source: NVIDIA Megatron-LM, megatron/core/pipeline_parallel/schedules.py (get_pp_rank_microbatches,
 get_schedule_table, forward_backward_pipelining_with_interleaving and _without_interleaving), where N is
-microbatch_group_size_per_vp_stage; core 0.12.1 and main of 2026 agree, tests/data/megatron.yaml has what 0.16.1
+microbatch_group_size_per_vp_stage; core 0.12.1 and main of 2026 agree, tests/cost/data/megatron.yaml has what 0.16.1
 does. The warm-up is W = pp-s-1 (1F1B) or 2*(pp-s-1) + (vpp-1)*N (interleaved), at most m*vpp; early releases that
 ran everything as warm-up when m == pp are not modelled. This module imports nothing of the planner.
 """

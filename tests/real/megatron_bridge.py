@@ -11,9 +11,9 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig
-from megatron_cases import Case
 
 from cpsolver.doors.export.judge import launch_of
+from tests.real.megatron_cases import Case
 
 PROVIDER = ("seq_length", "vocab_size", "should_pad_vocab", "make_vocab_size_divisible_by", "position_embedding_type")
 PROVIDER += ("share_embeddings_and_output_weights",)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from problems import chip_spec, problem_of, strategy_of, with_stack
-
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
+from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
 LAUNCHES = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from framework_plans import CASES, plan, written
 
 from cpsolver.doors.export import accelerate
+from tests.support.framework_plans import CASES, plan, written
 
 pytest.importorskip("torch")
 

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import run
+
+from tests.support.checkout import ROOT
+from tests.support.command import run
 
 sync = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path")
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 MARKUP = "<script>alert(1)</script>"
 SPECS = {
     "solve": "model: llama2-70b\ncluster: {num_gpus: 256, chips: a800}\nsearch: {top: 3}\n",

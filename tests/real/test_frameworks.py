@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from framework_plans import CASES, plan, written
-from problems import strategy_of
 
 from cpsolver.doors.export import deepspeed, flagscale, torchtitan
 from cpsolver.problem.problem import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import load_architecture
+from tests.support.framework_plans import CASES, plan, written
+from tests.support.problems import strategy_of
 
 torch = pytest.importorskip("torch")
 

@@ -20,13 +20,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
 
-from megatron_bridge import configuration, fields_of
-from megatron_cases import CASES, LAUNCHES, MODELS, Case
-from megatron_parse import chunks
-
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.layout import stage_chunks
 from cpsolver.problem.ranks import rank_map
+from tests.real.megatron_bridge import configuration, fields_of
+from tests.real.megatron_cases import CASES, LAUNCHES, MODELS, Case
+from tests.real.megatron_parse import chunks
 
 HERE = Path(__file__).parent
 SOURCES = {
@@ -115,7 +114,7 @@ def _sharding(case: Case) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_groups_are_megatrons(case: Case) -> None:
-    from megatron_groups import groups_of
+    from tests.real.megatron_groups import groups_of
 
     s = case.strategy()
     if s.devices > 64:

@@ -25,8 +25,9 @@ from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.shapes import RECOMPUTED, gemm_task
 from cpsolver.doors.profile.task import Measurement
 from hw_specs import complete_chip
-from tests.command import in_tmp, run, write
-from tests.profiled import measured, problem
+from tests.support.checkout import ROOT
+from tests.support.command import in_tmp, run, write
+from tests.support.profiled import measured, problem
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.slow
 __all__ = ["in_tmp"]
 
 TINY = "name: tiny\nlayers: 2\nhidden: 128\nffn: 256\nheads: 4\nkv_heads: 4\nvocab: 512\n"
-ROOT = Path(__file__).parent.parent.parent
 ASK = ("profile", "--device", "cpu", "--model", "tiny.yaml", "--seq", "32", "--tp", "1", "--quick", "-o", "ours.yaml")
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch_sweeps import BASE, EIGHT, answers, rows, start, wait_for_rows
-from tests.command import in_tmp, run, write
+from tests.support.batch_sweeps import BASE, EIGHT, answers, rows, start, wait_for_rows
+from tests.support.command import in_tmp, run, write
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow

@@ -1,0 +1,335 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import cli
+from cpsolver.commands import COMMANDS
+from cpsolver.evaluation.evaluate import PARTS
+from tests.support.checkout import ROOT
+from tests.support.command import command, in_tmp, run, write  # noqa: F401
+
+EXAMPLES = ROOT / "examples"
+SMALL = """\
+model: llama2-7b
+cluster: {num_gpus: 16, chips: {a800: 8, h800: 16}}
+training: {global_batch_size: 32, sequence_length: 2048}
+search: {top: 2, pin: {vpp: 1, tp: [1, 2], flash_attention: true}}
+"""
+TOO_BIG = """\
+model: llama2-70b
+cluster: {num_gpus: 8, chips: a800}
+training: {global_batch_size: 8, sequence_length: 4096}
+search: {pin: {vpp: 1}}
+"""
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    names = cli.main.list_commands(click.Context(cli.main))
+    return [(name, command(name)) for name in names]
+
+
+# Help and start-up.
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_every_command_has_help_with_an_example_and_documents_its_options(name, command):
+    _, line = COMMANDS[name]
+    assert len(line) <= 72
+    assert f"  {name}" in run("--help").stdout
+    assert line in run("--help").stdout
+    text = run(name, "--help").stdout
+    assert f"Example:\n    apss-cp {name}" in text
+    for option in command.params:
+        assert isinstance(option, click.Argument) or option.help, option.name
+        if isinstance(option, click.Option):
+            assert option.opts[0] in text
+
+
+def test_help_and_version_import_nothing_heavy():
+    heavy = ("numpy", "ortools", "pydantic", "rich.console", "ruamel.yaml")
+    code = f"""
+import sys, cli
+for args in (['--help'], ['solve', '--help'], ['search', '--help'], ['--version']):
+    try:
+        cli.main(args)
+    except SystemExit as end:
+        assert not end.code, end.code
+print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_misspelt_command_gets_the_nearest():
+    result = run("slove", "spec.yaml")
+    assert result.exit_code == 2
+    assert "Did you mean 'solve'?" in result.stderr
+    assert "No such command 'xyz'." in run("xyz").stderr
+
+
+def test_version():
+    assert re.fullmatch(r"apss-cp, version \d+\.\d+\.\d+\S*\n", run("--version").stdout)
+
+
+# solve.
+
+
+def test_solve_prints_a_report_and_exits_0():
+    result = run("solve", write("spec.yaml", SMALL))
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "Proven: the 2 fastest of" in result.stdout
+
+
+def test_solve_json_is_one_consistent_document():
+    result = run("solve", write("spec.yaml", SMALL), "--json")
+    document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert list(document) == ["status", "problem", "plans", "proof", "reasons", "versions"]
+    assert document["status"] == "optimal"
+    assert document["problem"]["chips"] == {"a800": 8, "h800": 16}
+    assert {"apss_cp", "ortools", "python"} == set(document["versions"])
+    assert [plan["rank"] for plan in document["plans"]] == [1, 2]
+    times = [plan["step_time_s"] for plan in document["plans"]]
+    assert times == sorted(times)
+    tokens = 32 * 2048
+    for plan in document["plans"]:
+        assert plan["proven"]
+        assert plan["gap"] == 0
+        assert sum(plan["breakdown_s"].values()) == pytest.approx(plan["step_time_s"])
+        assert plan["throughput_tokens_per_s"] == pytest.approx(tokens / plan["step_time_s"])
+        assert plan["throughput_tokens_per_s_per_gpu"] * 16 == pytest.approx(plan["throughput_tokens_per_s"])
+        assert 0 < plan["mfu"] < 1
+        assert plan["memory_gib"].keys() == plan["capacity_gib"].keys()
+        assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
+        assert "published runs" in plan["interval_basis"]
+        assert set(plan["breakdown_s"]) == set(PARTS)
+        for stage in plan["stages"]:
+            times = dict(stage["microbatch_s"])
+            assert times.pop("total") == pytest.approx(sum(times.values()))
+            assert {"fragments"} < set(stage["memory_gib"])
+            assert "sharding" in times
+            assert stage["device_memory_gib"] > stage["memory_gib"]["total"]
+            parts = dict(stage["memory_gib"])
+            total = parts.pop("total")
+            assert sum(parts.values()) == pytest.approx(total)
+            assert total <= plan["memory_gib"][stage["chip"]] <= plan["capacity_gib"][stage["chip"]]
+    proof = document["proof"]
+    ends = ("memory", "bounded", "solved", "open")
+    assert sum(proof["refused"].values()) + sum(proof[end] for end in ends) == proof["considered"]
+
+
+def test_a_solved_plan_can_be_evaluated_with_the_same_numbers():
+    spec = write("spec.yaml", SMALL)
+    plans = json.loads(run("solve", spec, "--json").stdout)["plans"]
+    for plan in plans:
+        given = write("plan.json", json.dumps(plan["strategy"]))
+        result = run("evaluate", spec, "--strategy", given, "--json")
+        document = json.loads(result.stdout)
+        assert result.exit_code == 0
+        assert (document["status"], document["legal"], document["violations"]) == ("evaluated", True, [])
+        for name, value in document["plans"][0].items():
+            assert name in ("rank", "tie_with_best") or value == plan[name]
+
+
+def test_top_and_time_limit_replace_the_specs():
+    text = SMALL.replace("top: 2", "top: 5, time_limit_s: 1000")
+    result = run("solve", "-", "--json", "--top", "1", "--time-limit", "500", stdin=text)
+    assert len(json.loads(result.stdout)["plans"]) == 1
+    for wrong in (("--top", "0"), ("--top", "101"), ("--time-limit", "0"), ("--time-limit", "nan")):
+        assert run("solve", write("spec.yaml", SMALL), *wrong).exit_code == 2
+
+
+def test_verbose_shows_the_search_on_stderr():
+    spec = write("spec.yaml", SMALL)
+    quiet, told = run("solve", spec, "--json"), run("solve", spec, "--json", "--verbose")
+    assert quiet.stderr == ""
+    assert "bounding" in told.stderr
+    assert json.loads(told.stdout)["plans"] == json.loads(quiet.stdout)["plans"]
+
+
+def test_output_goes_to_the_file():
+    spec = write("spec.yaml", SMALL)
+    assert run("solve", spec, "--json", "-o", "out.json").stdout == ""
+    assert json.loads(Path("out.json").read_text())["status"] == "optimal"
+    assert run("solve", spec, "-o", "out.txt").stdout == ""
+    assert "Best plan" in Path("out.txt").read_text()
+
+
+def test_a_model_too_big_exits_3_with_reasons():
+    spec = write("spec.yaml", TOO_BIG)
+    result = run("solve", spec)
+    assert result.exit_code == 3
+    assert "There is no plan" in result.stdout
+    result = run("solve", spec, "--json")
+    assert result.exit_code == 3
+    document = json.loads(result.stdout)
+    assert (document["status"], document["plans"]) == ("infeasible", [])
+    assert document["reasons"]
+
+
+def test_no_plan_in_time_exits_4():
+    text = (EXAMPLES / "llama2-70b-mixed.yaml").read_text()
+    spec = write("spec.yaml", text)
+    result = run("solve", spec, "--time-limit", "0.000001")
+    assert result.exit_code == 4
+    assert "No plan found by the time limit" in result.stdout
+    assert json.loads(run("solve", spec, "--time-limit", "0.000001", "--json").stdout)["status"] == "unknown"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize(("event", "codes"), [("bounding", (0, 4)), ("optimal:", (0,))])
+def test_ctrl_c_in_a_search_ends_with_what_is_known(event, codes):
+    spec = str(EXAMPLES / "llama2-70b-mixed.yaml")  # with 100 plans, many to be solved: it takes a while
+    command = [sys.executable, "-m", "cli", "solve", spec, "--top", "100", "--verbose"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while event not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode in codes
+    assert "the interruption" in " ".join(out.split())
+    assert "Traceback" not in out + err
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{sys.executable} -m cli models | head -1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+
+
+SOLVED = (
+    *("llama2-70b-a800-256", "llama2-70b-mixed", "custom-model", "pinned", "seed-published"),
+    *("llama-65b-ascend-32", "llama3.1-405b-long-context"),
+)  # those with experts take longer, and are only resolved: tests/system/test_docs.py
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_every_example_is_solved(name):
+    result = run("solve", str(EXAMPLES / f"{name}.yaml"))
+    assert result.exit_code == 0
+    assert "Proven" in result.stdout
+
+
+def test_a_strange_chip_name_is_shown_as_it_is():
+    text = (EXAMPLES / "custom-model.yaml").read_text().replace("mychip:", "'[/x]':")
+    result = run("solve", "-", stdin=text)
+    assert result.exit_code == 0
+    assert "[/x]" in result.stdout
+
+
+# evaluate.
+
+
+def test_the_published_plan_is_an_example():
+    spec, strategy = (str(EXAMPLES / f"seed-published{end}.yaml") for end in ("", "-strategy"))
+    result = run("evaluate", spec, "--strategy", strategy)
+    assert result.exit_code == 0
+    assert "Legal" in result.stdout
+
+
+def test_a_plan_out_of_memory_is_evaluated_and_refused():
+    spec = str(EXAMPLES / "seed-published.yaml")
+    text = (EXAMPLES / "seed-published-strategy.yaml").read_text().replace("mbs: 1", "mbs: 4")
+    result = run("evaluate", spec, "-s", write("plan.yaml", text))
+    assert result.exit_code == 3
+    assert "Not legal" in result.stdout
+    assert "memory: stage" in result.stdout
+    document = json.loads(run("evaluate", spec, "-s", "plan.yaml", "--json").stdout)
+    assert not document["legal"]
+    assert {found["rule"] for found in document["violations"]} == {"memory"}
+    assert document["plans"][0]["step_time_s"] > 0
+
+
+def test_a_plan_that_does_not_add_up_is_bad_input_with_every_violation():
+    spec = str(EXAMPLES / "seed-published.yaml")
+    text = (EXAMPLES / "seed-published-strategy.yaml").read_text()
+    plan = write("plan.yaml", text.replace("dp: 16", "dp: 3").replace("[3]", "[4]"))
+    result = run("evaluate", spec, "-s", plan)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    for rule in ("degrees", "batch", "layers"):
+        assert f"error: plan.yaml: {rule}: " in result.stderr
+    document = json.loads(run("evaluate", spec, "-s", plan, "--json").stdout)
+    assert (document["status"], document["plans"]) == ("not_evaluated", [])
+    assert len(document["violations"]) >= 3
+
+
+# init, schema, models, chips.
+
+
+def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked():
+    from cpsolver.spec.spec import load_spec
+
+    result = run("init", "my.yaml")
+    assert result.exit_code == 0
+    assert load_spec("my.yaml").model == "llama2-70b"
+    write("my.yaml", "mine")
+    result = run("init", "my.yaml")
+    assert result.exit_code == 2
+    assert "my.yaml: is there already" in result.stderr
+    assert Path("my.yaml").read_text() == "mine"
+    assert run("init", "my.yaml", "--force").exit_code == 0
+    assert Path("my.yaml").read_text() != "mine"
+    assert run("init", "-").stdout == Path("my.yaml").read_text()
+    assert "cannot be written" in run("init", "nowhere/my.yaml").stderr
+
+
+def test_schema_is_json():
+    schema = json.loads(run("schema").stdout)
+    assert set(schema["properties"]) == {"model", "cluster", "training", "stack", "launcher", "search"}
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "wrong"), [("models", "llama2-70b", "lama2-70b"), ("chips", "h800", "h80")]
+)
+def test_the_catalogues(command, name, wrong):
+    listing = run(command).stdout
+    assert name in listing
+    assert "cannot be planned yet" in listing
+    entries = json.loads(run(command, "--json").stdout)
+    assert len(entries) > 40
+    assert all(entry["supported"] != bool(entry["unsupported_reasons"]) for entry in entries)
+    detail = run(command, name).stdout
+    assert "sources" in detail
+    assert json.loads(run(command, name, "--json").stdout)["name"] == name
+    result = run(command, wrong)
+    assert result.exit_code == 2
+    assert name in result.stderr
+
+
+def test_the_catalogue_says_what_is_a_proposal_and_what_is_assumed():
+    assert "a proposal" in run("models", "llama-175b").stdout
+    assert "assumed" in run("chips", "a800").stdout
+
+
+def test_evaluate_takes_what_solve_prints():
+    spec = write("spec.yaml", SMALL)
+    answer = write("answer.json", run("solve", spec, "--json").output)
+    again = json.loads(run("evaluate", spec, "--strategy", answer, "--json").output)["plans"][0]
+    best = json.loads(Path(answer).read_text())["plans"][0]
+    assert again["strategy"] == best["strategy"]
+    assert again["step_time_s"] == best["step_time_s"]
+
+
+def test_an_answer_never_overwrites_its_spec():
+    spec = write("spec.yaml", SMALL)
+    result = run("solve", spec, "--output", spec)
+    assert result.exit_code == 2
+    assert "would overwrite it" in result.output
+    assert Path(spec).read_text() == SMALL
+
+
+def test_a_closed_stdout_is_told():
+    command = f"exec {sys.executable} -m cli models >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "stdout is closed" in done.stderr

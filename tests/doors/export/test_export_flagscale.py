@@ -1,0 +1,138 @@
+"""Plans as FlagScale's configuration, judged by its own rules.
+
+It cannot be installed, so the rules are derived again here from its source: flagscale/train/arguments.py and
+flagscale/train/hetero/parallel_context.py of da4935ec.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpsolver.doors.export import flagscale
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.shared import hosts
+from tests.support.framework_plans import CASES, launch, refused, yaml_of
+from tests.support.problems import problem_of, strategy_of
+
+
+def parsed_by_stage(lists: list[list[int]], microbatches: int) -> list[list[int]]:
+    """FlagScale's reading of a ..._per_stage_micro_batch: stages, then microbatches and a value, again and again."""
+    found = []
+    for stages, *pairs in lists:
+        values = [value for count, value in zip(pairs[::2], pairs[1::2], strict=True) for _ in range(count)]
+        assert len(values) == microbatches
+        found += [values] * stages
+    return found
+
+
+@pytest.mark.parametrize("name", list(CASES["flagscale"]))
+def test_flagscales_own_rules(name: str) -> None:
+    made, problem, s = launch("flagscale", name)
+    train = yaml_of(made, "plan_train.yaml")
+    system, model = train["system"], train["model"]
+    assert system["pipeline_model_parallel_size"] == s.pp
+    assert (model["micro_batch_size"], model["global_batch_size"]) == (s.mbs, problem.batch)
+    assert problem.batch % (s.mbs * s.dp) == 0
+    if "hetero" not in system:
+        return
+    hetero = system["hetero"]
+    numbers, mbs = hetero["hetero_process_meshes"], model["micro_batch_size"]
+    assert len(numbers) % 5 == 0
+    meshes = [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
+    assert sum(tp * cp * dp * pp for tp, cp, _, dp, pp in meshes) == s.devices
+    assert sum(mesh[4] for mesh in meshes) == s.pp == len(hetero["hetero_pipeline_layer_split"])
+    assert sum(hetero["hetero_pipeline_layer_split"]) == model["num_layers"] == problem.model.layers
+    assert all(meshes[0][3] * mbs % mesh[3] == 0 and mesh[1] == 1 for mesh in meshes)
+    assert len(hetero["hetero_device_types"]) == len(meshes) == len(set(hetero["hetero_device_types"]))
+    assert hetero["hetero_current_device_type"] in hetero["hetero_device_types"]
+    assert "num_virtual_stages_per_pipeline_rank" not in system
+    assert "num_distributed_optimizer_instances" not in system
+    assert hetero["standalone_embedding_stage"] is False
+    for tp, cp, ep, dp, pp in meshes:
+        etp = system.get("expert_tensor_parallel_size", tp)
+        assert tp * cp * dp * pp % (etp * ep * pp) == 0
+
+
+@pytest.mark.parametrize("name", ["mixed", "mixed, uneven", "experts"])
+def test_flagscale_sorts_ranks_into_the_plans_stages(name: str) -> None:
+    made, problem, s = launch("flagscale", name)
+    types = yaml_of(made, "plan_train.yaml")["system"]["hetero"]["hetero_device_types"]
+    lines = re.findall(r"^(\S+) slots=(\d+) type=(\S+)$", made.files["hostfile"], re.MULTILINE)
+    ranks = [kind for _, slots, kind in lines for _ in range(int(slots))]
+    logical = sorted(range(len(ranks)), key=lambda rank: (types.index(ranks[rank]), rank))
+    chips = [ranks[rank] for rank in logical[:: s.stage_devices]]
+    assert chips == list(s.stage_chips)
+    assert len(lines) == s.devices // problem.node
+
+
+def test_a_chip_that_comes_twice_has_a_device_type_for_each_time() -> None:
+    problem = problem_of(gpus=12, node=4)
+    s = strategy_of("x:2 y:1 x:1", dp=4)
+    assert flagscale.mesh_types(s) == ("x-0", "y", "x-2")
+    assert flagscale.host_types(s, hosts(problem, s)) == ("x-0", "y", "x-2")
+    assert flagscale.process_meshes(s) == [1, 1, 1, 4, 1] * 3
+
+
+def test_flagscale_tells_recomputation_by_stage() -> None:
+    made, problem, s = launch("flagscale", "by stage")
+    assert len(set(s.recompute_layers)) > 1
+    system = yaml_of(made, "plan_train.yaml")["system"]
+    count = s.microbatches(problem.batch)
+    assert system["recompute_granularity"] == "full"
+    read = {
+        name: parsed_by_stage(system[f"recompute_{name}_per_stage_micro_batch"], count)
+        for name in ("granularity", "method", "num_layers")
+    }
+    for stage, (kind, amount) in enumerate(zip(s.recompute, s.recompute_layers, strict=True)):
+        on = read["granularity"][stage][0]
+        assert read["num_layers"][stage] == [amount] * count
+        assert on == (kind != "none" and amount > 0)
+        assert not on or read["method"][stage] == [{"uniform": 0, "block": 1}[kind]] * count
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("first and last", {"decoder_first_pipeline_num_layers": 1, "decoder_last_pipeline_num_layers": 1}),
+        ("interleaved", {"num_virtual_stages_per_pipeline_rank": 2}),
+        ("whole layers", {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 2}),
+        ("chosen modules", {"recompute_granularity": "selective", "recompute_modules": ["core_attn", "mlp"]}),
+        ("one chip", {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}),
+    ],
+)
+def test_flagscale_without_its_heterogeneous_mode(name: str, told: dict[str, Any]) -> None:
+    system = yaml_of(launch("flagscale", name)[0], "plan_train.yaml")["system"]
+    assert {key: system[key] for key in told} == told
+    assert "hetero" not in system
+
+
+def test_any_layers_on_one_chip_are_one_mesh() -> None:
+    made, _, s = launch("flagscale", "any layers")
+    hetero = yaml_of(made, "plan_train.yaml")["system"]["hetero"]
+    assert hetero["hetero_pipeline_layer_split"] == list(s.layers) == [1, 3, 2, 2]
+    assert hetero["hetero_process_meshes"] == [s.tp, 1, 1, s.dp, 4]
+
+
+def test_the_experiment_finds_its_train_section_beside_it() -> None:
+    made, _, s = launch("flagscale", "mixed")
+    experiment = yaml_of(made, "plan.yaml")
+    assert experiment["defaults"] == ["plan_train@train", "_self_"]
+    runner = experiment["experiment"]["runner"]
+    assert runner["nnodes"] * runner["nproc_per_node"] == s.devices
+    assert runner["rdzv_backend"] == "static"
+
+
+def test_what_flagscale_cannot_say() -> None:
+    mode = "in its heterogeneous mode"
+    refused("flagscale", mode, groups="x:1,2,1,2", cp=2, dp=2)
+    refused("flagscale", mode, groups="x:2 y:2", vpp=2, dp=2)
+    refused("flagscale", mode, groups="x:2 y:2", dp=4, flags="fz", sharding_group=2)
+    one, two = strategy_of("x:2", recompute="selective").groups + strategy_of("y:2").groups
+    with pytest.raises(CannotExpress, match="may recompute selectively"):
+        flagscale.export(problem_of(gpus=8), replace(strategy_of("x:2 y:2"), groups=(one, two)))
+    refused("flagscale", "triangle_attention", problem_of(training={"triangle_attention": True}), groups="x:4", dp=4)
+    refused("flagscale", "optimizer is cadam", problem_of(training={"optimizer": "cadam"}), groups="x:4", dp=4)

@@ -1,0 +1,247 @@
+"""Exporters of the Megatron family: what each decision becomes in each dialect, and what each cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.judge import reasons_against
+from cpsolver.doors.export.layout import layout_string, stage_chunks
+from cpsolver.doors.export.script import grouped
+from cpsolver.doors.export.targets import exporter
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from models_zoo import load_architecture
+from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
+
+MEGATRON = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")
+FAMILY = (*MEGATRON, "mindspeed-llm", "loongforge")
+
+
+def options(launch: Launch) -> dict[str, tuple[str, ...]]:
+    return {flag[0]: flag[1:] for flag in grouped(launch.arguments)}
+
+
+def exported(target: str, strategy: Strategy, problem: Problem | None = None, **given: Any) -> dict[str, Any]:
+    chip = chip_spec(host_link={"pcie_generation": 5, "bandwidth_gb_s": 64})
+    chip["peak_tflops"]["fp8"] = 200
+    problem = problem or problem_of({"x": chip}, gpus=strategy.devices, node=1, **given)
+    return options(exporter(target)(problem, strategy))
+
+
+def refusal(target: str, strategy: Strategy, **given: Any) -> str:
+    with pytest.raises(CannotExpress) as caught:
+        exported(target, strategy, **given)
+    return str(caught.value)
+
+
+def model_of(name: str) -> Problem:
+    return replace(problem_of(), model=load_architecture(name))
+
+
+@pytest.mark.parametrize("target", FAMILY)
+def test_degrees_and_batch(target: str) -> None:
+    told = exported(target, strategy_of("x:2,2", tp=2, dp=2, mbs=2, flags="sfz"), batch=16)
+    assert told["--tensor-model-parallel-size"] == ("2",)
+    assert told["--pipeline-model-parallel-size"] == ("2",)
+    assert told["--micro-batch-size"] == ("2",)
+    assert told["--global-batch-size"] == ("16",)
+    assert "--sequence-parallel" in told
+    assert "--use-distributed-optimizer" in told
+    assert "--expert-model-parallel-size" not in told
+    assert "--recompute-granularity" not in told
+
+
+def test_layers_of_every_chunk() -> None:
+    assert stage_chunks(strategy_of("x:6,8", vpp=2)) == ((3, 3), (4, 4))
+    assert stage_chunks(strategy_of("x:7,8,8,7", vpp=4)) == ((1, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mtp", "text"),
+    [
+        (strategy_of("x:7,9,9,7"), 0, "Et*7|(t*9|)*2t*7L"),
+        (strategy_of("x:4,3"), 0, "Et*4|t*3L"),
+        (strategy_of("x:4,1"), 2, "Et*4|tmmL"),
+        (strategy_of("x:4,6,4", vpp=2), 0, "Et*2|t*3|(t*2|)*2t*3|t*2L"),
+        (strategy_of("x:1,2,1", vpp=2), 0, "E|(t|)*4L"),
+    ],
+)
+def test_layout_strings(strategy: Strategy, mtp: int, text: str) -> None:
+    assert layout_string(strategy, mtp) == text
+
+
+@pytest.mark.parametrize(
+    ("target", "groups", "vpp", "flags"),
+    [
+        ("megatron-lm", "x:8,8", 2, {"--num-virtual-stages-per-pipeline-rank": ("2",)}),
+        ("mindspeed-llm", "x:8,8", 2, {"--num-layers-per-virtual-pipeline-stage": ("4",)}),
+        (
+            "megatron-core-0.12",
+            "x:3,5,5,4",
+            1,
+            {"--decoder-first-pipeline-num-layers": ("3",), "--decoder-last-pipeline-num-layers": ("4",)},
+        ),
+        ("megatron-lm", "x:3,5", 1, {"--decoder-first-pipeline-num-layers": ("3",)}),
+        (
+            "megatron-core-0.13",
+            "x:7,8,8,7",
+            4,
+            {
+                "--account-for-embedding-in-pipeline-split": (),
+                "--account-for-loss-in-pipeline-split": (),
+                "--num-virtual-stages-per-pipeline-rank": ("4",),
+            },
+        ),
+        ("megatron-lm", "x:3,5,6,4", 1, {"--pipeline-model-parallel-layout": ("Et*3|t*5|t*6|t*4L",)}),
+        ("mindspeed-llm", "x:3,5,6,4", 1, {"--num-layer-list": ("3,5,6,4",)}),
+        ("mindspeed-llm", "x:2,4,6,4", 2, {"--pipeline-model-parallel-layout": ("Et|t*2|t*3|t*2|t|t*2|t*3|t*2L",)}),
+        ("loongforge", "x:3,5,6,4", 1, {"--custom-pipeline-layers": ("3,5,6,4",)}),
+        ("loongforge", "x:2,4,6,4", 2, {"--pipeline-model-parallel-layout": ("Et|t*2|t*3|t*2|t|t*2|t*3|t*2L",)}),
+    ],
+)
+def test_layers_by_stage(target: str, groups: str, vpp: int, flags: dict[str, tuple[str, ...]]) -> None:
+    told = exported(target, strategy_of(groups, dp=1, vpp=vpp))
+    marks = ("virtual", "account", "decoder", "layout", "layer-list", "custom")
+    assert {name: values for name, values in told.items() if any(mark in name for mark in marks)} == flags
+
+
+def test_what_no_layout_can_say() -> None:
+    assert "no layout string" in refusal("megatron-core-0.12", strategy_of("x:3,5,6,4", dp=1))
+    mtp = strategy_of("x:15,16,17,13", tp=1, dp=8)
+    problem = model_of("deepseek-v3-671b")
+    with pytest.raises(CannotExpress, match="multi-token prediction"):
+        exporter("megatron-core-0.13")(problem, mtp)
+    assert "mL" in options(exporter("megatron-lm")(problem, mtp))["--pipeline-model-parallel-layout"][0]
+
+
+@pytest.mark.parametrize(
+    ("more", "megatron", "mindspeed"),
+    [
+        ({}, {"--cp-comm-type": ("p2p",)}, {"--context-parallel-algo": ("megatron_cp_algo",)}),
+        (
+            {"cp_gather": True},
+            {"--cp-comm-type": ("allgather",)},
+            {"--context-parallel-algo": ("kvallgather_cp_algo",)},
+        ),
+        ({"ulysses": 4}, {"--cp-comm-type": ("a2a",)}, {"--context-parallel-algo": ("ulysses_cp_algo",)}),
+        (
+            {"ulysses": 2},
+            {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")},
+            {"--context-parallel-algo": ("hybrid_cp_algo",), "--ulysses-degree-in-cp": ("2",)},
+        ),
+    ],
+)
+def test_context_parallelism(more: dict[str, Any], megatron: dict[str, Any], mindspeed: dict[str, Any]) -> None:
+    strategy = strategy_of(dp=1, cp=4, **more)
+    for target, flags in (("megatron-lm", megatron), ("mindspeed-llm", mindspeed)):
+        told = exported(target, strategy)
+        marks = ("--cp-", "hierarchical", "-algo", "ulysses")
+        assert {name: values for name, values in told.items() if any(mark in name for mark in marks)} == flags
+
+
+def test_recomputation() -> None:
+    told = exported("megatron-lm", strategy_of("x:2,2", dp=1, recompute="block", amount=1))
+    assert (told["--recompute-granularity"], told["--recompute-method"]) == (("full",), ("block",))
+    assert told["--recompute-num-layers"] == ("1",)
+    told = exported("megatron-lm", strategy_of("x:2,2", dp=1, recompute="selective"))
+    assert (told["--recompute-granularity"], told["--recompute-modules"]) == (("selective",), ("core_attn",))
+    assert "--recompute-num-layers" not in told
+
+
+def by_stage(*amounts: int, vpp: int = 1) -> Strategy:
+    group = StageGroup("x", (2,) * len(amounts), "block", amounts)
+    return replace(strategy_of("x:2,2", dp=1, vpp=vpp), pp=len(amounts), groups=(group,))
+
+
+def test_recomputation_by_stage() -> None:
+    assert "recompute differs by stage" in refusal("megatron-lm", by_stage(2, 1))
+    told = exported("loongforge", by_stage(2, 1))
+    assert told["--custom-pipeline-recompute-layers"] == ("2,1",)
+    assert (told["--recompute-granularity"], told["--recompute-method"]) == (("full",), ("block",))
+    assert "vpp is 2" in refusal("loongforge", by_stage(1, 0, vpp=2))
+    assert "--custom-pipeline-recompute-layers" not in exported("loongforge", by_stage(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("target", "flag", "checkpoint"),
+    [
+        ("megatron-lm", "--use-megatron-fsdp", ("fsdp_dtensor",)),
+        ("megatron-core-0.12", "--use-custom-fsdp", None),
+        ("mindspeed-llm", "--use-custom-fsdp", None),
+    ],
+)
+def test_sharded_parameters(target: str, flag: str, checkpoint: tuple[str, ...] | None) -> None:
+    launch = exporter(target)(problem_of(), strategy_of(sharded="parameters"))
+    told = options(launch)
+    assert flag in told
+    assert told["--data-parallel-sharding-strategy"] == ("optim_grads_params",)
+    assert told.get("--ckpt-format") == checkpoint
+    assert launch.environment["CUDA_DEVICE_MAX_CONNECTIONS"] != "1"
+
+
+def test_one_hardware_queue_without_fsdp() -> None:
+    launch = exporter("megatron-lm")(problem_of(), strategy_of(tp=2, dp=2))
+    assert launch.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+def test_sharding_groups_are_instances() -> None:
+    assert exported("megatron-lm", strategy_of(dp=8, sharding_group=2))["--num-distributed-optimizer-instances"] == (
+        "4",
+    )
+    assert "--num-distributed-optimizer-instances" not in exported("megatron-lm", strategy_of(dp=8))
+
+
+def test_overlaps_are_those_of_the_stack() -> None:
+    off = with_stack(problem_of(gpus=4), gradient_overlap=0.0, parameter_overlap=0.0, tensor_overlap=0.0)
+    on = with_stack(off, gradient_overlap=0.9, parameter_overlap=0.9, tensor_overlap=0.5)
+    strategy = strategy_of(tp=2, dp=2, flags="sfz")
+    names = {"--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"}
+    assert not names & set(exported("megatron-lm", strategy, off))
+    assert names <= set(exported("megatron-lm", strategy, on))
+    plain = set(exported("megatron-lm", replace(strategy, distributed_optimizer=False), on))
+    assert names & plain == {"--overlap-grad-reduce", "--tp-comm-overlap"}
+    assert "--use-ascend-mc2" in exported("mindspeed-llm", strategy, on)
+
+
+def test_breadth_first_groups_all_microbatches() -> None:
+    told = exported("megatron-lm", strategy_of("x:2,2", dp=2, vpp=2, schedule="breadth_first"), batch=16)
+    assert told["--microbatch-group-size-per-virtual-pipeline-stage"] == ("8",)
+
+
+@pytest.mark.parametrize(
+    ("training", "flags", "without"),
+    [
+        ({"optimizer": "precision_aware"}, {"--use-precision-aware-optimizer": ()}, ()),
+        ({"optimizer": "precision_aware_bf16"}, {"--exp-avg-dtype": ("bf16",)}, ("megatron-core-0.12",)),
+        ({"optimizer_offload": 0.5}, {"--optimizer-cpu-offload": (), "--optimizer-offload-fraction": ("0.5",)}, ()),
+        ({"activation_offload": "core_attn"}, {"--offload-modules": ("core_attn",)}, MEGATRON[1:]),
+        ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),
+        ({"swap_optimizer": True}, {"--swap-optimizer": ()}, MEGATRON),
+        ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),
+        ({"activation_offload": "attention"}, {"--swap-attention": ()}, MEGATRON),
+        ({"precision": "fp8", "fp8_parameter_gather": True}, {"--fp8-param-gather": ()}, ()),
+        ({"triangle_attention": True}, {}, (*MEGATRON, "mindspeed-llm")),
+    ],
+)
+def test_techniques(training: dict[str, Any], flags: dict[str, Any], without: tuple[str, ...]) -> None:
+    mine = ("--reuse-fp32-param", "--swap-optimizer", "--quant-states", "--swap-attention")
+    strategy = strategy_of(tp=2, dp=2, flags="sz" if "triangle_attention" in training else "sfz")
+    for target in MEGATRON:
+        if target in without:
+            assert "training." in refusal(target, strategy, training=training)
+        else:
+            assert flags.items() <= exported(target, strategy, training=training).items()
+    if set(flags) & set(mine):
+        assert flags.items() <= exported("mindspeed-llm", strategy, training=training).items()
+
+
+def test_schedules_that_no_megatron_has() -> None:
+    problem = problem_of()
+    strategy = strategy_of("x:2,2", dp=2, schedule="zb1p")
+    assert any("zb1p" in reason for reason in reasons_against(problem, strategy, "megatron-lm"))
+    assert "zb1p" in refusal("megatron-lm", strategy)
+    assert "differ in size" in refusal("megatron-lm", replace(strategy, schedule="1f1b", micro_batches=(1, 3)))

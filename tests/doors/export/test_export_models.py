@@ -1,0 +1,198 @@
+"""The model in the options of the Megatron family and in Megatron-Bridge's fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
+from cpsolver.doors.export.targets import exporter
+from cpsolver.problem.problem import Problem
+from models_zoo import architecture_names, load_architecture, unsupported_reasons
+from tests.doors.export.test_export_megatron import model_of, options
+from tests.support.problems import problem_of, strategy_of, with_stack
+
+
+def told(model: str, target: str = "megatron-lm", **more: Any) -> dict[str, tuple[str, ...]]:
+    layers = load_architecture(model).layers
+    return options(exporter(target)(model_of(model), strategy_of(f"x:{layers}", **more)))
+
+
+def test_a_dense_model_of_llamas_shape() -> None:
+    found = told("llama2-70b", tp=8)
+    sizes = ("--num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads", "--num-query-groups")
+    assert [found[name] for name in sizes] == [("80",), ("8192",), ("28672",), ("64",), ("8",)]
+    assert {"--swiglu", "--untie-embeddings-and-output-weights", "--disable-bias-linear"} <= set(found)
+    assert found["--position-embedding-type"] == ("rope",)
+    assert found["--normalization"] == ("RMSNorm",)
+    assert not [name for name in found if "moe" in name or "expert" in name]
+
+
+def test_a_model_with_biases_and_a_position_table() -> None:
+    found = told("gpt3-175b", tp=8)
+    assert found["--position-embedding-type"] == ("learned_absolute",)
+    assert found["--normalization"] == ("LayerNorm",)
+    assert not {"--swiglu", "--untie-embeddings-and-output-weights", "--disable-bias-linear"} & set(found)
+
+
+def test_biases_of_queries_alone_and_normed_queries() -> None:
+    assert {"--disable-bias-linear", "--add-qkv-bias"} <= set(told("qwen2.5-7b"))
+    assert "--qk-layernorm" in told("qwen3-32b")
+
+
+def test_latent_attention_shared_experts_and_multi_token_prediction() -> None:
+    found = told("deepseek-v3-671b", ep=4)
+    assert "--group-query-attention" not in found
+    widths = {"--q-lora-rank": "1536", "--kv-lora-rank": "512", "--qk-head-dim": "128", "--v-head-dim": "128"}
+    assert {name: found[name] for name in widths} == {name: (width,) for name, width in widths.items()}
+    assert found["--moe-layer-freq"] == ("([0]*3+[1]*58)",)
+    assert found["--moe-shared-expert-intermediate-size"] == ("2048",)
+    assert found["--moe-router-score-function"] == ("sigmoid",)
+    assert found["--mtp-num-layers"] == ("1",)
+    assert (found["--expert-model-parallel-size"], found["--expert-tensor-parallel-size"]) == (("4",), ("1",))
+    assert found["--moe-token-dispatcher-type"] == ("alltoall",)
+
+
+def test_mindspeed_counts_dense_layers_and_shared_experts() -> None:
+    found = told("deepseek-v3-671b", "mindspeed-llm", ep=4)
+    assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("3",), ("1",))
+    assert found["--n-shared-experts"] == ("1",)
+    assert "--moe-shared-expert-intermediate-size" not in found
+    assert told("baichuan-13b", "mindspeed-llm")["--position-embedding-type"] == ("alibi",)
+
+
+def test_layers_with_experts() -> None:
+    assert expert_layers(load_architecture("mixtral-8x22b")) == "1"
+    pattern = expert_layers(load_architecture("llama4-maverick-400b"))
+    assert eval(pattern) == [0, 1] * 24
+
+
+def test_one_expert_a_token_is_scored_before_the_choice() -> None:
+    assert "--moe-router-pre-softmax" in told("llama4-maverick-400b")
+    assert "--moe-router-pre-softmax" not in told("mixtral-8x22b")
+
+
+def test_the_vocabulary_is_padded_to_128_a_rank() -> None:
+    model = load_architecture("qwen2.5-7b").model_copy(update={"vocab": 1000})
+    assert [padded_vocabulary(model, tp) for tp in (1, 4, 8)] == [1024, 1024, 1024]
+    assert padded_vocabulary(model, 16) == 2048
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "words"),
+    [
+        ("baichuan-13b", "megatron-lm", "alibi positions"),
+        ("bloom-176b", "megatron-lm", "a norm after the embedding"),
+        ("gpt-oss-20b", "megatron-core-0.13", "attention sinks"),
+        ("gpt-oss-20b", "megatron-core-0.12", "biases in experts"),
+    ],
+)
+def test_what_no_option_says_is_noted(model: str, target: str, words: str) -> None:
+    problem = model_of(model)
+    launch = exporter(target)(problem, strategy_of(f"x:{problem.model.layers}"))
+    assert any(words in note for note in launch.notes)
+
+
+def test_sinks_and_windows_where_there_are_flags() -> None:
+    found = told("gpt-oss-20b")
+    assert found["--softmax-type"] == ("learnable",)
+    assert (found["--window-size"], found["--window-attn-skip-freq"]) == (("127,0",), ("2",))
+
+
+@pytest.mark.parametrize(
+    "target", ["megatron-lm", "megatron-core-0.12", "mindspeed-llm", "loongforge", "megatron-bridge"]
+)
+def test_every_model_that_can_be_planned_is_exported(target: str) -> None:
+    for name in architecture_names():
+        model = load_architecture(name)
+        if not unsupported_reasons(model) and not (target == "mindspeed-llm" and model.moe and model.moe.freq > 1):
+            launch = exporter(target)(replace(problem_of(), model=model), strategy_of(f"x:{model.layers}"))
+            assert f"{model.hidden}" in " ".join(launch.arguments), name
+            assert not any("None" in token for token in launch.arguments), name
+
+
+def bridge(model: str, groups: str, **more: Any) -> tuple[dict[str, str], str]:
+    launch = exporter("megatron-bridge")(model_of(model), strategy_of(groups, **more))
+    return dict(token.split("=", 1) for token in launch.arguments), launch.files["plan.py"]
+
+
+def test_bridges_fields() -> None:
+    fields, _ = bridge("llama2-70b", "x:20,20,20,20", tp=4, dp=2, vpp=5, flags="sfz")
+    assert fields["model.tensor_model_parallel_size"] == "4"
+    assert fields["model.virtual_pipeline_model_parallel_size"] == "5"
+    assert fields["model.sequence_parallel"] == "true"
+    assert fields["train.global_batch_size"] == "8"
+    assert fields["ddp.use_distributed_optimizer"] == "true"
+    assert fields["mixed_precision"] == "bf16_mixed"
+    assert fields["model.share_embeddings_and_output_weights"] == "false"
+
+
+def test_bridges_file_sets_every_field() -> None:
+    fields, text = bridge("deepseek-v3-671b", "x:15,16,17,13", tp=2, dp=2, ep=4, flags="sfz")
+    found: dict[str, Any] = {}
+    body = text.split("if __name__")[0].replace("import torch\n", "").split("def model()")
+    exec(body[0][body[0].index("FIELDS") :] + "def configure" + body[1].split("def configure")[1], found)
+    assert set(found["FIELDS"]) == set(fields)
+    found["get_mixed_precision_config"] = lambda name: SimpleNamespace(name=name, grad_reduce_in_fp32=None)
+
+    class Part:
+        def __getattr__(self, name: str) -> Any:
+            self.__dict__[name] = Part()
+            return self.__dict__[name]
+
+    cfg = found["configure"](Part())
+    assert cfg.model.moe_layer_freq == [0] * 3 + [1] * 58
+    assert cfg.model.pipeline_model_parallel_layout == "Et*15|t*16|t*17|t*13mL"
+    assert cfg.model.num_moe_experts == 256
+    assert "MLAModelProvider" in text
+    assert (cfg.mixed_precision.name, cfg.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
+    assert (cfg.model.recompute_granularity, cfg.model.num_layers_in_first_pipeline_stage) == (None, None)
+
+
+def test_bridge_takes_back_what_a_recipe_may_have_set() -> None:
+    fields, _ = bridge("llama2-70b", "x:20,20,20,20", tp=4, dp=2, flags="fz")
+    assert (fields["model.sequence_parallel"], fields["model.virtual_pipeline_model_parallel_size"]) == (
+        "false",
+        "null",
+    )
+    assert (fields["model.recompute_granularity"], fields["model.pipeline_model_parallel_layout"]) == ("null", "null")
+    assert fields["optimizer.use_precision_aware_optimizer"] == "false"
+
+
+@pytest.mark.parametrize(("width", "there"), [(2, "False"), (4, "True")])
+def test_bridge_reduces_gradients_in_the_plans_type(width: int, there: str) -> None:
+    problem = with_stack(model_of("llama2-7b"), gradient_reduce_bytes=width)
+    text = exporter("megatron-bridge")(problem, strategy_of("x:32", dp=2)).files["plan.py"]
+    assert f"PRECISION = {{'grad_reduce_in_fp32': {there}}}" in text
+
+
+def ordered(first: int, every: int, offset: int) -> Problem:
+    model = load_architecture("mixtral-8x7b")
+    assert model.moe is not None
+    moe = model.moe.model_copy(update={"first_dense": first, "freq": every, "offset": offset})
+    return replace(problem_of(), model=model.model_copy(update={"moe": moe}))
+
+
+def test_mindspeed_counts_every_nth_layer_from_layer_0() -> None:
+    found = options(exporter("mindspeed-llm")(ordered(1, 2, 0), strategy_of("x:32")))
+    assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("1",), ("2",))
+
+
+@pytest.mark.parametrize(("places", "pp"), [((1, 2, 1), 1), ((0, 2, 0), 1), ((8, 1, 0), 4)])
+def test_experts_where_mindspeed_has_none_are_refused(places: tuple[int, int, int], pp: int) -> None:
+    stages = ",".join([str(32 // pp)] * pp)
+    with pytest.raises(CannotExpress, match="experts"):
+        exporter("mindspeed-llm")(ordered(*places), strategy_of(f"x:{stages}"))
+
+
+def test_mindspeed_has_no_mc2_beside_experts() -> None:
+    dense, experts = (with_stack(model_of(name), tensor_overlap=0.3) for name in ("llama2-7b", "mixtral-8x7b"))
+    plan = strategy_of("x:32", tp=2, flags="sf")
+    assert "--use-ascend-mc2" in options(exporter("mindspeed-llm")(dense, plan))
+    launch = exporter("mindspeed-llm")(experts, plan)
+    assert "--use-ascend-mc2" not in options(launch)
+    assert any("--use-ascend-mc2 excludes" in note for note in launch.notes)

@@ -1,0 +1,312 @@
+"""Scripts of ten dialects: from their arguments to a plan, and what the plan's values are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpsolver.doors.importing.files import spec_text, strategy_text
+from cpsolver.doors.importing.imported import Imported, Options, import_source
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import resolve
+from cpsolver.problem.strategy_file import load_strategy
+from cpsolver.spec.spec import load_spec
+from tests.support.command import in_tmp, write  # noqa: F401
+
+LLAMA = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "
+    "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --attention-dropout 0 --hidden-dropout 0 --vocab-size 32000 "
+    "--max-position-embeddings 4096 "
+)
+MOE = (
+    LLAMA.replace("11008", "14336")
+    + "--group-query-attention --num-query-groups 8 --num-experts 8 --moe-router-topk 2 "
+)
+GPT = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50257 --seq-length 1024 "
+    "--max-position-embeddings 1024 --micro-batch-size 2 --fp16 "
+)
+STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+
+
+def imported(text: str, **options: Any) -> Imported:
+    """What a script gives on H100s."""
+    return import_source(write("train.sh", text), Options(chip="h100", **options))
+
+
+def plan(text: str, **options: Any) -> Strategy:
+    """The plan that a script runs; written and read back it is the same, for a spec that loads."""
+    found = imported(text, **options)
+    assert found.strategy is not None, found.refusals
+    Path("spec.yaml").write_text(spec_text(found), encoding="utf-8")
+    Path("plan.yaml").write_text(strategy_text(found.strategy, "train.sh"), encoding="utf-8")
+    problem = resolve(load_spec("spec.yaml"))
+    assert load_strategy("plan.yaml", problem) == found.strategy
+    assert problem.model.layers == sum(found.strategy.layers)
+    return found.strategy
+
+
+def torchrun(arguments: str, devices: int = 8, nodes: int = 1) -> str:
+    return f"torchrun --nproc_per_node {devices} --nnodes={nodes} pretrain_gpt.py {arguments}\n"
+
+
+DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "megatron with arrays": (
+        f"N=2\nA=({LLAMA})\nB=({STEP} --tensor-model-parallel-size 4 --sequence-parallel)\n"
+        "B+=(--use-distributed-optimizer)\n"
+        'torchrun --nproc-per-node=8 --nnodes $N pretrain_gpt.py "${A[@]}" ${B[@]} --context-parallel-size 2\n',
+        {"tp": 4, "cp": 2, "pp": 1, "dp": 2, "sequence_parallel": True, "distributed_optimizer": True, "ulysses": 1},
+    ),
+    "megatron with layers of a virtual stage": (
+        torchrun(f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"),
+        {"pp": 4, "dp": 2, "vpp": 4, "layers": (8, 8, 8, 8), "distributed_optimizer": False, "flash_attention": True},
+    ),
+    "megatron core 0.16: layout string, modules, FSDP left out": (
+        torchrun(
+            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*7|t*9|(t*9|)*1t*7L' "
+            "--recompute-granularity selective --recompute-modules core_attn mlp --attention-backend unfused"
+        ),
+        {"layers": (7, 9, 9, 7), "vpp": 1, "flash_attention": False, "recompute": ("selective",) * 4},
+    ),
+    "megatron with first and last stage, and chunks by count": (
+        torchrun(
+            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6 "
+            "--decoder-last-pipeline-num-layers=6 --num-virtual-stages-per-pipeline-rank 2"
+        ),
+        {"layers": (6, 10, 10, 6), "vpp": 2},
+    ),
+    "mixture of experts under Slurm": (
+        "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n"
+        f'ARGS="{MOE} {STEP} --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --sequence-parallel"\n'
+        'srun -l bash -c "python -u pretrain_gpt.py ${ARGS} --expert-tensor-parallel-size 1"\n',
+        {"tp": 2, "dp": 16, "ep": 8, "etp": 1, "sequence_parallel": True},
+    ),
+    "torch FSDP2": (
+        torchrun(
+            f"{LLAMA} {STEP} --use-torch-fsdp2 --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 1"
+        ),
+        {"dp": 8, "sharded": "parameters", "distributed_optimizer": True, "recompute": ("uniform",)},
+    ),
+    "MindSpeed-LLM: layer list, hybrid context, block recomputation": (
+        f"NPUS_PER_NODE=8\nNNODES=2\nWORLD=$(($NPUS_PER_NODE*$NNODES))\nCP=$((WORLD / 4))\n"
+        "python -m torch.distributed.launch --nproc_per_node $NPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py "
+        f"{LLAMA} {STEP} "
+        "--use-fused-rmsnorm --use-flash-attn --pipeline-model-parallel-size 4 --num-layer-list 7,9,9,7 "
+        "--context-parallel-size $CP --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2 "
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 3\n",
+        {"cp": 4, "ulysses": 2, "layers": (7, 9, 9, 7), "recompute_layers": (3, 3, 3, 3), "dp": 1},
+    ),
+    "AscendSpeed: pretrain_llama, microbatches of different sizes": (
+        f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {LLAMA.replace('--swiglu', '')} --fp16 "
+        "--seq-length 2048 --micro-batch-size 2 --global-batch-size 8 --pipeline-model-parallel-size 4 "
+        "--optimized-pipeline "
+        "--manual-mbs 1,2,3,2 --release-fp32-grad\n",
+        {"pp": 4, "mbs": 2, "micro_batches": (1, 2, 3, 2), "flash_attention": False},
+    ),
+    "Megatron-DeepSpeed": (
+        f"export A=1\ndeepspeed --num_nodes 2 --num_gpus 4 pretrain_gpt.py {GPT} --global-batch-size 32 --deepspeed "
+        "--zero-stage 1 --deepspeed_config ds.json\n",
+        {"dp": 8, "sharded": "optimizer", "distributed_optimizer": True, "flash_attention": False},
+    ),
+    "LoongForge: layers and recomputation by stage": (
+        torchrun(
+            f"{LLAMA} {STEP} --pipeline-model-parallel-size 4 --custom-pipeline-layers 8,8,9,7 "
+            "--recompute-granularity full "
+            "--recompute-method block --custom-pipeline-recompute-layers 4,3,2,1"
+        ),
+        {"layers": (8, 8, 9, 7), "recompute_layers": (4, 3, 2, 1)},
+    ),
+    "a plain list of arguments": (
+        f"{LLAMA.strip()} \\\n{STEP}\n--nproc-per-node 8 --nnodes 1\n--tensor-model-parallel 2\n",
+        {"tp": 2, "dp": 4},
+    ),
+}
+STACKS = {
+    "megatron with arrays": ("megatron-core-plain", "megatron-lm"),
+    "MindSpeed-LLM: layer list, hybrid context, block recomputation": ("mindspeed", "mindspeed-llm"),
+    "AscendSpeed: pretrain_llama, microbatches of different sizes": ("ascendspeed", None),
+    "Megatron-DeepSpeed": ("megatron-deepspeed", "deepspeed"),
+    "LoongForge: layers and recomputation by stage": ("megatron-core", "loongforge"),
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_dialect(name: str) -> None:
+    text, values = DIALECTS[name]
+    found = plan(text)
+    assert {key: getattr(found, key) for key in values} == values
+
+
+@pytest.mark.parametrize("flag", ["--swap-optimizer", "--enable-recompute-layers-per-pp-rank", "--n-shared-experts 1"])
+def test_an_argument_that_only_mindspeed_has_names_it(flag: str) -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} {flag}"))
+    assert (found.spec["stack"], found.spec["launcher"]) == ("mindspeed", "mindspeed-llm")
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_stack_and_launcher(name: str) -> None:
+    found = imported(DIALECTS[name][0])
+    assert (found.spec["stack"], found.spec.get("launcher")) == STACKS[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ("--context-parallel-size 2 --cp-comm-type a2a", {"ulysses": 2, "cp_gather": False}),
+        ("--context-parallel-size 2 --cp-comm-type allgather", {"ulysses": 1, "cp_gather": True}),
+        ("--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo", {"ulysses": 2}),
+        ("--context-parallel-size 2 --context-parallel-algo kvallgather_cp_algo", {"cp_gather": True}),
+        (
+            "--context-parallel-size 8 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2",
+            {"cp": 8, "ulysses": 4},
+        ),
+        ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", {"sharding_group": 4}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"sharded": "gradients"}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", {"distributed_optimizer": False}),
+        ("--recompute-activations", {"recompute_modules": (("core_attn",),)}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", {"recompute": ("none",)}),
+        ("--recompute-modules core_attn mlp", {"recompute": ("none",)}),
+        ("--moe-layer-recompute", {"recompute_modules": (("core_attn", "moe"),)}),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --custom-pipeline-layers 16,16 "
+            "--recompute-granularity full --recompute-method block --custom-pipeline-recompute-layers 16,16",
+            {"vpp": 4, "recompute_layers": (4, 4)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 12 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 6",
+            {"schedule": "breadth_first", "dp": 2},
+        ),
+        ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
+        ("--transformer-impl local", {"flash_attention": False}),
+        ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --global-batch-size 32 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 8",
+            {"schedule": "breadth_first", "vpp": 4},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --recompute-granularity full "
+            "--recompute-method block --recompute-num-layers 8 --enable-recompute-layers-per-pp-rank",
+            {"recompute_layers": (2, 2)},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-num-transformer-layers [[8,8],[8,8]]",
+            {"vpp": 2, "layers": (16, 16)},
+        ),
+    ],
+)
+def test_argument_to_value(arguments: str, values: dict[str, Any]) -> None:
+    found = plan(torchrun(f"{LLAMA} {STEP} {arguments}"))
+    assert {key: getattr(found, key) for key in values} == values
+
+
+def test_ends_that_count_for_a_layer() -> None:
+    text = LLAMA.replace("32 --hidden", "30 --hidden") + STEP + "--pipeline-model-parallel-size 4"
+    both = " --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    assert plan(torchrun(text + both)).layers == (7, 8, 8, 7)
+    assert plan(torchrun(text + both + " --num-virtual-stages-per-pipeline-rank 2")).slots == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ("--reuse-fp32-param", {"reuse_fp32_parameters": True, "precision": "bf16"}),
+        ("--swap-attention", {"activation_offload": ["attn_norm", "attention", "mlp_norm"]}),
+        ("--swap-attention --swap-modules self_attention", {"activation_offload": ["attention"]}),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+            {"activation_offload": ["core_attn", "attn_proj"]},
+        ),
+        (
+            "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-precision-aware-optimizer",
+            {"optimizer_offload": 0.5, "optimizer": "precision_aware"},
+        ),
+        ("--swap-optimizer --use-distributed-optimizer", {"swap_optimizer": True}),
+        ("--fp8-format hybrid --fp8-param-gather", {"precision": "fp8", "fp8_parameter_gather": True}),
+        ("--hidden-dropout 0.1", {"dropout": True}),
+        ("--optimizer lion", {"optimizer": "lion"}),
+        ("--seq-length=2048 --global-batch-size 128", {"sequence_length": 2048, "global_batch_size": 128}),
+    ],
+)
+def test_argument_to_the_spec_s_training(arguments: str, fields: dict[str, Any]) -> None:
+    training = imported(torchrun(f"{LLAMA} {STEP} {arguments}")).spec["training"]
+    assert {name: training.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (LLAMA, "llama2-7b"),
+        (LLAMA.replace("--max-position-embeddings 4096", "--max-position-embeddings 2048"), "llama-7b"),
+        (MOE + "--max-position-embeddings 32768 ", "mixtral-8x7b"),
+        (
+            "--num-layers 64 --noop-layers 61,62,63 --hidden-size 7168 --ffn-hidden-size 18432 "
+            "--num-attention-heads 128 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 --qk-layernorm "
+            "--num-experts 256 "
+            "--moe-router-topk 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 "
+            "--moe-layer-freq ([0]*3+[1]*61) --moe-router-enable-expert-bias --mtp-num-layers 1 --vocab-size 129280 "
+            "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+            "--untie-embeddings-and-output-weights --max-position-embeddings 4096 ",
+            "deepseek-v3-671b",
+        ),
+    ],
+)
+def test_a_model_of_the_catalogue_is_named(arguments: str, name: str) -> None:
+    found = imported(torchrun(f"{arguments.replace('(', chr(39) + '(').replace('61)', '61)' + chr(39))} {STEP}"))
+    assert found.spec["model"] == name
+
+
+def test_another_model_is_written_with_its_fields() -> None:
+    found = imported(torchrun(GPT))
+    assert found.spec["model"] == {
+        "name": "imported",
+        "layers": 24,
+        "hidden": 2048,
+        "ffn": 8192,
+        "heads": 16,
+        "kv_heads": 16,
+        "max_positions": 1024,
+        "gated_mlp": False,
+        "activation": "gelu",
+        "norm": "layernorm",
+        "position": "learned",
+        "tied_embeddings": True,
+        "bias_qkv": True,
+        "bias_attention_out": True,
+        "bias_mlp": True,
+        "vocab": 50257,
+    }
+    assert found.spec["training"]["global_batch_size"] == 16  # micro batch x dp where none is given
+    assert found.spec["training"]["dropout"] is True
+
+
+@pytest.mark.parametrize(
+    ("places", "values"),
+    [
+        ("--moe-layer-freq ([0,1]*16)", {"first_dense": 0, "freq": 2, "offset": 1}),
+        ("--moe-layer-freq ([0]*3+[1]*29) --noop-layers 0,31", {"first_dense": 2, "freq": 1}),
+        ("--moe-layer-freq ([0]*4+[1]*28)", {"first_dense": 4, "freq": 1}),
+    ],
+)
+def test_layers_with_experts(places: str, values: dict[str, int]) -> None:
+    name, pattern, *more = places.split()
+    moe = imported(torchrun(f"{MOE} {STEP} {name} '{pattern}' {' '.join(more)}")).model.moe
+    assert {key: getattr(moe, key) for key in values} == values
+
+
+def test_windows_sinks_and_long_contexts() -> None:
+    more = "--window-size 127,0 --window-attn-skip-freq 2 --softmax-type learnable --max-position-embeddings 10485760"
+    model = imported(torchrun(f"{LLAMA} {STEP} {more}")).model
+    assert (model.attention.sliding_window, model.attention.full_every, model.attention.sinks) == (128, 2, True)
+    assert model.max_positions == 10_485_760
+
+
+def test_a_launcher_whose_profile_lacks_what_the_script_runs_is_left_out() -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} --optimizer lion"))
+    assert "launcher" not in found.spec
+    assert any("no launcher is written: training.optimizer: launcher megatron-lm" in note for note in found.notes)

@@ -1,0 +1,154 @@
+"""Running a trial: once, to its end or its limit, whoever started it, with the user's own environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cpsolver.doors.tune import runner, supervisor
+from cpsolver.doors.tune.logs import Expected, Reading
+from cpsolver.doors.tune.runner import Ending, is_alive, prepare, run_trial
+from tests.support.command import in_tmp as in_tmp
+
+EXPECTED = Expected(1, 1)
+PATIENCE_S = 30.0
+
+
+def trial(script: str, time_limit_s: float | None = None, environment: dict[str, str] | None = None) -> Path:
+    """A folder with the job of running that Python script."""
+    folder = Path("trial").absolute()
+    folder.mkdir()
+    prepare(folder, (sys.executable, "-u", "-c", script), environment or {}, time_limit_s)
+    return folder
+
+
+def started(folder: Path) -> subprocess.Popen[bytes]:
+    """A supervisor of the trial, as the tuner starts it."""
+    return subprocess.Popen([sys.executable, "-I", supervisor.__file__, str(folder)], start_new_session=True)
+
+
+def run(folder: Path, watch: Callable[[Reading], bool] = lambda _: False) -> Ending:
+    return run_trial(folder, EXPECTED, 0, watch)
+
+
+def wait_for(truth: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not truth():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def log(folder: Path) -> str:
+    return (folder / "log.txt").read_text(encoding="utf-8")
+
+
+def test_both_streams_are_kept_and_the_exit_code() -> None:
+    folder = trial("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
+    ending = run(folder)
+    assert (ending.code, ending.ended, ending.lost) == (3, None, False)
+    assert log(folder) == "out\nerr\n"
+
+
+def test_a_signal_is_a_negative_code() -> None:
+    assert run(trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")).code == -signal.SIGKILL
+
+
+def test_a_command_that_cannot_be_started_is_an_error() -> None:
+    folder = trial("")
+    prepare(folder, ("./no-such-command",), {}, None)
+    assert "no-such-command" in str(run(folder).error)
+
+
+def test_the_environment_is_the_users_with_the_plans() -> None:
+    told = "import os; print(os.environ['A'], os.environ.get('PYTHONPATH'), os.getcwd())"
+    folder = trial(told, environment={"A": "7"})
+    run(folder)
+    assert log(folder) == f"7 {os.environ.get('PYTHONPATH')} {Path.cwd()}\n"
+
+
+def test_at_its_time_limit_the_whole_group_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "running", lambda: {"grace_s": 0.2, "start_s": PATIENCE_S})
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(999)"
+    )
+    folder = trial(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {deaf!r}])", time_limit_s=0.5)
+    assert run(folder).ended == "timeout"
+    wait_for(lambda: not is_alive(folder))
+
+
+def test_enough_seen_ends_it() -> None:
+    folder = trial("import time; print('{\"step_time_s\": 2.0}'); time.sleep(999)")
+    ending = run(folder, lambda reading: reading.step_time_s == 2.0)
+    assert (ending.ended, ending.code) == ("enough", -signal.SIGTERM)
+
+
+def test_ctrl_c_ends_it() -> None:
+    def interrupt(_: Reading) -> bool:
+        raise KeyboardInterrupt
+
+    assert run(trial("import time; time.sleep(999)"), interrupt).ended == "interrupted"
+
+
+def test_a_supervisor_that_is_told_to_end_says_so() -> None:
+    folder = trial("import time; print('here'); time.sleep(999)")
+    process = started(folder)
+    wait_for(lambda: (folder / "log.txt").exists() and log(folder))
+    process.terminate()
+    process.wait(PATIENCE_S)
+    assert run(folder).ended == "signal"
+
+
+def test_many_supervisors_run_it_once() -> None:
+    folder = trial("print('once')")
+    for process in [started(folder) for _ in range(5)]:
+        process.wait(PATIENCE_S)
+    assert run(folder).code == 0
+    assert log(folder) == "once\n"
+
+
+def test_a_trial_that_runs_already_is_awaited() -> None:
+    folder = trial("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\nprint('went')")
+    process = started(folder)
+    wait_for(lambda: (folder / "log.txt").exists())
+    ending = run(folder, lambda _: Path("go").touch())  # type: ignore[func-returns-value]
+    assert (ending.code, log(folder)) == (0, "went\n")
+    process.wait(PATIENCE_S)
+
+
+def test_a_claim_without_a_process_or_a_result_is_lost_and_never_run_again() -> None:
+    folder = trial("print('ran')")
+    (folder / "claim.json").write_text(json.dumps({"pid": 1, "host": "gone"}), encoding="utf-8")
+    assert run(folder).lost
+    assert not (folder / "log.txt").exists()
+
+
+def test_a_command_that_outlives_its_supervisor_is_awaited() -> None:
+    folder = trial(
+        "import pathlib, time\nprint('a')\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\nprint('b')"
+    )
+    process = started(folder)
+    wait_for(lambda: (folder / "log.txt").exists() and log(folder))
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert is_alive(folder)
+    ending = run(folder, lambda _: Path("go").touch())  # type: ignore[func-returns-value]
+    assert ending.lost
+    assert log(folder) == "a\nb\n"
+
+
+def test_a_supervisor_that_never_came_cannot_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trial("print('ran')")
+    monkeypatch.setattr(runner, "running", lambda: {"grace_s": 1.0, "start_s": 0.0})
+    monkeypatch.setattr(supervisor, "__file__", "/no/such/file.py")
+    assert "could not be started" in str(run(folder).error)
+    monkeypatch.undo()
+    started(folder).wait(PATIENCE_S)
+    assert not (folder / "log.txt").exists()

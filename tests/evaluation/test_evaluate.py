@@ -1,0 +1,192 @@
+"""The judge: a breakdown that sums, stages that add up, and a plan published elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpsolver.cost.compute import end_seconds
+from cpsolver.cost.schedule import closed_form_s, lower_bound_s
+from cpsolver.cost.shard import Shard
+from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem, resolve
+from cpsolver.rules import violations
+from cpsolver.spec.spec import parse_spec
+from models_zoo import Architecture
+from tests.support.problems import HOST, chip_spec, ideal, model_spec, problem_of, spec_of, strategy_of
+
+TWO = {"x": chip_spec(), "y": chip_spec(tflops=50, out=50)}
+
+
+def problem(layers: int = 8, **given: Any) -> Problem:
+    return problem_of(TWO, model_spec(layers=layers), gpus=8, node=2, **given)
+
+
+PLANS = {
+    "one stage": strategy_of("x:8", dp=8),
+    "pipeline": strategy_of("x:3,2 y:2,1", tp=2, dp=1, flags="fs"),
+    "interleaved": strategy_of("x:4 y:4", dp=4, vpp=2),
+    "block": strategy_of("x:4 y:4", dp=4, recompute="block", amount=1),
+    "uniform": strategy_of("y:5,3", dp=4, recompute="uniform", amount=2),
+    "selective": strategy_of("x:4,4", dp=4, flags="", recompute="selective"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_breakdown_and_stages_add_up(name: str) -> None:
+    plan, found = PLANS[name], evaluate(problem(), PLANS[name])
+    assert tuple(found.breakdown_s) == PARTS
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
+    assert all(seconds >= 0 for seconds in found.breakdown_s.values())
+    times = [stage.microbatch_s for stage in found.stages]
+    after = max(stage.after_s for stage in found.stages)
+    m = plan.microbatches(8)
+    assert found.step_time_s == pytest.approx(closed_form_s(times, m, plan.vpp) + after, rel=1e-12)
+    assert found.tokens_per_s == pytest.approx(8 * 1024 / found.step_time_s)
+    assert found.tokens_per_s_per_gpu == pytest.approx(found.tokens_per_s / 8)
+    assert 0 < found.mfu < 1
+    forward = np.array([[stage.forward_s / plan.vpp] * plan.vpp for stage in found.stages])
+    backward = np.array([[stage.backward_s / plan.vpp] * plan.vpp for stage in found.stages])
+    assert found.step_time_s >= lower_bound_s(forward, backward, m)
+
+
+def test_recomputation_costs_its_layers() -> None:
+    """Block recomputes vpp * amount layers at most, uniform all, selective attention's core alone."""
+    seconds = {}
+    for kind, amount in (("block", 1), ("block", 3), ("block", 9), ("uniform", 1), ("uniform", 2), ("selective", 0)):
+        plan = strategy_of("x:4 y:4", dp=4, vpp=2, flags="z", recompute=kind, amount=amount)  # type: ignore[arg-type]
+        seconds[kind, amount] = evaluate(problem(), plan).stages[0].recompute_s
+    assert seconds["block", 3] == seconds["block", 9] == pytest.approx(2 * seconds["block", 1])
+    assert seconds["uniform", 1] == seconds["uniform", 2] == seconds["block", 9]
+    assert 0 < seconds["selective", 0] < seconds["uniform", 1]
+
+
+def test_first_stage_has_the_embedding_and_the_last_the_head() -> None:
+    first, middle, last = evaluate(problem(6), strategy_of("x:2,2,2", dp=1)).stages
+    alone = problem(6).of_size(3)
+    ends = end_seconds(alone, alone.supplies[0].chip, Shard.of(1, 1, False, True))
+    assert first.compute_s - middle.compute_s == pytest.approx(ends.embedding[0])
+    assert last.compute_s - middle.compute_s == pytest.approx(ends.head[0])
+    rows = 4096 * 1024  # 4000 words, padded
+    assert first.memory.weights - middle.memory.weights == 2 * rows
+    assert last.memory.weights - middle.memory.weights == 2 * (rows + 1024)
+
+
+def test_in_flight_microbatches_fall_along_the_pipeline() -> None:
+    stages = evaluate(problem(), strategy_of("x:2,2,2,2", dp=2)).stages
+    activations = [stage.memory.activations for stage in stages]
+    assert activations == pytest.approx([activations[3] * held for held in (4, 3, 2, 1)])
+
+
+def test_transfers_between_chip_types_take_the_slower_end() -> None:
+    alone, mixed = (evaluate(problem(), strategy_of(text, dp=4)).stages for text in ("x:4,4", "x:4 y:4"))
+    assert mixed[0].pipeline_p2p_s > alone[0].pipeline_p2p_s
+    assert mixed[0].pipeline_p2p_s == mixed[1].pipeline_p2p_s
+    assert evaluate(problem(), strategy_of("x:8", dp=8)).stages[0].pipeline_p2p_s == 0
+    inside = problem_of({"x": chip_spec()}, model_spec(), gpus=4, node=4)
+    outside = problem_of({"x": chip_spec()}, model_spec(), gpus=4, node=2)
+    near, far = (evaluate(p, strategy_of("x:2,2", dp=2)).stages[0].pipeline_p2p_s for p in (inside, outside))
+    assert near < far
+
+
+def test_memory_by_chip_is_the_fullest_stage_of_each() -> None:
+    found = evaluate(problem(), strategy_of("x:1,3 y:2,2", dp=2))
+    totals = [stage.memory.total for stage in found.stages]
+    assert found.memory_bytes_by_chip == {"x": max(totals[:2]), "y": max(totals[2:])}
+
+
+def test_the_published_plan_of_the_seed_tool() -> None:
+    """llama2-70b on 32 a800 and 224 h800: it states 17.622 s, and 25.0 and 72.9 GiB (another simulator's word)."""
+    published = resolve(parse_spec(spec_of({"a800": 32, "h800": 224}, "llama2-70b", 256, 8, 1024, 4096)))
+    groups = (StageGroup("a800", (3,)), StageGroup("h800", (11,) * 7, "block", (3,) * 7))
+    plan = Strategy(2, 8, 16, 1, 1, True, True, True, groups)
+    assert not violations(published, plan)
+    found = evaluate(published, plan)
+    assert found.step_time_s == pytest.approx(17.622, rel=0.15)
+    assert found.tokens_per_s == pytest.approx(238_013, rel=0.15)
+    gib = {chip: count / 2**30 for chip, count in found.memory_bytes_by_chip.items()}
+    assert gib == {"a800": pytest.approx(25.0, rel=0.2), "h800": pytest.approx(72.9, rel=0.2)}
+
+
+THIRDS: dict[str, Any] = {"recompute": "uniform", "amount": 1}
+"""With layers that wait for the host, repeated in full, backward takes twice the forward: F = B = W."""
+
+
+@pytest.mark.parametrize(("schedule", "left"), [("1f1b", 1.0), ("zb1p", 1 / 3), ("zb2p", 0.0)])
+def test_zero_bubble_fills_the_bubble_with_weight_gradients(schedule: str, left: float) -> None:
+    """F = B = W: zb1p leaves F + B - W of F + B + W, zb2p F + B - 2 W."""
+    problem, _ = ideal(batch=32, stack={"host_layer_us": 1e6})
+    plain, filled = (
+        evaluate(problem, strategy_of("x:2,2", dp=2, schedule=name, **THIRDS)) for name in ("1f1b", schedule)
+    )
+    stage = plain.stages[0]
+    assert stage.backward_s == pytest.approx(2 * stage.forward_s)
+    assert filled.breakdown_s["bubble"] == pytest.approx(left * plain.breakdown_s["bubble"])
+    assert filled.breakdown_s["compute"] == plain.breakdown_s["compute"]
+
+
+def test_a_bubble_is_never_less_than_nothing() -> None:
+    """Full recomputation makes backward three times the forward: zb2p could fill more than there is."""
+    problem, _ = ideal(batch=32)
+    plan = strategy_of("x:2,2", dp=2, schedule="zb2p", **THIRDS)
+    assert evaluate(problem, plan).breakdown_s["bubble"] == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "held"), [("1f1b", [4, 3, 2, 1]), ("zb1p", [5, 4, 3, 2]), ("zb2p", [10, 8, 6, 4])]
+)
+def test_zero_bubble_holds_what_it_puts_off(schedule: str, held: list[int]) -> None:
+    """zb2p has twice the microbatches of 1F1B under way, and either keeps one more for each time round."""
+    problem, _ = ideal(batch=32)
+    stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule=schedule))
+    one = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1))[3].activations
+    assert [stage.activations for stage in stages] == pytest.approx([count * one for count in held])
+
+
+def test_no_schedule_holds_more_microbatches_than_there_are() -> None:
+    problem, _ = ideal(batch=5)
+    stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule="zb2p"))
+    assert stages[0].activations == pytest.approx(5 / 4 * stages[3].activations)
+
+
+def test_the_host_works_for_every_chunk_of_a_microbatch_and_once_a_step() -> None:
+    stack = {"microbatch_overhead_us": 500, "step_overhead_ms": 10}
+    free, busy = (evaluate(ideal(stack=given)[0], strategy_of("x:2,2", dp=2, vpp=2)).stages[0] for given in ({}, stack))
+    assert busy.compute_s - free.compute_s == pytest.approx(2 * 500e-6)
+    assert busy.optimizer_s - free.optimizer_s == pytest.approx(10e-3)
+
+
+EXPERTS = Architecture.model_validate(
+    {"name": "experts", **model_spec(), "moe": {"experts": 8, "top_k": 2, "expert_ffn": 512, "first_dense": 1}}
+)
+DEEP = {"sharded": "parameters", "flags": "fz"}
+PARALLEL: dict[str, dict[str, Any]] = {
+    "context": {"cp": 2, "dp": 2},
+    "experts": {"ep": 4, "dp": 4},
+    "parameters": {"dp": 4, **DEEP},
+    "parameters in groups": {"dp": 4, "sharding_group": 2, **DEEP},
+    "context and experts": {"cp": 2, "ep": 4, "dp": 2, **DEEP},
+    "repeated": {"cp": 2, "ep": 2, "dp": 2, "recompute": "block", "amount": 1, **DEEP},
+    "zero bubble": {"text": "x:2,2", "dp": 2, "cp": 1, "ep": 2, "schedule": "zb1p"},
+    "interleaved": {"text": "x:2,2", "dp": 2, "ep": 2, "vpp": 2, "sharded": "gradients"},
+    "tensor and context": {"tp": 2, "cp": 2, "dp": 1, "ep": 2, "flags": "fsz", "sharded": "parameters"},
+}
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_breakdown_sums_to_the_step(name: str) -> None:
+    given = dict(PARALLEL[name])
+    problem, _ = ideal(model=EXPERTS, stack={**HOST, "context_overlap": 0.5, "sharding_overlap": 0.5})
+    plan = strategy_of(given.pop("text", "x:4"), **given)
+    found = evaluate(problem, plan)
+    assert tuple(found.breakdown_s) == PARTS
+    assert all(seconds >= 0 for seconds in found.breakdown_s.values())
+    assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
+    m = plan.microbatches(problem.batch)
+    slowest = max(stage.microbatch_s for stage in found.stages)
+    after = max(stage.after_s for stage in found.stages)
+    assert found.step_time_s == pytest.approx(m * slowest + found.breakdown_s["bubble"] + after)
+    assert 0 < found.mfu < 1

@@ -1,0 +1,253 @@
+"""Each rule: a legal plan, one that breaks it with the numbers in the message, and the nearest legal one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cpsolver import rules
+from cpsolver.evaluation.evaluate import stage_memory
+from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
+from tests.rules import test_rules_parallel
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+
+ONE = problem_of()
+"""4 layers, 8 heads, 4 GPUs in one node, batch 8, sequence 1024, one chip x."""
+TWO = {"x": chip_spec(), "y": chip_spec()}
+
+
+def said(rule: str, strategy: Strategy, problem: Problem = ONE) -> list[str]:
+    return list(RULES[rule](problem, strategy))
+
+
+def test_degrees() -> None:
+    assert not said("degrees", strategy_of("x:4", tp=1, dp=4))
+    assert said("degrees", strategy_of("x:4", tp=2, dp=4)) == ["tp 2 x pp 1 x dp 4 = 8 devices, not 4"]
+    assert not said("degrees", strategy_of("x:4", tp=2, dp=2))
+    short = replace(strategy_of("x:2,2", dp=2), groups=(StageGroup("x", (4,)),))
+    assert said("degrees", short) == ["1 stages are described, pp is 2"]
+    assert not said("degrees", strategy_of("x:4", tp=1, dp=2, cp=2))
+    assert said("degrees", strategy_of("x:4", tp=1, dp=4, cp=2)) == ["tp 1 x pp 1 x cp 2 x dp 4 = 8 devices, not 4"]
+    assert said("degrees", strategy_of("x:4", dp=0))[0] == "dp is 0, and must be at least 1"
+
+
+def test_heads() -> None:
+    problem = problem_of(model=model_spec(heads=6, kv_heads=6, hidden=768))
+    assert not said("heads", strategy_of(tp=1), problem)
+    assert said("heads", strategy_of(tp=4), problem) == ["6 attention heads are not a multiple of tp 4"]
+    assert not said("heads", strategy_of(tp=3), problem)
+
+
+def test_kv_groups() -> None:
+    problem = problem_of(model=model_spec(heads=12, kv_heads=4, hidden=768))
+    assert not said("kv_groups", strategy_of(tp=2), problem)
+    assert not said("kv_groups", strategy_of(tp=8), problem)
+    assert said("kv_groups", strategy_of(tp=6), problem) == ["4 key-value heads and tp 6: neither divides the other"]
+    assert not said("kv_groups", strategy_of(tp=4), problem)
+
+
+def test_feed_forward() -> None:
+    problem = problem_of(model=model_spec(ffn=2818))
+    assert not said("feed_forward", strategy_of(tp=2), problem)
+    assert said("feed_forward", strategy_of(tp=4), problem) == ["feed-forward width 2818 is not a multiple of tp 4"]
+
+
+def test_tensor_nodes() -> None:
+    problem = problem_of(gpus=12, node=6)
+    assert not said("tensor_nodes", strategy_of(tp=3), problem)
+    broken = said("tensor_nodes", strategy_of(tp=4), problem)
+    assert broken == ["tp 4 neither divides nor is a multiple of the 6 devices of a node"]
+    assert not said("tensor_nodes", strategy_of(tp=12), problem)
+
+
+def test_pipeline_depth() -> None:
+    assert not said("pipeline_depth", strategy_of("x:1,1,1,1"))
+    assert said("pipeline_depth", strategy_of("x:1,1,1,1,1")) == ["pp 5 is more than the 4 layers"]
+
+
+def test_batch() -> None:
+    assert not said("batch", strategy_of(dp=4, mbs=2))
+    broken = said("batch", strategy_of(dp=4, mbs=3))
+    assert broken == ["global batch 8 is not a multiple of mbs 3 x dp 4 = 12"]
+    assert not said("batch", strategy_of(dp=2, mbs=4))
+
+
+def test_interleaving() -> None:
+    assert not said("interleaving", strategy_of("x:2,2", dp=2, vpp=2))
+    assert said("interleaving", strategy_of("x:4", dp=4, vpp=2)) == ["vpp 2 needs a pipeline, and pp is 1"]
+    odd = problem_of(batch=6)
+    broken = said("interleaving", strategy_of("x:2,2", dp=2, vpp=2), odd)
+    assert broken == ["vpp 2: 3 microbatches are not a multiple of pp 2"]
+    assert not said("interleaving", strategy_of("x:2,2", dp=2, vpp=1), odd)
+
+
+def test_even_chunks() -> None:
+    assert not said("even_chunks", strategy_of("x:2,2", dp=2, vpp=2))
+    broken = said("even_chunks", strategy_of("x:4,5,7", dp=2, vpp=3))
+    assert broken == [
+        "stage 0 has 4 layers, not a multiple of vpp 3, nor with the embedding for one",
+        "stage 1 has 5 layers, not a multiple of vpp 3",
+        "stage 2 has 7 layers, not a multiple of vpp 3, nor with the head for one",
+    ]
+    assert not said("even_chunks", strategy_of("x:2,3,5", dp=2, vpp=3))
+    assert not said("even_chunks", strategy_of("x:3,1", dp=2, vpp=1))
+
+
+def test_sequence_parallel() -> None:
+    assert not said("sequence_parallel", strategy_of(tp=4, dp=1, flags="s"))
+    assert said("sequence_parallel", strategy_of(tp=1, flags="s")) == ["sequence parallelism needs tp > 1"]
+    short = problem_of(sequence=1022)
+    broken = said("sequence_parallel", strategy_of(tp=4, flags="s"), short)
+    assert broken == ["sequence length 1022 is not a multiple of tp 4"]
+    split = said("sequence_parallel", strategy_of(tp=4, cp=2, flags="s"), problem_of(sequence=1028))
+    assert split == ["514 tokens of a sequence on each of cp 2 ranks are not a multiple of tp 4"]
+    assert not said("sequence_parallel", strategy_of(tp=4, flags=""), short)
+    assert not said("sequence_parallel", strategy_of(tp=2, flags="s"), short)
+
+
+def test_distributed_optimizer() -> None:
+    assert not said("distributed_optimizer", strategy_of(tp=2, dp=2, flags="z"))
+    assert "dp is 1" in said("distributed_optimizer", strategy_of(tp=4, dp=1, flags="z"))[0]
+    assert not said("distributed_optimizer", strategy_of(tp=4, dp=1, flags=""))
+    assert not said("distributed_optimizer", strategy_of(tp=2, dp=1, cp=2, flags="z"))
+
+
+def test_chip_count() -> None:
+    problem = problem_of({"x": {"spec": chip_spec(), "max": 2}, "y": chip_spec()})
+    assert not said("chip_count", strategy_of("x:2 y:2", dp=2), problem)
+    assert said("chip_count", strategy_of("x:2 y:2", dp=2, cp=2), problem) == ["4 x are used, at most 2 are there"]
+    assert said("chip_count", strategy_of("x:2,2", dp=2), problem) == ["4 x are used, at most 2 are there"]
+    assert not said("chip_count", strategy_of("y:2,2", dp=2), problem)
+    assert said("chip_count", strategy_of("z:4"), problem) == ["chip z is not in the cluster (x, y)"]
+
+
+def test_whole_nodes() -> None:
+    problem = problem_of(TWO, gpus=8, node=4)
+    assert not said("whole_nodes", strategy_of("x:2 y:2", dp=4), problem)
+    assert said("whole_nodes", strategy_of("x:1 y:1,1,1", dp=2), problem) == [
+        "2 x do not fill nodes of 4",
+        "6 y do not fill nodes of 4",
+    ]
+    assert not said("whole_nodes", strategy_of("x:1,1 y:1,1", dp=2), problem)
+    assert not said("whole_nodes", strategy_of("x:2,2", dp=1), problem)
+    assert not said("whole_nodes", strategy_of("x:2 y:2", dp=2, cp=2), problem)
+
+
+def test_contiguous_chips() -> None:
+    problem = problem_of(TWO)
+    assert not said("contiguous_chips", strategy_of("x:1 x:1 y:2"), problem)
+    assert said("contiguous_chips", strategy_of("x:1 y:2 x:1"), problem) == ["x serves 2 separate blocks of stages"]
+
+
+def test_layers() -> None:
+    assert not said("layers", strategy_of("x:3,1"))
+    assert said("layers", strategy_of("x:3,2")) == ["the stages have 5 layers in all, the model 4"]
+    assert not said("layers", strategy_of("x:3,1", vpp=2))
+    assert said("layers", strategy_of("x:1,1,2", vpp=2)) == ["stage 1 has 1 layers for 2 chunks"]
+    assert said("layers", strategy_of("x:4,0")) == ["stage 1 has 0 layers for 1 chunks"]
+
+
+def test_layer_split() -> None:
+    mixed = strategy_of("x:1,1 y:2")
+    uneven = strategy_of("x:1,2 y:1")
+    free, chip, even = (problem_of(TWO, layer_split=split) for split in ("auto", "even_per_chip", "even"))
+    assert not said("layer_split", uneven, free)
+    assert not said("layer_split", mixed, chip)
+    assert said("layer_split", uneven, chip) == ["layers per stage 1, 2 differ, layer_split is even_per_chip"]
+    assert said("layer_split", mixed, even) == ["layers per stage 1, 1, 2 differ, layer_split is even"]
+    assert not said("layer_split", strategy_of("x:2 y:2"), even)
+
+
+def test_recompute() -> None:
+    assert not said("recompute", strategy_of("x:2,2", recompute="block", amount=1))
+    assert said("recompute", strategy_of("x:2,2", recompute="block", amount=0)) == ["x: recompute block with 0 layers"]
+    assert said("recompute", strategy_of("x:4", recompute="selective", amount=1)) == [
+        "x: recompute selective with 1 layers"
+    ]
+    short = replace(strategy_of("x:2,2"), groups=(StageGroup("x", (2, 2), "block", (1,)),))
+    assert said("recompute", short)[0] == "x: 1 recompute numbers for 2 stages"
+    unequal = replace(strategy_of("x:2,2"), groups=(StageGroup("x", (2, 2), "block", (1, 2)),))
+    assert "recompute_scope is chip" in said("recompute", unequal)[0]
+    assert not said("recompute", strategy_of("x:2,2", recompute="block", amount=99))  # as Megatron: all there are
+    assert not said("recompute", unequal, problem_of(recompute_scope="stage"))
+
+
+def test_memory() -> None:
+    strategy = strategy_of("x:4", flags="f")
+    need = stage_memory(ONE, strategy)[0].total / 1e9
+    tight, less = (problem_of({"x": chip_spec(gb=gb)}, margin=0.0) for gb in (need, need * 0.999))
+    assert not said("memory", strategy)
+    assert not said("memory", strategy, tight)
+    message = f"stage 0 on x needs {need * 1e9 / 2**30:.2f} GiB, {need * 0.999e9 / 2**30:.2f} GiB are free for it"
+    assert said("memory", strategy, less) == [message]
+    margin = problem_of({"x": chip_spec(gb=need * 1.05)}, margin=0.1)
+    assert said("memory", strategy, margin)
+    assert not said("memory", strategy_of("x:4", tp=2, dp=2, flags="f"), less)
+
+
+@pytest.mark.parametrize(
+    ("pins", "legal", "broken", "message"),
+    [
+        ({"pin": {"tp": [1, 2]}}, strategy_of(tp=2), strategy_of(tp=4), "tp is 4, pinned to 1, 2"),
+        ({"forbid": {"mbs": 2}}, strategy_of(mbs=1), strategy_of(mbs=2), "mbs 2 is forbidden"),
+        ({"pin": {"flash_attention": True}}, strategy_of(), strategy_of(flags=""), "flash_attention is False"),
+        ({"pin": {"cp": 2}}, strategy_of(cp=2, dp=2), strategy_of(), "cp is 1, pinned to 2"),
+        ({"forbid": {"ulysses": 2}}, strategy_of(cp=2, dp=2), strategy_of(cp=2, ulysses=2), "ulysses 2 is forbidden"),
+        ({"pin": {"cp_gather": True}}, strategy_of(cp=2, cp_gather=True), strategy_of(), "cp_gather is False, pinned"),
+        ({"pin": {"ep": [2, 4]}}, strategy_of(ep=4), strategy_of(), "ep is 1, pinned to 2, 4"),
+        ({"forbid": {"etp": 2}}, strategy_of(), strategy_of(etp=2), "etp 2 is forbidden"),
+        ({"pin": {"sharded": "gradients"}}, strategy_of(sharded="gradients"), strategy_of(), "sharded is optimizer"),
+        ({"pin": {"sharding_group": 2}}, strategy_of(sharding_group=2), strategy_of(), "sharding_group is 0, pinned"),
+        ({"pin": {"stages": {"x": 1}}}, strategy_of("x:4"), strategy_of("x:2,2"), "stages of x is 2, pinned to 1"),
+        ({"pin": {"layers": [1, 3]}}, strategy_of("x:1,3"), strategy_of("x:2,2"), "layers is 2, 2, pinned to 1, 3"),
+        ({"forbid": {"layers": [1, 3]}}, strategy_of("x:2,2"), strategy_of("x:1,3"), "layers 1, 3 is forbidden"),
+        ({"pin": {"chip_order": ["y", "x"]}}, strategy_of("y:2 x:2"), strategy_of("x:2 y:2"), "chip_order is x, y"),
+        ({"forbid": {"stage_chips": ["x", "y"]}}, strategy_of("y:2 x:2"), strategy_of("x:2 y:2"), "stage_chips x, y"),
+        (
+            {"forbid": {"recompute": {"*": "block"}}},
+            strategy_of(),
+            strategy_of(recompute="block", amount=1),
+            "recompute block of x is forbidden",
+        ),
+        (
+            {"pin": {"recompute_num_layers": {"x": [1, 2]}}},
+            strategy_of(recompute="block", amount=1),
+            strategy_of(recompute="block", amount=3),
+            "recompute_num_layers of x is 3, pinned to 1, 2",
+        ),
+    ],
+    ids=str,
+)
+def test_pin(pins: dict[str, dict[str, object]], legal: Strategy, broken: Strategy, message: str) -> None:
+    problem = problem_of(TWO, **pins)
+    assert not said("pin", legal, problem)
+    assert message in said("pin", broken, problem)[0]
+
+
+def test_chips_that_a_pinned_order_does_not_name_may_not_be_used() -> None:
+    problem = problem_of(TWO, pin={"chip_order": ["y"]})
+    assert not said("pin", strategy_of("y:4"), problem)
+    assert said("pin", strategy_of("x:4"), problem)
+
+
+def test_violations_lists_all_and_judges_memory_of_sound_plans_only() -> None:
+    tiny = problem_of({"x": chip_spec(gb=3.3)})
+    assert [v.rule for v in violations(tiny, strategy_of())] == ["memory"]
+    wrong = strategy_of("x:5", tp=3, dp=1)
+    alone = {"heads", "kv_groups", "feed_forward", "tensor_nodes", "distributed_optimizer"}
+    assert {v.rule for v in violations(tiny, wrong)} == {"degrees", "layers", *alone}
+    assert {v.rule for v in structure_violations(tiny, wrong)} == {"degrees", "layers"}
+    nothing = replace(strategy_of(), tp=0, cp=0, ep=0)
+    assert {v.rule for v in violations(tiny, nothing)} == {"degrees", "context_parallel", "experts"}
+    assert not violations(ONE, strategy_of())
+    assert str(Violation("batch", "no")) == "batch: no"
+
+
+def test_every_rule_has_a_test_of_its_name_and_a_docstring() -> None:
+    tests = {*globals(), *vars(test_rules_parallel)}
+    assert {name for name in RULES if f"test_{name}" not in tests} == set()
+    assert all(RULES[name] is getattr(rules, name) and RULES[name].__doc__ for name in RULES)
+    assert set(STRUCTURE) < set(RULES)

@@ -1,0 +1,231 @@
+"""The search against brute force: the same feasibility, the same K best values, legal and different plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile.data import PlanData, plan_data
+from cpsolver.search.compile.model import CompiledModel
+from cpsolver.search.compile.scaling import scale_for
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from tests.support.generated import random_problem
+from tests.support.oracle import brute_force, small_enough
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.tables import all_orders, quick_tables
+
+LARGEST = 300
+"""Strategies that brute force may have to judge for one problem."""
+KEY = (
+    *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention", "chips"),
+    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "schedule"),
+)
+"""The entries of `Strategy.key`."""
+
+
+@lru_cache
+def seeds(start: int, count: int) -> tuple[int, ...]:
+    """The first seeds from `start` whose problems are small enough."""
+    found: list[int] = []
+    while len(found) < count:
+        found += [start] if small_enough(random_problem(start), LARGEST) else []
+        start += 1
+    return tuple(found)
+
+
+def assert_same(problem: Problem, best: dict[tuple[object, ...], float]) -> None:
+    top = problem.spec.search.top
+    result = search(problem)
+    wanted = sorted(best.values())[:top]
+    assert result.status == ("optimal" if best else "infeasible")
+    assert [plan.evaluation.step_time_s for plan in result.plans] == pytest.approx(wanted, rel=1e-6)
+    keys = [plan.strategy.key() for plan in result.plans]
+    assert len(set(keys)) == len(keys)
+    for plan in result.plans:
+        assert not violations(problem, plan.strategy)
+        assert best[plan.strategy.key()] == pytest.approx(evaluate(problem, plan.strategy).step_time_s, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def tally() -> Counter[str]:
+    """What the problems of all blocks were like."""
+    return Counter()
+
+
+@pytest.mark.parametrize("block", range(7))
+@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+def test_search_agrees_with_brute_force(block: int, bend: bool, tally: Counter[str]) -> None:
+    """22 problems each: 154 with the cost model's tables, 154 with tables bent at random."""
+    for seed in seeds(5000 + 1000 * block + 500 * bend, 22):
+        problem = random_problem(seed)
+        with quick_tables(seed if bend else None):
+            best = brute_force(problem)
+            assert_same(problem, best)
+        tally["problems"] += 1
+        tally["mixed"] += problem.mixed
+        tally["feasible"] += bool(best)
+        tally["launcher"] += problem.launcher is not None and bool(best)
+        plans = [dict(zip(KEY, key, strict=True)) for key in best]
+        usual = {"1", "False", "optimizer", "1f1b"}
+        found = {name for plan in plans for name, value in plan.items() if name != "chips" and str(value) not in usual}
+        several = len(layer_kinds(problem.model)) > 1
+        both = {"kinds": several, "kinds interleaved": several and "vpp" in found}
+        both["kinds on mixed chips"] = several and any(len(set(plan["chips"])) > 1 for plan in plans)
+        both["sharded, any recomputation"] = "sharded" in found and problem.spec.search.pin.recompute is None
+        tally.update({*found, *(name for name, true in both.items() if true and best)})
+
+
+LEAST = {
+    "mixed": 0.5,
+    "vpp": 0.1,
+    "cp": 0.15,
+    "ulysses": 0.08,
+    "cp_gather": 0.1,
+    "ep": 0.1,
+    "etp": 0.08,
+    "sharded": 0.06,
+    "sharded, any recomputation": 0.03,
+    "launcher": 0.08,
+    "kinds": 0.2,
+    "kinds on mixed chips": 0.05,
+    "kinds interleaved": 0.05,
+}
+"""Shares of the generated problems of each kind, at least."""
+
+
+def test_the_generated_problems_are_worth_solving(tally: Counter[str]) -> None:
+    if tally["problems"] < 308:
+        pytest.skip("not all of them ran")
+    assert 0.6 * 308 <= tally["feasible"] <= 0.9 * 308
+    assert {name: tally[name] for name, share in LEAST.items() if tally[name] < share * 308} == {}
+
+
+def test_memory_binds_in_many_of_the_generated_problems() -> None:
+    binding = 0
+    for seed in seeds(5000, 16):
+        with quick_tables():
+            best, roomy = brute_force(random_problem(seed)), brute_force(random_problem(seed, tight=False))
+        binding += len(best) < len(roomy) or best != roomy
+    assert binding >= 5
+
+
+def whole_space(problem: Problem, upper_s: float) -> CompiledModel | None:
+    """One model over every plan of a problem: every row, mix and order that space and plans leave."""
+    space, scale = enumerate_rows(problem), scale_for(upper_s)
+    table = Coefficients(problem, space.rows)
+    data: list[PlanData] = []
+    for row in range(len(space.rows)):
+        orders = all_orders(problem, space.rows, row)
+        data += [plan_data(table, row, order, scale, upper_s) for _, order in orders]
+    data = [plan for plan in data if all(plan.options.values())]
+    return CompiledModel(problem, data, scale, 0.0, upper_s) if data else None
+
+
+@pytest.mark.parametrize("start", [20_000, 21_000, 22_000])
+def test_one_model_over_all_plans_finds_the_same_best(start: int) -> None:
+    compared = 0
+    for seed in seeds(start, 6):
+        problem = random_problem(seed)
+        result = search(problem)
+        best = result.plans[0].evaluation.step_time_s if result.plans else None
+        joint = whole_space(problem, 10.0 if best is None else 2 * best)
+        solved = joint.solve() if joint else None
+        if best is None:
+            assert solved is None or solved.status == "infeasible"
+            continue
+        assert solved is not None
+        assert solved.status == "optimal"
+        assert solved.step_time_s == pytest.approx(best, rel=1e-6)
+        assert solved.strategy is not None
+        assert not violations(problem, solved.strategy)
+        compared += 1
+    assert compared >= 3
+
+
+@pytest.mark.parametrize("scope", ["chip", "stage"])
+@pytest.mark.parametrize("shape", [{"pp": 2, "vpp": 1}, {"pp": 2, "vpp": 2}], ids=str)
+def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[str, int]) -> None:
+    """From too small for one layer a stage to ample: each step takes some plans away, and others come to be best."""
+    model = model_spec(layers=6 if shape["vpp"] == 2 else 5, hidden=512, ffn=1024)
+    pin = {**shape, "mbs": 4, "tp": 1, "flash_attention": True, "distributed_optimizer": False}
+    seen = set()
+    for gb in np.linspace(4.15, 6.3, 13).tolist():
+        problem = problem_of({"x": chip_spec(gb=gb)}, model, 2, 2, 16, 4096, recompute_scope=scope, pin=pin, top=3)
+        with quick_tables():
+            best = brute_force(problem)
+            assert_same(problem, best)
+        seen.add(min(best.values(), default=None))
+    assert None in seen
+    assert len(seen) >= 4
+
+
+def test_a_stage_recomputes_what_it_must_and_the_next_one_nothing() -> None:
+    """The first stage holds twice the activations: at some capacity it alone has no room without recomputation."""
+    model = model_spec(layers=2, hidden=512, ffn=1024, vocab=256)
+    pin = {"pp": 2, "mbs": 4, "tp": 1, "vpp": 1, "flash_attention": True, "distributed_optimizer": False}
+    pin |= {"recompute": ["none", "block"]}
+    chosen = set()
+    for gb in np.linspace(3.6, 5.6, 9).tolist():
+        problem = problem_of({"x": chip_spec(gb=gb)}, model, 2, 2, 16, 8192, recompute_scope="stage", pin=pin)
+        with quick_tables():
+            assert_same(problem, brute_force(problem))
+        chosen |= {plan.strategy.recompute for plan in search(problem).plans}
+    assert chosen == {("block", "none"), ("none", "none")}
+
+
+@pytest.mark.parametrize("kind", ["none", "block", "uniform"])
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_a_plan_that_just_fits_is_found_and_one_that_just_does_not_is_not(kind: RecomputeKind, vpp: int) -> None:
+    amount = 0 if kind == "none" else 1
+    strategy = strategy_of("x:4,4", dp=2, vpp=vpp, recompute=kind, amount=amount)
+    names = (*KEY[:8], "layers", "cp", "sharded", "sharding_group")
+    pin = {name: getattr(strategy, name) for name in names}
+    pin |= {"recompute": kind, "recompute_num_layers": amount, "layers": list(strategy.layers)}
+    need = max(stage.total for stage in stage_memory(problem_of(model=model_spec(layers=8)), strategy))
+    for factor, status in ((1 + 1e-7, "optimal"), (1 - 1e-7, "infeasible")):
+        chips = {"x": chip_spec(gb=need * factor / 1e9)}
+        assert search(problem_of(chips, model_spec(layers=8), margin=0.0, pin=pin)).status == status
+
+
+@pytest.mark.parametrize(
+    "search_for",
+    [
+        {"pin": {"layers": [1, 3]}},
+        {"forbid": {"layers": [2, 2]}, "pin": {"pp": 2}},
+        {"pin": {"stage_chips": ["x", "y"]}},
+        {"pin": {"stages": {"x": [1], "y": [1]}}},
+        {"pin": {"chip_order": ["y", "x"]}},
+        {"forbid": {"stage_chips": ["x", "x"]}},
+        {"pin": {"recompute": "block", "recompute_num_layers": 4}},
+        {"pin": {"recompute": {"x": "uniform", "y": "none"}}},
+        {"layer_split": "even_per_chip", "pin": {"pp": [2, 4]}},
+        {"layer_split": "even", "forbid": {"pp": 1}},
+        {"recompute_scope": "stage", "pin": {"pp": 2}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chips", [["x"], ["x", "y"]], ids=["one chip", "two chips"])
+def test_every_decision_can_be_pinned_or_forbidden(search_for: dict[str, dict[str, object]], chips: list[str]) -> None:
+    text = str(search_for)
+    if chips == ["x"] and "'y'" in text:
+        search_for = {**search_for, "pin": {"stages": {"x": [2]}}}
+    pin = {"mbs": 1, "distributed_optimizer": False, "flash_attention": True, "cp": 1, **search_for.get("pin", {})}
+    few = {"recompute_modules": [["mlp"], ["core_attn", "mlp"]]} | search_for.get("forbid", {})
+    both = {"x": chip_spec(gb=5.0), "y": chip_spec(tflops=60, gb=4.5)}
+    problem = problem_of(
+        {name: both[name] for name in chips}, model_spec(), node=2, batch=4, **{**search_for, "pin": pin, "forbid": few}
+    )
+    with quick_tables():
+        best = brute_force(problem)
+        assert best
+        assert_same(problem, best)

@@ -1,0 +1,152 @@
+"""The search as a whole: order, account of the space, stopping early, and even splits among equals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search.result import Progress, Proof, Result
+from cpsolver.search.search import balanced, search
+from tests.support.oracle import brute_force
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.tables import quick_tables
+
+TWO = {"x": chip_spec(gb=5.5), "y": chip_spec(tflops=60, gb=5.0)}
+REAL: dict[str, dict[str, Any]] = {
+    "one chip": {"chips": {"a800": 64}, "model": "llama2-13b", "gpus": 64, "node": 8, "batch": 128, "sequence": 4096},
+    "two chips": {
+        "chips": {"a800": 32, "h800": 64},
+        "model": "llama2-13b",
+        "gpus": 64,
+        "node": 8,
+        "batch": 128,
+        "sequence": 4096,
+    },
+}
+
+
+def small(**search_for: Any) -> Problem:
+    return problem_of(TWO, model_spec(layers=6), node=2, **search_for)
+
+
+def accounted(proof: Proof) -> int:
+    return sum(proof.refused.values()) + proof.memory + proof.bounded + proof.solved + proof.open
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
+    problem = problem_of(**REAL[name], top=5)
+    result = search(problem)
+    seconds = [plan.evaluation.step_time_s for plan in result.plans]
+    assert result.status == "optimal"
+    assert [plan.rank for plan in result.plans] == [1, 2, 3, 4, 5]
+    assert seconds == sorted(seconds)
+    assert len({plan.strategy.key() for plan in result.plans}) == 5
+    for plan in result.plans:
+        assert plan.proven
+        assert plan.gap == 0
+        assert not violations(problem, plan.strategy)
+        assert plan.evaluation == evaluate(problem, plan.strategy)
+    proof = result.proof
+    assert proof.complete
+    assert accounted(proof) == proof.considered
+    assert proof.open == 0
+    assert proof.solver_calls >= proof.solved > 0
+    assert proof.bound_s == seconds[-1]
+
+
+def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
+    problem = small(top=100, pin={"mbs": 1, "tp": 2, "pp": 2, "flash_attention": True})
+    result = search(problem)
+    with quick_tables():
+        best = brute_force(problem)
+    assert 0 < len(result.plans) == len(best) < 100
+    assert result.status == "optimal"
+
+
+@pytest.mark.parametrize("cause", [{"gb": 3.2}, {"pin": {"tp": 3}}, {"pin": {"layers": [5, 5]}}], ids=str)
+def test_infeasible_is_a_result(cause: dict[str, Any]) -> None:
+    chips = {"x": chip_spec(gb=cause.get("gb", 40))}
+    result = search(problem_of(chips, model_spec(layers=6), pin=cause.get("pin", {})))
+    assert result.status == "infeasible"
+    assert result.plans == ()
+    assert accounted(result.proof) == result.proof.considered
+
+
+def test_time_limit_gives_what_there_is() -> None:
+    result = search(problem_of(**REAL["two chips"], time_limit_s=1e-9))
+    assert result.status in ("unknown", "feasible")
+    assert result.proof.stop == "time_limit"
+    assert not result.proof.complete
+    assert accounted(result.proof) == result.proof.considered
+    assert result.proof.open > 0
+
+
+class Interrupt:
+    """Presses Ctrl-C as soon as that many plans are known; keeps what the search told."""
+
+    def __init__(self, plans: int) -> None:
+        self.plans, self.told = plans, list[Progress]()
+
+    def __call__(self, progress: Progress) -> None:
+        self.told.append(progress)
+        if progress.plans >= self.plans:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("plans", [0, 1, 2])
+def test_interrupted_search_keeps_its_plans_and_states_a_true_gap(plans: int) -> None:
+    problem = problem_of(**REAL["two chips"], top=5)
+    whole, stopped = search(problem), search(problem, Interrupt(plans))
+    best = whole.plans[0].evaluation.step_time_s
+    assert stopped.proof.stop == "interrupted"
+    assert stopped.status == ("feasible" if stopped.plans else "unknown")
+    assert len(stopped.plans) >= min(plans, 1)
+    assert stopped.proof.bound_s <= whole.proof.bound_s * (1 + 1e-9)
+    assert accounted(stopped.proof) == stopped.proof.considered
+    for plan in stopped.plans:
+        assert (1 - plan.gap) * plan.evaluation.step_time_s <= max(best, plan.evaluation.step_time_s) * (1 + 1e-9)
+        assert plan.gap >= 1 - best / plan.evaluation.step_time_s - 1e-9 or plan.rank > 1
+
+
+def test_progress_never_moves_backwards() -> None:
+    listener = Interrupt(10**6)
+    result = search(problem_of(**REAL["one chip"]), listener)
+    bounds = [told.bound_s for told in listener.told]
+    best = [told.best_s for told in listener.told]
+    assert len(listener.told) > 3
+    assert bounds == sorted(bounds)
+    assert best == sorted(best, reverse=True)
+    assert best[-1] == result.plans[0].evaluation.step_time_s
+
+
+def without_seconds(result: Result) -> tuple[object, ...]:
+    proof = {name: value for name, value in vars(result.proof).items() if not name.endswith("seconds")}
+    return result.status, result.plans, proof
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_same_input_gives_the_same_answer(name: str) -> None:
+    first, second = (search(problem_of(**REAL[name])) for _ in range(2))
+    assert without_seconds(first) == without_seconds(second)
+
+
+def test_equal_splits_are_spread_evenly() -> None:
+    problem = problem_of(model=model_spec(layers=8))
+    uneven = strategy_of("x:4,1,1,2", dp=1, flags="f")
+    assert balanced(problem, uneven).layers == (2, 2, 2, 2)
+    even = strategy_of("x:2,2,2,2", dp=1, flags="f")
+    assert balanced(problem, even) == even
+    pinned = problem_of(model=model_spec(layers=8), pin={"layers": [4, 1, 1, 2]})
+    assert balanced(pinned, uneven) == uneven
+
+
+def test_splits_are_not_evened_out_at_the_price_of_time() -> None:
+    heavy_head = problem_of(model=model_spec(layers=9, vocab=256_000))
+    chosen = strategy_of("x:6,3", dp=2)
+    assert evaluate(heavy_head, chosen).step_time_s < evaluate(heavy_head, strategy_of("x:4,5", dp=2)).step_time_s
+    assert balanced(heavy_head, chosen) == chosen

@@ -1,0 +1,165 @@
+"""Who may import whom, and how long things may grow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import ROOT
+
+LAYERS = (
+    "hw_specs models_zoo",
+    "inputs",
+    "plans",
+    "profiles",
+    "spec",
+    "problem",
+    "cost",
+    "evaluation",
+    "rules",
+    "search",
+    "explanation",
+    "evidence",
+    "doors",
+    "commands",
+    "cli",
+)
+"""From the bottom up: a module imports only what stands in lines before its own, or in its own package."""
+LEVEL = {name: level for level, line in enumerate(LAYERS) for name in line.split()}
+CATALOGUES = ("hw_specs", "models_zoo")
+PRODUCT = ("cpsolver", *CATALOGUES, "cli")
+
+
+@cache
+def sources() -> dict[str, Path]:
+    """Dotted name -> file of every module of the product."""
+    files = [file for name in PRODUCT for file in sorted((ROOT / name).rglob("*.py"))] + [ROOT / "cli.py"]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+def part(module: str) -> str:
+    """The name by which LAYERS knows a module: its package, or its own name under cpsolver."""
+    first, *rest = module.split(".")
+    return rest[0] if first == "cpsolver" and rest else first
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Modules that it imports anywhere, in functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(sources()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            known = names & set(sources())
+            found |= known if len(known) == len(names) else {*known, str(node.module)}
+    return frozenset(found)
+
+
+def reaches(module: str) -> set[str]:
+    """All that importing a module can import in the end."""
+    seen, waiting = set(), [module]
+    while waiting:
+        for name in imports(waiting.pop()) - seen:
+            seen.add(name)
+            waiting += [name] if name in sources() else []
+    return seen
+
+
+def test_every_module_has_its_layer() -> None:
+    assert {part(module) for module in sources()} - {"cpsolver"} == set(LEVEL)
+
+
+@pytest.mark.parametrize("module", sources())
+def test_imports_point_down(module: str) -> None:
+    wrong = [
+        name
+        for name in imports(module)
+        if name in sources() and part(name) != part(module) and LEVEL[part(name)] >= LEVEL.get(part(module), 99)
+    ]
+    assert not wrong
+
+
+def test_no_module_is_loose() -> None:
+    """cpsolver/ holds rooms only: packages, and what says that it is a typed one."""
+    assert [path.name for path in (ROOT / "cpsolver").glob("*.py")] == ["__init__.py"]
+
+
+def test_imports_go_in_no_circle() -> None:
+    waiting = {name: set(imports(name)) & set(sources()) - {name} for name in sources()}
+    while free := {name for name, wanted in waiting.items() if not wanted}:
+        waiting = {name: wanted - free for name, wanted in waiting.items() if name not in free}
+    assert not waiting
+
+
+@pytest.mark.parametrize(
+    ("room", "unknown"), [("evidence", "search"), ("rules", "search"), ("report", "search.search")]
+)
+def test_what_judges_learns_or_renders_does_not_search(room: str, unknown: str) -> None:
+    inside = [name for name in sources() if f".{room}." in f"{name}."]
+    assert inside
+    assert not [name for name in inside for used in imports(name) if f"cpsolver.{unknown}." in f"{used}."]
+
+
+def test_doors_use_only_the_report_and_what_it_exports() -> None:
+    """Beside the rooms before them doors import the report, and tune also what it launches."""
+    allowed = {"report", "export"}
+    doors = {name: set(imports(name)) for name in sources() if name.startswith("cpsolver.doors.")}
+    across = {
+        (name.split(".")[2], used.split(".")[2])
+        for name, wanted in doors.items()
+        for used in wanted
+        if used.startswith("cpsolver.doors.") and used.split(".")[2] != name.split(".")[2]
+    }
+    assert {used for _, used in across} <= allowed
+    assert not {door for door, _ in across} & {"report"}
+
+
+@pytest.mark.parametrize("catalogue", CATALOGUES)
+def test_catalogues_know_nothing_of_the_rest(catalogue: str) -> None:
+    used = {part(name) for module in sources() if part(module) == catalogue for name in imports(module)}
+    assert not used & (set(LEVEL) - {catalogue, "errors"})
+    assert not any(name.startswith("cpsolver") for m in sources() if part(m) == catalogue for name in imports(m))
+
+
+def test_only_compile_imports_the_solver() -> None:
+    users = {part(module) for module in sources() if any(name.startswith("ortools") for name in imports(module))}
+    assert users == {"search"}
+
+
+@pytest.mark.parametrize("judge", ["cpsolver.evaluation.evaluate", "cpsolver.rules"])
+def test_judges_do_not_know_the_search(judge: str) -> None:
+    assert not {part(name) for name in reaches(judge)} & {"compile", "bounds", "coefficients", "search", "ortools"}
+
+
+def test_importing_the_search_does_not_import_the_solver() -> None:
+    script = "import cpsolver.search.search, cli, sys; sys.exit('ortools' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
+def test_files_and_functions_stay_short() -> None:
+    files = [*sources().values(), *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
+    long = {}
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        if text.count("\n") > 350:
+            long[file.name] = text.count("\n")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60:
+                long[f"{file.name}:{node.name}"] = (node.end_lineno or 0) - node.lineno + 1
+    assert not long
+
+
+@pytest.mark.parametrize(
+    "tool", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=lambda tool: " ".join(tool[:2])
+)
+def test_linters_are_content(tool: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", *tool], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
