@@ -112,10 +112,10 @@ def test_misfit_has_the_covariance_that_the_belief_has() -> None:
 
 def test_misfit_is_the_same_in_another_process() -> None:
     script = (
-        "from problems import problem_of, strategy_of; from cpsolver.doors.tune.simulated import Misfit;"
+        "from tests.support.problems import problem_of, strategy_of; from cpsolver.doors.tune.simulated import Misfit;"
         "print(Misfit(7, 1.0).log_error(problem_of(), strategy_of('x:4', dp=4)))"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONHASHSEED": "5"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "5"}
     told = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
     assert float(told) == pytest.approx(Misfit(7, 1.0).log_error(small(), PLAN))
 
