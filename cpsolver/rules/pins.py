@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
+from cpsolver.rules.base import listed, rule
 from cpsolver.spec.decisions import forbidden_for, pinned_for
 
 CHOICES = (
@@ -16,6 +16,7 @@ CHOICES = (
 """The decisions that are one value for the whole plan."""
 
 
+@rule("what the user pinned is so, and what was forbidden is not")
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid

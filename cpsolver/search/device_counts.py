@@ -13,16 +13,11 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bounds import frame_bound
-from cpsolver.search.filters import LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, all_variants, divisors
 
-_LAYOUT_RULES = (
-    *("heads", "kv_groups", "feed_forward", "tensor_nodes", "pipeline_depth", "context_parallel", "batch"),
-)
-_VARIANT_RULES = ("pin", "sequence_parallel", "context_exchange", "experts", "expert_sequence_parallel")
-"""Those that look at nothing but what all numbers of devices share."""
 _RANGE = 4  # numbers up to so many times the smallest are bounded together, as if all were that small
 
 
@@ -86,8 +81,9 @@ def _layouts(problem: Problem) -> Candidates:
     whole = (devices <= problem.num_gpus) & (devices % problem.node == 0)
     rows = _candidates(problem, tp[whole], cp[whole], dp[whole], pp[whole])
     keep = np.ones(len(rows), dtype=np.bool_)
-    for name in _LAYOUT_RULES:
-        keep &= LAYOUT_FILTERS[name](problem, rows)
+    for allows in LAYOUT_FILTERS.values():
+        if allows in ANY_SIZE:
+            keep &= allows(problem, rows)
     return rows.take(keep)
 
 
@@ -134,6 +130,7 @@ def _variants(problem: Problem, layouts: Candidates) -> Candidates:
     experts = 1 if problem.model.moe is None else problem.model.moe.experts
     rows, _ = all_variants(problem, _candidates(problem, tp, cp, np.full_like(tp, 2 * problem.node * experts), pp))
     keep = np.ones(len(rows), dtype=np.bool_)
-    for name in _VARIANT_RULES:
-        keep &= VARIANT_FILTERS[name](problem, rows)
+    for allows in VARIANT_FILTERS.values():
+        if allows in ANY_SIZE:
+            keep &= allows(problem, rows)
     return rows.take(keep)

@@ -9,7 +9,7 @@ import numpy as np
 from cpsolver.cost.modules import module_sets
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names
+from cpsolver.profiles.framework import launcher_names
 from cpsolver.spec.decisions import RECOMPUTE_CHOICES
 from models_zoo import Architecture
 from models_zoo.params import total_parameters

@@ -12,9 +12,9 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, resolve
-from cpsolver.profiles.launcher import load_launcher
+from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import violations
-from cpsolver.rules.launching import launcher
+from cpsolver.rules.framework import launcher
 from cpsolver.rules.pipeline import schedule
 from cpsolver.spec.decisions import Decisions
 
