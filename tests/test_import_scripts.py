@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cpsolver.problem import resolve
 from cpsolver.spec import load_spec
 from cpsolver.strategy import Strategy
 from cpsolver.strategy_file import load_strategy
+from cpsolver.yaml_file import parse_yaml
 
 LLAMA = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --swiglu "
@@ -51,6 +53,18 @@ def plan(text: str, **options: Any) -> Strategy:
 
 def torchrun(arguments: str, devices: int = 8, nodes: int = 1) -> str:
     return f"torchrun --nproc_per_node {devices} --nnodes={nodes} pretrain_gpt.py {arguments}\n"
+
+
+def test_names_of_files_and_chips_stay_in_their_comments_and_values() -> None:
+    """A line break in a source's name, or U+2028 in a chip's, is no line of the spec or of the plan."""
+    found = imported(torchrun(f"{LLAMA} {STEP}"))
+    assert found.strategy is not None
+    chip = "h100\u2028\x85\nz"
+    plan = replace(found.strategy, groups=tuple(replace(group, chip=chip) for group in found.strategy.groups))
+    text = strategy_text(plan, "a\ntp: 4\r\u2028.sh")
+    assert text.splitlines()[0] == r"# The plan that a\ntp: 4\r\u2028.sh runs."
+    assert parse_yaml(text).data["stages"][0]["chip"] == chip
+    assert spec_text(replace(found, source="a\nb.sh")).startswith("# Imported from a\\nb.sh.\n")
 
 
 DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {

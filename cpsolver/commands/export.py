@@ -170,6 +170,7 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
 
 
 def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
+    from cpsolver.errors import one_line
     from cpsolver.export.deliver import write_files
     from cpsolver.export.report import launch_document, launch_text
     from cpsolver.report.document import dumps
@@ -183,4 +184,4 @@ def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str |
     else:
         click.echo(f"{folder}: {', '.join(launch.files)}; start {launch.main}" if launch.main else folder)
         for note in launch.notes:
-            click.echo(f"- {note}")
+            click.echo(f"- {one_line(note)}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from cpsolver.errors import one_line
 from cpsolver.export.base import Launch
 from cpsolver.export.dialect import MEGATRON_LM, Flag
 from cpsolver.export.megatron import environment_of, plan_notes, shared_flags
@@ -192,7 +193,7 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
     activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
     function = activation.get(problem.model.activation, "torch.nn.functional.silu")
     lines = [
-        f'"""{problem.model.name} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
+        f'"""{_in_docstring(problem.model.name)} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
         "",
         "import torch",
         f"from megatron.bridge.models.{provider}",
@@ -238,6 +239,11 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "    pretrain(config=configure(cfg), forward_step_func=forward_step)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _in_docstring(text: str) -> str:
+    """Text that neither ends the docstring around it nor escapes anything in it."""
+    return one_line(text).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _literal(value: Any) -> str:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cpsolver.errors import one_line
 from cpsolver.export.base import Launch
 from cpsolver.export.judge import Nearest, in_words
 from cpsolver.export.script import grouped, shell_lines, span
@@ -30,7 +31,7 @@ def launch_text(launch: Launch) -> str:
         parts += ["# environment", *(f"export {name}={value}" for name, value in launch.environment.items())]
     if not _in_files(launch):
         parts += ["# arguments", *_lines(launch)]
-    parts += ["# notes", *(f"# - {note}" for note in launch.notes)]
+    parts += ["# notes", *(f"# - {one_line(note)}" for note in launch.notes)]
     for name, text in launch.files.items():
         parts += [f"# ---- {name}", text.rstrip()]
     return "\n".join(parts)

@@ -8,6 +8,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
+from cpsolver.errors import one_line
 from cpsolver.export.base import CannotExpress
 from cpsolver.problem import Problem
 from cpsolver.strategy import StageGroup, Strategy
@@ -64,7 +65,9 @@ def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
     """A host file as DeepSpeed and FlagScale read it, one node a line; `types`: the type of each, if it is told."""
     lines = ["# Put your own names in place of host0, ...; the order is that of the pipeline's stages."]
     for place, host in enumerate(listed):
-        lines.append(f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {host.chip}"))
+        lines.append(
+            f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {one_line(host.chip)}")
+        )
     return "\n".join(lines) + "\n"
 
 
