@@ -197,6 +197,8 @@ def test_stack_and_launcher(name: str) -> None:
         ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
+        ("--transformer-impl local --attention-backend auto", {"flash_attention": True}),
+        ("--attention-backend auto", {"flash_attention": True}),
         ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
         (
             "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --global-batch-size 32 "
