@@ -32,6 +32,7 @@ _VOLATILE = {"seconds", "cpu_seconds", "solver_seconds", "versions", "version", 
 _SECONDS = re.compile(r"\d+\.\d+ s(?= in all| of it in the solver)|(?<= in )\d+(\.\d+)? s")
 _EXACT = re.compile(r"-?\d+\.\d{10,}(?:e[-+]?\d+)?")
 """Numbers in texts that are written with all their figures."""
+_BY_LINE = "marks of the lines"
 _MISSING = object()
 
 
@@ -120,7 +121,9 @@ def text_kept(text: str) -> Any:
     lines = [_EXACT.sub(lambda found: f"{float(found[0]):.9g}", line) for line in lines]
     block = 16 if len(lines) <= 320 else 320
     parts = [lines[at : at + block] for at in range(0, len(lines), block)]
-    return {"lines": len(lines), f"marks by {block}": [_marks(part) if block == 16 else _mark(part) for part in parts]}
+    if block == 16:
+        return {"lines": len(lines), _BY_LINE: [_marks(part) for part in parts]}
+    return {"lines": len(lines), f"marks of {block} lines each": [_mark(part) for part in parts]}
 
 
 def _marks(lines: list[str]) -> str:
@@ -161,6 +164,12 @@ def _in_columns(parts: list[str], indent: int) -> str:
 def differences(frozen: Any, found: Any, where: str = "") -> Iterator[str]:
     """Every place where an answer is not what it was."""
     if isinstance(frozen, dict) and isinstance(found, dict):
+        if _BY_LINE in frozen and _BY_LINE in found:
+            before, now = (" ".join(value[_BY_LINE]).split() for value in (frozen, found))
+            at = next((line for line, pair in enumerate(zip(before, now, strict=False), 1) if pair[0] != pair[1]), None)
+            if at:
+                yield f"{where}: line {at} is another; {len(before)} lines were there, {len(now)} are"
+                return
         for key in sorted(frozen.keys() | found.keys()):
             yield from differences(frozen.get(key, _MISSING), found.get(key, _MISSING), f"{where}.{key}")
     elif isinstance(frozen, list) and isinstance(found, list) and len(frozen) == len(found):

@@ -127,7 +127,9 @@ LEAST = {"tp": 4, "cp": 1, "mbs": 1, "flash_attention": True, "distributed_optim
 INFEASIBLE: dict[str, dict[str, Any]] = {
     "a size that divides nothing": spec(*LLAMA, pin={"tp": 3}),
     "too little memory": spec("llama2-70b", 8, "a800", 8, 4096, pin={**LEAST, "pp": [1, 2]}),
-    "pins against each other": spec(SMALL, 16, ONE, 32, pin={**LEAST, "tp": 1, "pp": 4, "vpp": 2, "layers": [1, 3, 2, 2]}),
+    "pins against each other": spec(
+        SMALL, 16, ONE, 32, pin={**LEAST, "tp": 1, "pp": 4, "vpp": 2, "layers": [1, 3, 2, 2]}
+    ),
     "a deadline that nothing meets": spec(
         SMALL, 16, "a800", 32, deadline={"tokens": 1e15, "days": 1}, objective="fewest_chips", pin={"tp": 1}
     ),
