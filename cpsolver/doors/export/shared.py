@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -71,7 +71,7 @@ def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def untold_switches(problem: Problem, target: str, told: Container[str] = (), why: str = "") -> Iterator[str]:
+def unset_switches(problem: Problem, target: str, told: Container[str] = ()) -> Iterator[str]:
     """Switches of the spec's training section that are on and that the target's files do not say.
 
     `told`: fields that they do say, or that the exporter judges itself.
@@ -80,15 +80,7 @@ def untold_switches(problem: Problem, target: str, told: Container[str] = (), wh
         value = getattr(problem.spec.training, name)
         if name not in MODEL_SIDE and name not in LOAD and name not in told and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
-            yield f"{target} has no setting for training.{name} = {shown}{why}"
-
-
-def untold_schedule(problem: Problem, strategy: Strategy, target: str) -> Iterator[str]:
-    """What of the pipeline's work only few frameworks say: microbatches of several sizes, schedules beside 1F1B."""
-    if strategy.dynamic:
-        yield f"{target} has one micro batch for all: micro_batches differ"
-    if strategy.schedule != "1f1b":
-        yield f"{target} has no schedule {strategy.schedule}: 1f1b"
+            yield f"{target} has no setting for training.{name} = {shown}"
 
 
 def mixture_note(strategy: Strategy) -> tuple[str, ...]:
