@@ -14,6 +14,7 @@ from benchmarks.fit_residuals import residual_groups
 from cpsolver.evidence.intervals import EVERY, UNSEEN
 from cpsolver.evidence.runs.case import make_case
 from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.profiles.calibration import load_calibration
 from cpsolver.profiles.stack import load_stack
@@ -27,7 +28,7 @@ FREE = [
 TRUTH = np.array([-0.8, 0.9, 0.7])
 
 
-def runs(start: str):
+def runs(start: str) -> list[MeasuredRun]:
     return [run for run in read_runs(PUBLISHED).runs if run.complete and run.id.startswith(start)]
 
 
