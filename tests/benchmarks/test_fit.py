@@ -100,6 +100,8 @@ def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() ->
     assert found[0].peak_mem_gib is not None
     worst = replace(found[0], peak_mem_gib=found[0].peak_mem_gib * 2)
     said = predict(worst)
+    assert said.memory_gib is not None
+    assert worst.peak_mem_gib is not None
     margin = fit_margins([worst, *found[1:]], cases, load_calibration())["zero-bubble"]
     assert (margin.start, margin.rows) == (start, FEWEST)
     assert said.memory_gib / (1 - margin.value) >= worst.peak_mem_gib > said.memory_gib / (1 - margin.value + 0.001)

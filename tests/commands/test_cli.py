@@ -111,10 +111,10 @@ def test_solve_json_is_one_consistent_document() -> None:
         assert "published runs" in plan["interval_basis"]
         assert set(plan["breakdown_s"]) == set(PARTS)
         for stage in plan["stages"]:
-            times = dict(stage["microbatch_s"])
-            assert times.pop("total") == pytest.approx(sum(times.values()))
+            seconds = dict(stage["microbatch_s"])
+            assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
             assert {"fragments"} < set(stage["memory_gib"])
-            assert "sharding" in times
+            assert "sharding" in seconds
             assert stage["device_memory_gib"] > stage["memory_gib"]["total"]
             parts = dict(stage["memory_gib"])
             total = parts.pop("total")

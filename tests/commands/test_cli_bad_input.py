@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from cpsolver.commands.common import EXIT_BUG
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
 
@@ -85,7 +86,7 @@ def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("cpsolver.search.search.search", broken)
     result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
-    assert result.exit_code == cli.EXIT_BUG
+    assert result.exit_code == EXIT_BUG
     assert "this is a bug in apss-cp: AssertionError: a slip" in result.stderr
 
 

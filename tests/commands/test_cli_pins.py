@@ -1,6 +1,7 @@
 """Pins that no legal plan satisfies: the answer names the rules in their way. Contradictions are refused unsolved."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_pin_that_nothing_satisfies_names_the_rules_in_its_way(name: str, monk
     assert text.stderr == ""
 
 
-CONTRADICTIONS = {
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "all pinned are forbidden": (
         {"pin": {"cp": [1, 2]}, "forbid": {"cp": [1, 2, 4]}},
         "search.pin.cp = [1, 2]: contradicts search.forbid.cp = [1, 2, 4]",

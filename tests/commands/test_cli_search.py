@@ -44,7 +44,7 @@ STRATEGY_KEYS = [
 FLAG_KEYS = STRATEGY_KEYS[8:13]
 
 
-def search_plans(*args: str) -> list[dict]:
+def search_plans(*args: str) -> list[dict[str, Any]]:
     result = run("search", *args)
     assert result.exit_code == 0, result.output
     return [ast.literal_eval(line) for line in result.stdout.splitlines()]
@@ -78,7 +78,7 @@ def test_search_prints_the_seeds_dictionaries(infos: str) -> None:
         check_strategy(plan["strategy"], len(plan["max-use-mem-size"]))
 
 
-def check_strategy(strategy: dict, types: int) -> None:
+def check_strategy(strategy: dict[str, Any], types: int) -> None:
     assert list(strategy) == [key for key in STRATEGY_KEYS if key in strategy]
     assert all(strategy[key] == "" for key in FLAG_KEYS if key in strategy)
     stages = strategy["pipeline-model-parallel-size"]
@@ -114,7 +114,7 @@ def test_a_line_of_search_can_be_evaluated() -> None:
     assert list(found["memory_gib"].values()) == pytest.approx(plan["max-use-mem-size"])
 
 
-NEW = {
+NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts": ("mixtral-8x7b", {"ep": 4, "etp": 2, "tp": 2, "pp": 2}, {"expert-model-parallel-size": 4}),
     "all-to-all": ("llama2-7b", {"cp": 4, "ulysses": 4}, {"context-parallel-size": 4, "cp-comm-type": "a2a"}),
     "both": ("llama2-7b", {"cp": 4, "ulysses": 2}, {"hierarchical-context-parallel-sizes": [2, 2]}),

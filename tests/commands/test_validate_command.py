@@ -9,6 +9,7 @@ import sys
 import types
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -52,11 +53,12 @@ def cases(fake: None) -> str:
     return write("cases.csv", table(*ROWS))
 
 
-def document(*args: str) -> dict:
+def document(*args: str) -> dict[str, Any]:
     def no_constants(word: str) -> None:
         raise AssertionError(word)
 
-    return json.loads(run("validate", *args, "--json").stdout, parse_constant=no_constants)
+    found: dict[str, Any] = json.loads(run("validate", *args, "--json").stdout, parse_constant=no_constants)
+    return found
 
 
 def test_every_row_is_in_the_document_with_its_numbers_or_its_reason(cases: str) -> None:
@@ -168,7 +170,12 @@ def test_a_prediction_that_is_no_time_is_not_scored(tmp_path: Path, wrong: float
 
 def test_a_row_that_makes_no_model_is_left_out_with_the_reason(tmp_path: Path) -> None:
     row = {"heads": 7, "kv_heads": 7, "tp": 1, "dp": 8}
-    found = validate(runs(tmp_path, row), lambda run: make_case(run) and predict(run))
+
+    def of_a_case(run: MeasuredRun) -> Prediction:
+        make_case(run)
+        return predict(run)
+
+    found = validate(runs(tmp_path, row), of_a_case)
     assert found.outcomes[0].skipped == "no sound model: hidden 4096 is not a multiple of heads 7: give head_dim"
 
 

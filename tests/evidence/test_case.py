@@ -82,8 +82,7 @@ def test_the_catalogue_adds_what_a_row_does_not_say() -> None:
 def test_memory_is_told_in_the_terms_of_the_measurement() -> None:
     run = published()["bigsci_L607"]
     allocated, reserved, device = (
-        predict(replace(run, peak_mem_kind=kind)).memory_gib  # type: ignore[arg-type]
-        for kind in ("allocated", "reserved", "device")
+        predict(replace(run, peak_mem_kind=kind)).memory_gib for kind in ("allocated", "reserved", "device")
     )
     assert allocated < reserved < device
 

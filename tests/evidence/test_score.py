@@ -26,6 +26,7 @@ from tests.support.measured import prediction, runs, scored
 
 def test_step_time_errors(tmp_path: Path) -> None:
     found = time_score(scored(tmp_path, ({}, 9.0), ({}, 9.5), ({}, 10.0), ({}, 13.0)))
+    assert found is not None
     assert found.runs == 4
     assert found.mean == pytest.approx((0.1 + 0.05 + 0 + 0.3) / 4)
     assert found.median == pytest.approx(0.075)
@@ -95,7 +96,9 @@ def test_memory_errors_by_kind_of_measurement(tmp_path: Path) -> None:
     device = memory_by_kind(rows)["device"]
     assert (device.runs, device.mean, device.bias) == (2, pytest.approx(0.12), pytest.approx(-0.12))
     assert (device.short, device.short_with_margin) == (0.5, 0.0)  # measured: 50 GiB
-    assert memory_score(rows).bias == pytest.approx((-0.2 - 0.04 + 0.2) / 3)
+    every = memory_score(rows)
+    assert every is not None
+    assert every.bias == pytest.approx((-0.2 - 0.04 + 0.2) / 3)
     unmeasured = [Scored(replace(one.run, peak_mem_gib=None), one.prediction) for one in rows]
     assert memory_score(unmeasured) is None
 
@@ -114,7 +117,9 @@ def test_kendall_tau() -> None:
     assert kendall_tau([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(4 / 6)
     assert kendall_tau([1, 2, 2, 3], [1, 2, 3, 3]) == pytest.approx(4 / 5)  # each has one tie of six pairs
     assert kendall_tau([1, 1, 1], [1, 2, 3]) is None
-    assert sum(kendall_tau([1, 2, 3], list(order)) for order in permutations([1, 2, 3])) == pytest.approx(0)
+    taus = [kendall_tau([1, 2, 3], list(order)) for order in permutations([1, 2, 3])]
+    assert sum(tau or 0.0 for tau in taus) == pytest.approx(0)
+    assert None not in taus
 
 
 def test_regret_is_what_picking_the_predicted_best_costs() -> None:
@@ -123,14 +128,15 @@ def test_regret_is_what_picking_the_predicted_best_costs() -> None:
     assert regret([10, 12, 14], [2, 2 + 1e-12, 4]) == pytest.approx(0.1)  # a tie: either may be picked
 
 
-LAYOUTS = ({"tp": 1, "dp": 8}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8, "dp": 1})
+LAYOUTS: tuple[dict[str, Any], ...] = ({"tp": 1, "dp": 8}, {"tp": 2, "dp": 4}, {"tp": 4, "dp": 2}, {"tp": 8, "dp": 1})
 
 
 def test_groups_differ_in_layout_alone(tmp_path: Path) -> None:
     cases = [({**layout, "step_time_s": 10 + place}, 20.0 + place) for place, layout in enumerate(LAYOUTS)]
     one = rank_score(scored(tmp_path, *cases))
     assert (len(one.groups), one.groups[0].layouts, one.kendall_tau, one.regret) == (1, 4, 1, 0)
-    for other_task in ({"gbs": 128}, {"chip": "h100"}, {"seq_len": 2048}, {"flash_attention": 0}, {"hidden": 2048}):
+    others: list[dict[str, Any]] = [{"gbs": 128}, {"chip": "h100"}, {"seq_len": 2048}, {"flash_attention": 0}]
+    for other_task in [*others, {"hidden": 2048}]:
         changed = [*cases[:3], ({**cases[3][0], **other_task}, 23.0)]
         assert rank_score(scored(tmp_path, *changed)).groups == ()
 

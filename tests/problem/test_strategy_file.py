@@ -1,6 +1,7 @@
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_round_trip(amounts: tuple[int, ...], tmp_path: Path) -> None:
     assert load_strategy(path) == plan
 
 
-KINDS = {"cp": 8, "ulysses": 2, "cp_gather": False, "ep": 4, "etp": 2} | {
+KINDS: dict[str, Any] = {"cp": 8, "ulysses": 2, "cp_gather": False, "ep": 4, "etp": 2} | {
     "sharded": "parameters",
     "sharding_group": 4,
     "schedule": "zb1p",

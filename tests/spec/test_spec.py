@@ -15,7 +15,7 @@ from cpsolver.spec.decisions import Decisions, forbidden_for, pinned_for
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 from cpsolver.spec.starter import starter_spec
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "model": "llama2-70b",
     "cluster": {"num_gpus": 256, "chips": {"a800": 128, "h800": 160}},
     "training": {"global_batch_size": 512, "sequence_length": 4096},
@@ -25,7 +25,7 @@ GOOD = {
 def spec_with(path: str = "", value: Any = None) -> dict[str, Any]:
     """GOOD with one value set, by dotted path."""
     data = copy.deepcopy(GOOD)
-    here = data
+    here: dict[str, Any] = data
     *parents, last = path.split(".") if path else [""]
     for part in parents:
         here = here.setdefault(part, {})
@@ -274,7 +274,8 @@ search:
 
 def test_several_mistakes_are_all_listed_with_their_places() -> None:
     lines = wrong_text(MISTAKES)
-    assert [re.match(r"spec.yaml:(\d+:\d+ [\w.\[\]]+)", line)[1] for line in lines] == [
+    places = [re.match(r"spec.yaml:(\d+:\d+ [\w.\[\]]+)", line) for line in lines]
+    assert [place and place[1] for place in places] == [
         "1:1 model",
         "1:1 modle",
         "3:3 cluster.num_gpus",  # nodes of 8
