@@ -125,4 +125,3 @@ def test_a_model_field_that_is_missing_or_contradicts_another_is_named(moe: str,
     result = run("solve", "-", stdin=text)
     assert result.exit_code == 2
     assert f" {where}" in result.stderr
-    print(result.stderr)

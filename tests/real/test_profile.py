@@ -30,7 +30,7 @@ from tests.support.command import in_tmp, run, write
 from tests.support.profiled import measured, problem
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 __all__ = ["in_tmp"]
 

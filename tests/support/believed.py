@@ -79,7 +79,7 @@ def trial(number: int, plan: Strategy | Proposal, seconds: float | None = None, 
     """A trial of a plan that took so long, by default one that ended well."""
     strategy = plan.strategy if isinstance(plan, Proposal) else plan
     told: dict[str, Any] = {"outcome": "ok", "peak_memory_gib": None, "memory_kind": None, "seconds": 1.0, "note": ""}
-    shown: dict[str, Any] = {"directory": Path("."), "why": "", "predicted_s": 1.0, "low_s": 0.5, "high_s": 2.0}
+    shown: dict[str, Any] = {"directory": Path(), "why": "", "predicted_s": 1.0, "low_s": 0.5, "high_s": 2.0}
     return Trial(number=number, strategy=strategy, step_time_s=seconds, **shown, **told | more)
 
 
