@@ -7,23 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from models_zoo import Architecture, list_architectures
+from models_zoo.schema import DESCRIPTIVE_FIELDS
 
-_TEXTS = [
-    "name",
-    "aliases",
-    "family",
-    "max_positions",
-    "published_params_billion",
-    "published_params_basis",
-    "published_params_gap",
-    "sources",
-    "confidence",
-    "proposal",
-    "inferred_fields",
-    "notes",
-    "activation",
-]
-"""Fields that change neither time nor memory (positions are compared where they are learned)."""
+_NOT_COMPARED = DESCRIPTIVE_FIELDS | {"activation"}
+"""Fields that change neither time nor memory here (positions are compared where they are learned)."""
 
 
 def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture]:
@@ -50,7 +37,7 @@ def unlikeness(model: Architecture, positions: Any, hint: str) -> tuple[bool, in
 
 
 def _shape(model: Architecture, open_vocab: bool) -> dict[str, Any]:
-    shape = model.model_dump(exclude={*_TEXTS, *(("vocab",) if open_vocab else ())})
+    shape = model.model_dump(exclude={*_NOT_COMPARED, *(("vocab",) if open_vocab else ())})
     if model.position == "learned":
         shape["positions"] = model.max_positions
     if model.attention.kind == "mla":  # these do not count there
