@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import Trouble
 from cpsolver.spec.decisions import MOST
 
@@ -38,7 +38,7 @@ class Arguments:
     """
 
     def __init__(
-        self, tokens: Sequence[str], variables: Variables, file: str | None = None, line: int | None = None
+        self, tokens: Sequence[str], variables: ShellVariables, file: str | None = None, line: int | None = None
     ) -> None:
         self.variables, self.file, self.line = variables, file, line
         self.troubles: list[Trouble] = []

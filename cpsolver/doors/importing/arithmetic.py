@@ -19,7 +19,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     ("*", "/", "%"),
 )
 """Binary operators from the loosest to the tightest; ** is tighter still, and to the right."""
-_PLAIN: dict[str, Callable[[int, int], int]] = {
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
     "||": lambda a, b: int(bool(a or b)),
     "&&": lambda a, b: int(bool(a and b)),
     "|": lambda a, b: a | b,
@@ -55,14 +55,14 @@ def evaluate(text: str, value_of: Callable[[str], int]) -> int:
         at = found.end()
     if not tokens:
         return 0
-    reader = _Reader(tokens, value_of)
+    reader = _ExpressionParser(tokens, value_of)
     value = reader.choice()
     if reader.tokens:
         raise ArithmeticUnclearError(f"{reader.tokens[0]!r} is not followed in arithmetic")
     return value
 
 
-class _Reader:
+class _ExpressionParser:
     def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
         self.tokens, self.value_of = tokens, value_of
 
@@ -133,7 +133,7 @@ def _number(token: str) -> int:
 
 def _applied(operator: str, left: int, right: int) -> int:
     if operator not in ("/", "%"):
-        return _wrapped(_PLAIN[operator](left, right))
+        return _wrapped(_OPERATORS[operator](left, right))
     if right == 0:
         raise ArithmeticUnclearError("division by 0")
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cpsolver.doors.importing.lexer import Lexer
-from cpsolver.doors.importing.shell import Run, Script
+from cpsolver.doors.importing.shell import Script, ScriptCommand
 from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
@@ -20,7 +20,7 @@ _ALL = ("worker_num", "np", "n", "ntasks")
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingCommand:
     """The command that trains: its line, the program (`pretrain_gpt.py`), what starts it, and the arguments of both.
 
     `launch` are the words before the program, `tokens` those after it. `others` are lines of further such commands.
@@ -34,7 +34,7 @@ class Training:
     others: tuple[int, ...] = ()
 
 
-def find_training(script: Script, file: str | None) -> Training:
+def find_training(script: Script, file: str | None) -> TrainingCommand:
     """The training command of a script, or the arguments that the text is a plain list of.
 
     Raises InputError where there is none.
@@ -42,7 +42,7 @@ def find_training(script: Script, file: str | None) -> Training:
     runs = script.runs
     if runs and all(run.words[0].startswith("-") for run in runs):
         words = tuple(word for run in runs for word in run.words)
-        return Training(runs[0].line, "", (), words, True)
+        return TrainingCommand(runs[0].line, "", (), words, True)
     found = [training for run in runs for training in _trainings(script, run)]
     if not found:
         message = "has no training command: none of its commands has model arguments"
@@ -50,24 +50,25 @@ def find_training(script: Script, file: str | None) -> Training:
         raise InputError(Trouble("", message, allowed=allowed, file=file))
     best = next((training for training in found if training.certain), found[0])
     others = tuple(training.line for training in found if training is not best)
-    return Training(best.line, best.program, best.launch, best.tokens, best.certain, others)
+    return TrainingCommand(best.line, best.program, best.launch, best.tokens, best.certain, others)
 
 
-def _trainings(script: Script, run: Run) -> list[Training]:
+def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     """The training in a command, or in a text that the command gives to a shell of its own."""
     split = _split(run.words)
     if split is not None and any(word.split("=")[0] in _TELLING for word in split[2]):
-        return [Training(run.line, *split, run.certain)]
+        return [TrainingCommand(run.line, *split, run.certain)]
     inner = [word for word in run.words if any(char.isspace() for char in word) and any(t in word for t in _TELLING)]
-    found: list[Training] = []
+    found: list[TrainingCommand] = []
     for text in inner[:1]:
         for command in Lexer(text, None, run.line).commands():
             words = tuple(field for word in command.words for field in script.variables.fields(word))
             if words and words != run.words:
                 before = run.words[: run.words.index(text)]
-                nested = _trainings(script, Run(run.line, words, run.certain))
+                nested = _trainings(script, ScriptCommand(run.line, words, run.certain))
                 found += [
-                    Training(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others) for t in nested
+                    TrainingCommand(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others)
+                    for t in nested
                 ]
     return found
 
@@ -90,7 +91,7 @@ def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Devices:
+class TrainingDevices:
     """Devices of the training: all of them and those of a node; None: not told. `needs`: unclear values, in words."""
 
     total: int | None
@@ -98,7 +99,7 @@ class Devices:
     needs: tuple[str, ...] = ()
 
 
-def devices(script: Script, training: Training, text: str) -> Devices:
+def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDevices:
     """How many devices the training starts on: by its launcher, by its own arguments, by #SBATCH lines of the text."""
     told = _options([*_batch_lines(text), *training.tokens, *training.launch])
     needs: list[str] = []
@@ -121,9 +122,9 @@ def devices(script: Script, training: Training, text: str) -> Devices:
         )
         nodes = 1 if launched else None  # both start one node by default
     if per_node is None and nodes is None and everything is None:
-        return Devices(None, None, tuple(needs))
+        return TrainingDevices(None, None, tuple(needs))
     total = per_node * nodes if per_node and nodes else everything
-    return Devices(total, per_node, tuple(needs))
+    return TrainingDevices(total, per_node, tuple(needs))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

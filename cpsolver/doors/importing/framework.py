@@ -34,7 +34,7 @@ _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "cust
 
 
 @dataclass(frozen=True)
-class Framework:
+class FrameworkGuess:
     """Stack and launcher profile by name (launcher None: any), and what they were told by."""
 
     stack: str
@@ -42,13 +42,13 @@ class Framework:
     why: str
 
 
-def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> Framework:
+def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> FrameworkGuess:
     """The framework of a training command; `text` is the whole script, `launch` what starts the program."""
     told = arguments.given
     lowered = text.lower()
     by = next((f"--{name}" for name in _LOONGFORGE if name in told), None)
     if by or "loongforge" in lowered or "aiak" in lowered:
-        return Framework("megatron-core", "loongforge", by or "its text names LoongForge or AIAK")
+        return FrameworkGuess("megatron-core", "loongforge", by or "its text names LoongForge or AIAK")
     npu = next(
         (word for word in ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu") if word in lowered), None
     )
@@ -57,12 +57,12 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     if old or by or npu:
         why = old or by or f"its text has {npu!r}"
         if old or precision == "fp16":
-            return Framework("ascendspeed", "mindspeed-llm" if by else None, f"{why}, {precision}")
-        return Framework("mindspeed", "mindspeed-llm", why)
+            return FrameworkGuess("ascendspeed", "mindspeed-llm" if by else None, f"{why}, {precision}")
+        return FrameworkGuess("mindspeed", "mindspeed-llm", why)
     if "deepspeed" in told or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
-        return Framework("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
+        return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
-        return Framework("megatron-core", "flagscale", "its text names FlagScale")
+        return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
     if arguments.flag("overlap-grad-reduce") or arguments.flag("use-megatron-fsdp"):
-        return Framework("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
-    return Framework("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")
+        return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
+    return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.command import Devices, Training, devices, find_training
-from cpsolver.doors.importing.framework import Framework, guess_framework
-from cpsolver.doors.importing.known import catalogue_matches, unlikeness
-from cpsolver.doors.importing.plan import Today, read_plan
-from cpsolver.doors.importing.shape import model_fields
+from cpsolver.doors.importing.catalogue_match import match_model
+from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
+from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework
+from cpsolver.doors.importing.model import model_fields
+from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.shell import Script, read_script
-from cpsolver.doors.importing.switches import training_fields
+from cpsolver.doors.importing.training import training_fields
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import Strategy
@@ -27,16 +25,12 @@ from models_zoo import Architecture, UnsupportedConfigError, from_hugging_face, 
 
 FILL_IN = "fill-me-in"
 """Stands for a chip that was not named: a spec with it is refused until it is replaced."""
-
-
 _BY_COMMAND = ("nnodes", "nproc-per-node", "nproc_per_node", "auto-parallel")
 """Arguments that say how many devices there are, or start another planner: read, or made superfluous, here."""
-_TOKENIZERS = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
-"""Sizes of the tokenizers that Megatron's --tokenizer-type names and that are always the same ones."""
 
 
 @dataclass(frozen=True)
-class Options:
+class ImportOptions:
     """What the user adds to a source; None: as the source says."""
 
     chip: str | None = None
@@ -63,7 +57,7 @@ class Imported:
     model: Architecture
     spec: dict[str, Any]
     strategy: Strategy | None = None
-    framework: Framework | None = None
+    framework: FrameworkGuess | None = None
     placeholders: dict[str, str] = field(default_factory=dict)
     refusals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -71,7 +65,7 @@ class Imported:
     unknown: tuple[str, ...] = ()
 
 
-def import_source(source: str, options: Options) -> Imported:
+def import_source(source: str, options: ImportOptions) -> Imported:
     """Import a script, a list of arguments ("-": standard input), a config.json or a folder with one.
 
     Raises InputError with every problem found.
@@ -87,7 +81,7 @@ def import_source(source: str, options: Options) -> Imported:
     return _script(name, text, options)
 
 
-def _configuration(name: str, text: str, options: Options) -> Imported:
+def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     """A Hugging Face configuration: the model, and placeholders for the rest."""
     try:
         config = json.loads(text)
@@ -100,13 +94,13 @@ def _configuration(name: str, text: str, options: Options) -> Imported:
         fields = from_hugging_face(config)
     except UnsupportedConfigError as error:
         raise InputError([_config_trouble(message, error, name) for message in error.reasons]) from None
-    model, written = _model(fields, name, str(config.get("_name_or_path", "")), None)
+    model, written = match_model(fields, name, str(config.get("_name_or_path", "")), None)
     positions = model.max_positions or 4096
     training = {
         "global_batch_size": options.global_batch_size or 256,
         "sequence_length": options.sequence_length or min(positions, 4096),
     }
-    cluster, placeholders = _cluster(options, Devices(None, None))
+    cluster, placeholders = _cluster(options, TrainingDevices(None, None))
     asked = {"global_batch_size": "sequences in one optimizer step", "sequence_length": "tokens in a sequence"}
     placeholders |= {f"training.{key}": said for key, said in asked.items() if getattr(options, key) is None}
     spec = {"model": written, "cluster": cluster, "training": training, **_profiles(options, None)}
@@ -118,7 +112,7 @@ def _config_trouble(message: str, error: UnsupportedConfigError, name: str) -> T
     return Trouble(error.where, message, error.value, error.allowed, error.nearest, file=name)
 
 
-def _script(name: str, text: str, options: Options) -> Imported:
+def _script(name: str, text: str, options: ImportOptions) -> Imported:
     script = read_script(text, name, dict(options.given))
     training = find_training(script, name)
     arguments = Arguments(training.tokens, script.variables, name, training.line)
@@ -138,7 +132,7 @@ def _script(name: str, text: str, options: Options) -> Imported:
     model: Architecture | None = None
     written: Any = None
     try:
-        model, written = _model(fields, name, f"{training.program} {text}", notes) if fields else (None, None)
+        model, written = match_model(fields, name, f"{training.program} {text}", notes) if fields else (None, None)
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or model is None:
@@ -162,7 +156,7 @@ def _script(name: str, text: str, options: Options) -> Imported:
     )
 
 
-def _replaced(options: Options) -> dict[str, tuple[str, ...]]:
+def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:
     """Arguments that the user's options stand for."""
     told = {
         "vocab-size": options.vocab_size,
@@ -176,51 +170,7 @@ def _once(troubles: list[Trouble]) -> list[Trouble]:
     return list({str(trouble): trouble for trouble in troubles}.values())
 
 
-def _model(fields: dict[str, Any], name: str, hint: str, notes: list[str] | None) -> tuple[Architecture, Any]:
-    """The architecture, and how the spec names it: a model of the catalogue that agrees in all fields, or the fields.
-
-    A script may leave the vocabulary to its tokenizer: that of the model with the same shape is taken, with a note.
-    """
-    try:
-        matches = catalogue_matches(fields, f"{name} {hint}")
-    except ValidationError as error:
-        details = [
-            (".".join(map(str, detail["loc"])), detail["msg"].removeprefix("Value error, "))
-            for detail in error.errors(include_url=False)
-        ]
-        raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
-    if "vocab" not in fields:
-        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
-        if vocabulary is None:
-            raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
-        if notes is not None:
-            notes.append(note)
-        fields = {**fields, "vocab": vocabulary}
-        matches = [match for match in matches if match.vocab == vocabulary]
-    if matches:
-        return matches[0], matches[0].name
-    return Architecture.model_validate({"name": "imported", **fields}), {"name": "imported", **fields}
-
-
-def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> tuple[int | None, str]:
-    """A vocabulary for a model that has none, and where it is from: a model of the same shape, else the tokenizer.
-
-    None where models that are equally likely differ in it, or there is none; the text then says so.
-    """
-    for tokenizer, size in _TOKENIZERS.items():
-        if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
-            return size, f"no --vocab-size: taken as {tokenizer}'s, {size:,}"
-    if not matches:
-        return None, "is not given: the tokenizer has it, and no model of the catalogue has this shape"
-    least = unlikeness(matches[0], positions, hint)
-    likely = {match.vocab: match.name for match in reversed(matches) if unlikeness(match, positions, hint) == least}
-    if len(likely) > 1:
-        told = ", ".join(f"{size:,} ({name})" for size, name in sorted(likely.items()))
-        return None, f"is not given: the tokenizer has it, and models of this shape have {told}"
-    return matches[0].vocab, f"no --vocab-size: taken as {matches[0].name}'s, {matches[0].vocab:,}"
-
-
-def _cluster(options: Options, told: Devices) -> tuple[dict[str, Any], dict[str, str]]:
+def _cluster(options: ImportOptions, told: TrainingDevices) -> tuple[dict[str, Any], dict[str, str]]:
     """The spec's cluster, and what of it is a placeholder."""
     placeholders = {}
     total, per_node = options.num_gpus or told.total, options.gpus_per_node or told.per_node
@@ -236,7 +186,7 @@ def _cluster(options: Options, told: Devices) -> tuple[dict[str, Any], dict[str,
     return cluster, placeholders
 
 
-def _profiles(options: Options, framework: Framework | None) -> dict[str, str]:
+def _profiles(options: ImportOptions, framework: FrameworkGuess | None) -> dict[str, str]:
     """Stack and launcher: as the user says, else the framework's."""
     stack = options.stack or (framework.stack if framework else None)
     launcher = options.launcher or (framework.launcher if framework else None)
@@ -245,7 +195,7 @@ def _profiles(options: Options, framework: Framework | None) -> dict[str, str]:
 
 
 def _runnable(
-    spec: dict[str, Any], options: Options, name: str, placeholders: Mapping[str, str]
+    spec: dict[str, Any], options: ImportOptions, name: str, placeholders: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The spec, checked; without a launcher that was guessed where its profile has not what the script runs."""
     try:
@@ -277,7 +227,9 @@ def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> 
         resolve(parsed)
 
 
-def _notes(script: Script, training: Training, arguments: Arguments, today: Today, notes: list[str]) -> list[str]:
+def _notes(
+    script: Script, training: TrainingCommand, arguments: Arguments, today: ImportedPlan, notes: list[str]
+) -> list[str]:
     """What a user should know: what was not followed, and what was taken for granted."""
     found = [*script.warnings, *notes, *today.notes]
     if not training.certain:

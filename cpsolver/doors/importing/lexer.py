@@ -21,7 +21,7 @@ _REDIRECTIONS = re.compile(r"(?:\d*)(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
 
 
 @dataclass(frozen=True)
-class Part:
+class WordPart:
     """A piece of a word: text as it stands, or what an expansion has between its braces or parentheses."""
 
     kind: Kind
@@ -34,7 +34,7 @@ class Word:
     """A word and its line; `items` are the words of an array, where the word is `NAME=( ... )`."""
 
     line: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[WordPart] = field(default_factory=list)
     items: list[Word] | None = None
 
     @property
@@ -44,11 +44,11 @@ class Word:
             return None
         return "".join(part.text for part in self.parts)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: WordPart) -> None:
         """Append a part; neighbouring text of one kind becomes one part."""
         last = self.parts[-1] if self.parts else None
         if last is not None and last.kind == part.kind == "text" and last.quoted == part.quoted:
-            self.parts[-1] = Part("text", last.text + part.text, part.quoted)
+            self.parts[-1] = WordPart("text", last.text + part.text, part.quoted)
         else:
             self.parts.append(part)
 
@@ -99,7 +99,9 @@ class Lexer:
         if self._redirection():
             return None
         if self.text.startswith("((", self.at) and all(word.plain in _RESERVED for word in words):
-            words.append(Word(self.line, [Part("text", "(("), Part("arithmetic", self._bracketed("(", ")")[1:-1])]))
+            words.append(
+                Word(self.line, [WordPart("text", "(("), WordPart("arithmetic", self._bracketed("(", ")")[1:-1])])
+            )
             return None
         for operator in _OPERATORS:
             if self.text.startswith(operator, self.at):
@@ -153,7 +155,7 @@ class Lexer:
     def _word(self, assignment: bool = False) -> Word:
         word = Word(self.line)
         if assignment and (found := ASSIGNMENT.match(self.text, self.at)):
-            word.add(Part("text", found.group()))
+            word.add(WordPart("text", found.group()))
             self.at = found.end()
             if self.text.startswith("(", self.at):
                 self.at += 1
@@ -190,18 +192,18 @@ class Lexer:
             if self.text.startswith("\\\n", self.at):
                 self.line += 1
             else:
-                word.add(Part("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
+                word.add(WordPart("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
             self.at += 2
         elif letter == "'":
             end = self._find("'", self.at + 1)
-            word.add(Part("text", self.text[self.at + 1 : end], True))
+            word.add(WordPart("text", self.text[self.at + 1 : end], True))
             self._advance(end + 1)
         elif letter == '"':
             self._double(word)
         elif letter in "$`":
             self._expansion(word, False)
         else:
-            word.add(Part("text", letter))
+            word.add(WordPart("text", letter))
             self.at += 1
 
     def _double(self, word: Word) -> None:
@@ -214,23 +216,23 @@ class Lexer:
             letter = self.text[self.at]
             if letter == '"':
                 if self.at == before:
-                    word.add(Part("text", "", True))  # an empty text is a word of its own
+                    word.add(WordPart("text", "", True))  # an empty text is a word of its own
                 self.at += 1
                 return
             if letter == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('$`"\\\n'):
                 if self.text[self.at + 1] != "\n":
-                    word.add(Part("text", self.text[self.at + 1], True))
+                    word.add(WordPart("text", self.text[self.at + 1], True))
                 self._advance(self.at + 2)
             elif letter in "$`":
                 self._expansion(word, True)
             else:
-                word.add(Part("text", letter, True))
+                word.add(WordPart("text", letter, True))
                 self._advance(self.at + 1)
 
     def _expansion(self, word: Word, quoted: bool) -> None:
         if self.text[self.at] == "`":
             end = self._find("`", self.at + 1)
-            word.add(Part("command", self.text[self.at + 1 : end], quoted))
+            word.add(WordPart("command", self.text[self.at + 1 : end], quoted))
             self._advance(end + 1)
             return
         self.at += 1
@@ -238,20 +240,20 @@ class Lexer:
         if rest == "((":
             inner = self._bracketed("(", ")")
             arithmetic = inner.startswith("(") and inner.endswith(")")
-            word.add(Part("arithmetic", inner[1:-1], quoted) if arithmetic else Part("command", inner, quoted))
+            word.add(WordPart("arithmetic", inner[1:-1], quoted) if arithmetic else WordPart("command", inner, quoted))
         elif rest[:1] == "(":
-            word.add(Part("command", self._bracketed("(", ")"), quoted))
+            word.add(WordPart("command", self._bracketed("(", ")"), quoted))
         elif rest[:1] == "{":
-            word.add(Part("variable", self._bracketed("{", "}"), quoted))
+            word.add(WordPart("variable", self._bracketed("{", "}"), quoted))
         elif rest[:1] == "'" and not quoted:
             end = self._find("'", self.at + 1)
-            word.add(Part("text", self.text[self.at + 1 : end].replace("\\n", "\n").replace("\\t", "\t"), True))
+            word.add(WordPart("text", self.text[self.at + 1 : end].replace("\\n", "\n").replace("\\t", "\t"), True))
             self._advance(end + 1)
         elif found := _NAME.match(self.text, self.at):
-            word.add(Part("variable", found.group(), quoted))
+            word.add(WordPart("variable", found.group(), quoted))
             self.at = found.end()
         else:
-            word.add(Part("text", "$", quoted))
+            word.add(WordPart("text", "$", quoted))
 
     def _bracketed(self, opening: str, closing: str) -> str:
         """What stands between brackets of one kind, inner pairs and quotes minded; steps behind the last."""

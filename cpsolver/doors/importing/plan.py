@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.layout import Degrees, read_degrees
+from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
-from cpsolver.doors.importing.split import Split, read_split
+from cpsolver.doors.importing.split import LayerSplit, read_split
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 
 
 @dataclass(frozen=True)
-class Today:
+class ImportedPlan:
     """The plan, and why it cannot be said (`refusals`; the plan is then None), and what is worth a word (`notes`)."""
 
     strategy: Strategy | None
@@ -24,14 +24,16 @@ class Today:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Sequences in a step, and tokens of one; None where an argument is missing."""
 
     sequences: int | None
     tokens: int | None
 
 
-def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], chip: str) -> tuple[Today, Batch]:
+def read_plan(
+    arguments: Arguments, world: int | None, model: dict[str, Any], chip: str
+) -> tuple[ImportedPlan, TrainingBatch]:
     """The plan of the arguments on `world` devices of one chip type; troubles are left in `arguments.troubles`."""
     tokens = arguments.number("seq-length")
     if tokens is None and not any(trouble.where == "--seq-length" for trouble in arguments.troubles):
@@ -42,15 +44,17 @@ def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], ch
     split = read_split(arguments, pp)
     recomputed = read_recomputation(arguments, pp, split)
     if degrees is None:
-        return Today(None), Batch(batch, tokens)
+        return ImportedPlan(None), TrainingBatch(batch, tokens)
     batch = degrees.mbs * degrees.dp if batch is None else batch
     _divisions(arguments, degrees, split, batch, tokens)
     if split is None or arguments.troubles:
-        return Today(None), Batch(batch, tokens)
-    return _today(arguments, degrees, split, recomputed, batch, chip), Batch(batch, tokens)
+        return ImportedPlan(None), TrainingBatch(batch, tokens)
+    return _today(arguments, degrees, split, recomputed, batch, chip), TrainingBatch(batch, tokens)
 
 
-def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batch: int, tokens: int | None) -> None:
+def _divisions(
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit | None, batch: int, tokens: int | None
+) -> None:
     """Batch, microbatches and sequence that do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
@@ -69,8 +73,8 @@ def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batc
 
 
 def _today(
-    arguments: Arguments, degrees: Degrees, split: Split, recomputed: Recomputation, batch: int, chip: str
-) -> Today:
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
+) -> ImportedPlan:
     refusals, notes = [*split.refusals, *recomputed.refusals], []
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     sequence_parallel, flash = arguments.flag("sequence-parallel"), _flash(arguments)
@@ -85,7 +89,7 @@ def _today(
     if arguments.flag("use-tp-pp-dp-mapping"):
         refusals.append("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them")
     if refusals:
-        return Today(None, tuple(refusals), tuple(notes))
+        return ImportedPlan(None, tuple(refusals), tuple(notes))
     amounts = recomputed.amounts or (0,) * degrees.pp
     group = StageGroup(chip, split.layers, recomputed.kind, amounts, recomputed.modules)
     strategy = Strategy(
@@ -108,7 +112,7 @@ def _today(
         schedule=schedule,
         micro_batches=sizes,
     )
-    return Today(strategy, (), tuple(notes))
+    return ImportedPlan(strategy, (), tuple(notes))
 
 
 def _flash(arguments: Arguments) -> bool:
@@ -131,7 +135,7 @@ def _legacy(arguments: Arguments) -> bool:
 
 
 def _schedule(
-    arguments: Arguments, degrees: Degrees, split: Split, batch: int, refusals: list[str]
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, batch: int, refusals: list[str]
 ) -> tuple[Schedule, tuple[int, ...]]:
     """The schedule and sizes of microbatches; what there is no word for is added to `refusals`."""
     if method := arguments.text("schedules-method"):

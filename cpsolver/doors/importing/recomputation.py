@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.split import Split
+from cpsolver.doors.importing.split import LayerSplit
 from cpsolver.plans.strategy import CORE, MODULES, RecomputeKind
 
 
@@ -23,7 +23,7 @@ class Recomputation:
     refusals: tuple[str, ...] = ()
 
 
-def read_recomputation(arguments: Arguments, pp: int, split: Split | None) -> Recomputation:
+def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) -> Recomputation:
     """The recomputation that the arguments ask for; contradictions are left in `arguments.troubles`.
 
     `split`: layers and chunks of the stages; None where they are wrong.
@@ -58,7 +58,7 @@ def read_recomputation(arguments: Arguments, pp: int, split: Split | None) -> Re
     return _full(arguments, method, number, pp, split.vpp if split else 1)
 
 
-def _by_stage(arguments: Arguments, own: list[int], pp: int, split: Split | None) -> Recomputation:
+def _by_stage(arguments: Arguments, own: list[int], pp: int, split: LayerSplit | None) -> Recomputation:
     """LoongForge's list: layers of each stage. How chunks share them out is not known, unless it is all layers."""
     if len(own) != pp:
         arguments.trouble("--custom-pipeline-recompute-layers", f"has {len(own)} numbers for {pp} stages")

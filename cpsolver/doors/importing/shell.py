@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from cpsolver.doors.importing.lexer import ASSIGNMENT, Command, Lexer, Word
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
 
 _OPENING = ("if", "for", "while", "until", "case", "select")
@@ -18,7 +18,7 @@ _CHANGES = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)
 
 
 @dataclass(frozen=True)
-class Run:
+class ScriptCommand:
     """A command that the script would run: its expanded words; `certain` where no conditional stands around it."""
 
     line: int
@@ -30,8 +30,8 @@ class Run:
 class Script:
     """What reading a script gave. Warnings say what was not followed, each with its line."""
 
-    variables: Variables
-    runs: list[Run] = field(default_factory=list)
+    variables: ShellVariables
+    runs: list[ScriptCommand] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, line: int, message: str) -> None:
@@ -46,15 +46,15 @@ def read_script(text: str, file: str | None, given: dict[str, str]) -> Script:
 
     Raises InputError for text that is no shell script (quotes or brackets that never close).
     """
-    script = Script(Variables(dict(given)))
+    script = Script(ShellVariables(dict(given)))
     try:
-        _Reader(script).read(Lexer(text, file).commands())
+        _ScriptReader(script).read(Lexer(text, file).commands())
     except RecursionError:
         raise InputError(Trouble("", "calls itself, or is nested too deeply, to be followed", file=file)) from None
     return script
 
 
-class _Reader:
+class _ScriptReader:
     """Goes through commands; `around` are the constructs that are open."""
 
     def __init__(self, script: Script) -> None:
@@ -168,7 +168,7 @@ class _Reader:
                 self.variables.mark(name.group(1), line, reason)
         fields = tuple(field for word in words for field in self.variables.fields(word))
         if fields:
-            self.script.runs.append(Run(line, fields, self.certain))
+            self.script.runs.append(ScriptCommand(line, fields, self.certain))
 
     def _declare(self, words: list[Word]) -> None:
         for word in words:

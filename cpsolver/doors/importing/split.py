@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.shape import noop_layers
+from cpsolver.doors.importing.model import noop_layers
 
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 _EMBEDDING, _LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
@@ -21,7 +21,7 @@ _DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Split:
+class LayerSplit:
     """Layers of each stage, chunks of a stage (vpp), and why the plan cannot say it, where it cannot."""
 
     layers: tuple[int, ...]
@@ -29,7 +29,7 @@ class Split:
     refusals: tuple[str, ...] = ()
 
 
-def read_split(arguments: Arguments, pp: int) -> Split | None:
+def read_split(arguments: Arguments, pp: int) -> LayerSplit | None:
     """The split; None where it is wrong, which then stands in `arguments.troubles`."""
     total = arguments.number("num-layers")
     if total is None:
@@ -77,7 +77,7 @@ def _chunks(arguments: Arguments, stage: int) -> int | None:
     return stage // per
 
 
-def _even(arguments: Arguments, total: int, pp: int) -> Split | None:
+def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     embedding, loss = int(arguments.flag(_EMBEDDING)), int(arguments.flag(_LOSS))
     counted = total + embedding + loss
     if counted % pp:
@@ -95,10 +95,10 @@ def _even(arguments: Arguments, total: int, pp: int) -> Split | None:
     layers = [stage] * pp
     layers[0] -= embedding
     layers[-1] -= loss
-    return Split(tuple(layers), vpp)
+    return LayerSplit(tuple(layers), vpp)
 
 
-def _ends(arguments: Arguments, total: int, pp: int) -> Split | None:
+def _ends(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     first, last = arguments.number(_FIRST), arguments.number(_LAST)
     middle = total - (first or 0) - (last or 0)
     stages = pp - (first is not None) - (last is not None)
@@ -113,10 +113,10 @@ def _ends(arguments: Arguments, total: int, pp: int) -> Split | None:
     if uneven:
         arguments.trouble(f"--{_CHUNKS}", f"does not divide the {uneven[0]} layers of a stage", vpp)
         return None
-    return Split(tuple(layers), vpp)
+    return LayerSplit(tuple(layers), vpp)
 
 
-def _listed(arguments: Arguments, name: str, total: int, pp: int) -> Split | None:
+def _listed(arguments: Arguments, name: str, total: int, pp: int) -> LayerSplit | None:
     text = arguments.text(name)
     if text is None:
         return None
@@ -142,7 +142,7 @@ def _listed(arguments: Arguments, name: str, total: int, pp: int) -> Split | Non
     return _of_chunks(stages)
 
 
-def _of_chunks(stages: Sequence[Sequence[int]]) -> Split:
+def _of_chunks(stages: Sequence[Sequence[int]]) -> LayerSplit:
     """Stages given chunk by chunk; a plan knows equal chunks, an end one layer short in the first or last."""
     vpp = len(stages[0])
     layers = tuple(sum(stage) for stage in stages)
@@ -156,7 +156,7 @@ def _of_chunks(stages: Sequence[Sequence[int]]) -> Split:
             told = ", ".join(map(str, stage))
             refusals.append(f"stage {index} has chunks of {told} layers: a plan here has chunks of one length")
     refusals += [f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0]
-    return Split(layers, vpp, tuple(refusals))
+    return LayerSplit(layers, vpp, tuple(refusals))
 
 
 def _list_chunks(text: str) -> list[list[int]] | None:
@@ -189,7 +189,7 @@ def _layout_chunks(text: str) -> list[list[int]] | None:
     return [[stage.count("t") for stage in plain.split("|")]]
 
 
-def _without_noops(split: Split, noops: Sequence[int], arguments: Arguments) -> Split:
+def _without_noops(split: LayerSplit, noops: Sequence[int], arguments: Arguments) -> LayerSplit:
     """Layers that do nothing taken out of their stages: they cost next to nothing."""
     if not noops:
         return split
@@ -199,10 +199,10 @@ def _without_noops(split: Split, noops: Sequence[int], arguments: Arguments) -> 
     pp, vpp = len(split.layers), split.vpp
     if vpp > 1:
         told = "--noop-layers with interleaving: chunks of different lengths, which a plan here does not have"
-        return Split(tuple(split.layers), vpp, (*split.refusals, told))
+        return LayerSplit(tuple(split.layers), vpp, (*split.refusals, told))
     layers, start = [], 0
     for count in split.layers:
         layers.append(count - sum(start <= place < start + count for place in noops))
         start += count
     empty = tuple(f"stage {index} of {pp} has no layer but noop ones" for index, n in enumerate(layers) if n == 0)
-    return Split(tuple(layers), vpp, (*split.refusals, *empty))
+    return LayerSplit(tuple(layers), vpp, (*split.refusals, *empty))

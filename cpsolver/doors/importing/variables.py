@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
-from cpsolver.doors.importing.lexer import Lexer, Part, Word
+from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
 from cpsolver.inputs.errors import InputError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
@@ -23,7 +23,7 @@ _TRIMS = ("#", "##", "%", "%%")
 
 
 @dataclass(frozen=True)
-class Unclear:
+class UnclearValue:
     """A value that reading cannot tell: of which variable, in which line, and why. `argument`: it is one of the
     script's own arguments, or comes from one."""
 
@@ -34,7 +34,7 @@ class Unclear:
 
 
 @dataclass
-class Variables:
+class ShellVariables:
     """Scalars and arrays by name. `given` are fixed by the user: what the script sets them to does not count.
 
     `defaults` collects what `${NAME:-default}` gave for names that the script itself does not set.
@@ -43,7 +43,7 @@ class Variables:
     given: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    unclear: list[Unclear] = field(default_factory=list)
+    unclear: list[UnclearValue] = field(default_factory=list)
     defaults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -51,12 +51,12 @@ class Variables:
 
     def mark(self, name: str, line: int, reason: str, argument: bool = False) -> str:
         """Text that stands for an unclear value."""
-        found = Unclear(name, line, reason, argument)
+        found = UnclearValue(name, line, reason, argument)
         if found not in self.unclear:
             self.unclear.append(found)
         return f"\ue000{self.unclear.index(found)}\ue001"
 
-    def unclear_in(self, text: str) -> list[Unclear]:
+    def unclear_in(self, text: str) -> list[UnclearValue]:
         """The unclear values that a text holds."""
         return [self.unclear[int(index)] for index in _MARK.findall(text)]
 
@@ -125,11 +125,11 @@ class Variables:
         """A word expanded and not split, as in an assignment; without its first `skip` letters (`NAME=`)."""
         parts = list(word.parts)
         if skip:
-            parts[0] = Part("text", parts[0].text[skip:], parts[0].quoted)
+            parts[0] = WordPart("text", parts[0].text[skip:], parts[0].quoted)
         values = (part.text if part.kind == "text" else self._value(part, word.line) for part in parts)
         return "".join(" ".join(value) if isinstance(value, list) else value for value in values)
 
-    def _value(self, part: Part, line: int) -> str | list[str]:
+    def _value(self, part: WordPart, line: int) -> str | list[str]:
         if part.kind == "command":
             return self.mark(f"({part.text.strip()})", line, "is the output of a command, which is not run")
         if part.kind == "arithmetic":

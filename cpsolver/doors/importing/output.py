@@ -1,20 +1,70 @@
-"""What an import tells: a report for people, a document for machines."""
+"""An import written out: the two files (a commented spec, a plan), a report for people, a document for machines."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpsolver.doors.importing.imported import Imported
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.strategy_file import strategy_to_dict
 from models_zoo import Architecture, total_parameters
 
+_PLAIN = re.compile(r"[A-Za-z_][\w./+-]*", re.ASCII)
+_YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+"""Texts that YAML would read as something else than a text."""
+_STEP = ("global_batch_size", "sequence_length", "precision")
 
-def report(imported: Imported, spec_file: str | None, plan_file: str | None) -> str:
+
+def spec_text(imported: Imported) -> str:
+    """The spec in YAML, with a comment at every value that is left to fill in."""
+    head = [f"# Imported from {one_line(imported.source)}."]
+    if imported.framework is not None:
+        head.append(f"# Stack and launcher by: {one_line(imported.framework.why)}.")
+    return "\n".join([*head, *_lines({**imported.spec, "search": {"top": 3}}, (), imported.placeholders)]) + "\n"
+
+
+def strategy_text(strategy: Strategy, source: str) -> str:
+    """The plan in YAML, as `apss-cp evaluate --strategy` takes it."""
+    return "\n".join([f"# The plan that {one_line(source)} runs.", *_lines(strategy_to_dict(strategy), (), {})]) + "\n"
+
+
+def _lines(data: Mapping[str, Any], path: tuple[str, ...], comments: Mapping[str, str]) -> list[str]:
+    indent, lines = "  " * len(path), []
+    for key, value in data.items():
+        comment = comments.get(".".join((*path, key)))
+        beside = f"  # TO FILL IN: {one_line(comment)}" if comment else ""
+        if isinstance(value, Mapping) and value:
+            lines += [f"{indent}{_scalar(key)}:{beside}", *_lines(value, (*path, key), comments)]
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            lines.append(f"{indent}{_scalar(key)}:{beside}")
+            lines += [f"{indent}  - {_flow(item)}" for item in value]
+        else:
+            lines.append(f"{indent}{_scalar(key)}: {_flow(value)}{beside}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    return one_line(json.dumps(value, ensure_ascii=False))
+
+
+def import_report(imported: Imported, spec_file: str | None, plan_file: str | None) -> str:
     """What was read and what comes next; the files' names as the commands take them (None: not written)."""
     cluster, training = imported.spec["cluster"], imported.spec["training"]
     where = f"{cluster['num_gpus']:,} x {cluster['chips']}, {cluster['gpus_per_node']} in a node"
@@ -56,10 +106,7 @@ def wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
-_STEP = ("global_batch_size", "sequence_length", "precision")
-
-
-def document(imported: Imported) -> dict[str, Any]:
+def import_document(imported: Imported) -> dict[str, Any]:
     """The same for machines."""
     return {
         "source": imported.source,

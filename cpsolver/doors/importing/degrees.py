@@ -25,7 +25,7 @@ _MINDSPEED_CP = (
 
 
 @dataclass(frozen=True)
-class Degrees:
+class ScriptDegrees:
     """Sizes of a plan, by the names of `Strategy`."""
 
     tp: int
@@ -42,7 +42,7 @@ class Degrees:
     sharding_group: int
 
 
-def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any]) -> Degrees | None:
+def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any]) -> ScriptDegrees | None:
     """The degrees; None where the devices do not allow a number of replicas. Troubles stay in `arguments`."""
     tp = arguments.number("tensor-model-parallel-size", 1) or 1
     pp = arguments.number("pipeline-model-parallel-size", 1) or 1
@@ -71,7 +71,7 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     optimizer, sharded = _sharded(arguments)
     group = _group(arguments, dp * cp)
     alone = dp * cp == 1
-    return Degrees(
+    return ScriptDegrees(
         tp, pp, cp, dp, ep, etp, mbs, ulysses, gather, optimizer and not alone, sharded, 0 if alone else group
     )
 
