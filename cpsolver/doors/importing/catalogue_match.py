@@ -19,9 +19,9 @@ _TOKENIZERS = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
 
 
 def match_model(fields: dict[str, Any], name: str, hint: str, notes: list[str] | None) -> tuple[Architecture, Any]:
-    """The architecture, and how the spec names it: a model of the catalogue that agrees in all fields, or the fields.
+    """The architecture, and how the spec names it: as a model of the catalogue with its fields, else by the fields.
 
-    A script may leave the vocabulary to its tokenizer: that of the model with the same shape is taken, with a note.
+    A script may leave the vocabulary to its tokenizer. Then it is that of a model with the same shape, with a note.
     """
     try:
         matches = catalogue_matches(fields, f"{name} {hint}")
@@ -45,43 +45,45 @@ def match_model(fields: dict[str, Any], name: str, hint: str, notes: list[str] |
 
 
 def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> tuple[int | None, str]:
-    """A vocabulary for a model that has none, and where it is from: a model of the same shape, else the tokenizer.
+    """A vocabulary for a model without one, and where it comes from: the tokenizer, else a model of the same shape.
 
-    None where models that are equally likely differ in it, or there is none; the text then says so.
+    None where there is none, or where equally likely models differ in it; the text then says so.
     """
     for tokenizer, size in _TOKENIZERS.items():
         if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
             return size, f"no --vocab-size: taken as {tokenizer}'s, {size:,}"
     if not matches:
         return None, "is not given: the tokenizer has it, and no model of the catalogue has this shape"
-    least = _unlikeness(matches[0], positions, hint)
-    likely = {match.vocab: match.name for match in reversed(matches) if _unlikeness(match, positions, hint) == least}
-    if len(likely) > 1:
-        told = ", ".join(f"{size:,} ({name})" for size, name in sorted(likely.items()))
-        return None, f"is not given: the tokenizer has it, and models of this shape have {told}"
+    likeliest = _unlikeness(matches[0], positions, hint)
+    vocabularies = {
+        match.vocab: match.name for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest
+    }
+    if len(vocabularies) > 1:
+        sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
+        return None, f"is not given: the tokenizer has it, and models of this shape have {sizes}"
     return matches[0].vocab, f"no --vocab-size: taken as {matches[0].name}'s, {matches[0].vocab:,}"
 
 
 def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture]:
-    """Models of the catalogue with the same shape, likeliest first; without a `vocab` in `fields`, whatever theirs is.
+    """Models of the catalogue with the same shape, likeliest first; of any vocabulary where `fields` has no `vocab`.
 
-    The likeliest has as many positions, and the most of its name in `hint` (a script's name and text).
+    The likeliest has as many positions, and the most parts of its name in `hint` (a script's name and text).
     """
     probe = Architecture.model_validate({"name": "custom", "vocab": 1, **fields})
     open_vocab = "vocab" not in fields
-    found = [
+    same_shape = [
         model
         for model in list_architectures()
         if not model.proposal and _shape(model, open_vocab) == _shape(probe, open_vocab)
     ]
     positions = fields.get("max_positions")
-    return sorted(found, key=lambda model: (*_unlikeness(model, positions, hint), model.name))
+    return sorted(same_shape, key=lambda model: (*_unlikeness(model, positions, hint), model.name))
 
 
 def _unlikeness(model: Architecture, positions: Any, hint: str) -> tuple[bool, int]:
-    """How unlike a model of the same shape is: in positions, then in its name; the smaller the likelier."""
-    named = [part for part in re.split(r"[-_.]", f"{model.name}-{model.family}") if len(part) > 1]
-    parts = {*named, *(part.rstrip("0123456789") for part in named)} - {""}  # llama2-7b is a llama too
+    """How unlikely a model of the same shape is, by its positions and then by its name: the smaller the likelier."""
+    words = [part for part in re.split(r"[-_.]", f"{model.name}-{model.family}") if len(part) > 1]
+    parts = {*words, *(part.rstrip("0123456789") for part in words)} - {""}  # llama2-7b is a llama too
     return model.max_positions != positions, -sum(part in hint.lower() for part in parts)
 
 

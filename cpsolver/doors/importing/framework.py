@@ -1,4 +1,4 @@
-"""Which framework a script starts, by what it calls and by arguments that only one has."""
+"""Guesses the framework that a script starts, from the names in its text and from arguments that only one has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "cust
 
 @dataclass(frozen=True)
 class FrameworkGuess:
-    """Stack and launcher profile by name (launcher None: any), and what they were told by."""
+    """Names of the stack and of the launcher profile (None: any), and the evidence for them in words."""
 
     stack: str
     launcher: str | None
@@ -44,22 +44,22 @@ class FrameworkGuess:
 
 def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> FrameworkGuess:
     """The framework of a training command; `text` is the whole script, `launch` what starts the program."""
-    told = arguments.given
+    given = arguments.given
     lowered = text.lower()
-    by = next((f"--{name}" for name in _LOONGFORGE if name in told), None)
-    if by or "loongforge" in lowered or "aiak" in lowered:
-        return FrameworkGuess("megatron-core", "loongforge", by or "its text names LoongForge or AIAK")
-    npu = next(
+    telltale = next((f"--{name}" for name in _LOONGFORGE if name in given), None)
+    if telltale or "loongforge" in lowered or "aiak" in lowered:
+        return FrameworkGuess("megatron-core", "loongforge", telltale or "its text names LoongForge or AIAK")
+    npu_word = next(
         (word for word in ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu") if word in lowered), None
     )
-    old = next((f"--{name}" for name in _ASCENDSPEED if name in told), None)
-    by = next((f"--{name}" for name in _MINDSPEED if name in told), None)
-    if old or by or npu:
-        why = old or by or f"its text has {npu!r}"
-        if old or precision == "fp16":
-            return FrameworkGuess("ascendspeed", "mindspeed-llm" if by else None, f"{why}, {precision}")
+    ascendspeed = next((f"--{name}" for name in _ASCENDSPEED if name in given), None)
+    telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
+    if ascendspeed or telltale or npu_word:
+        why = ascendspeed or telltale or f"its text has {npu_word!r}"
+        if ascendspeed or precision == "fp16":
+            return FrameworkGuess("ascendspeed", "mindspeed-llm" if telltale else None, f"{why}, {precision}")
         return FrameworkGuess("mindspeed", "mindspeed-llm", why)
-    if "deepspeed" in told or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
+    if "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
         return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
         return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")

@@ -1,4 +1,4 @@
-"""The plan that a script runs today, from its arguments: a strategy, or why there is no word for it."""
+"""The plan that a script runs, from its arguments: a strategy, or why no strategy can express it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 
 @dataclass(frozen=True)
 class ImportedPlan:
-    """The plan, and why it cannot be said (`refusals`; the plan is then None), and what is worth a word (`notes`)."""
+    """The plan of a script. `refusals` say why no strategy can express it (then it is None). `notes`: what to know."""
 
     strategy: Strategy | None
     refusals: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class ImportedPlan:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Sequences in a step, and tokens of one; None where an argument is missing."""
+    """Sequences in a step, and tokens in a sequence; None where an argument is missing."""
 
     sequences: int | None
     tokens: int | None
@@ -49,17 +49,17 @@ def read_plan(
     _divisions(arguments, degrees, split, batch, tokens)
     if split is None or arguments.troubles:
         return ImportedPlan(None), TrainingBatch(batch, tokens)
-    return _today(arguments, degrees, split, recomputed, batch, chip), TrainingBatch(batch, tokens)
+    return _imported_plan(arguments, degrees, split, recomputed, batch, chip), TrainingBatch(batch, tokens)
 
 
 def _divisions(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit | None, batch: int, tokens: int | None
 ) -> None:
-    """Batch, microbatches and sequence that do not divide."""
+    """Note a batch, microbatches or a sequence that the degrees do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
-        told = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
-        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {told}", batch)
+        product = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
+        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {product}", batch)
     elif split is not None and split.vpp > 1:
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
@@ -72,7 +72,7 @@ def _divisions(
         arguments.trouble("--seq-length", message, tokens)
 
 
-def _today(
+def _imported_plan(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
 ) -> ImportedPlan:
     refusals, notes = [*split.refusals, *recomputed.refusals], []
@@ -116,7 +116,7 @@ def _today(
 
 
 def _flash(arguments: Arguments) -> bool:
-    """Whether attention is a flash kernel: Megatron core's backend decides where nothing is said, local ones have none.
+    """Whether attention is a flash kernel. By default it is in Megatron core, and is not in local implementations.
 
     Context parallelism needs one in every framework here.
     """
@@ -137,7 +137,7 @@ def _legacy(arguments: Arguments) -> bool:
 def _schedule(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, batch: int, refusals: list[str]
 ) -> tuple[Schedule, tuple[int, ...]]:
-    """The schedule and sizes of microbatches; what there is no word for is added to `refusals`."""
+    """The schedule, and the microbatches' sizes where they differ. What no strategy can express goes to `refusals`."""
     if method := arguments.text("schedules-method"):
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
     if arguments.flag("enable-zero-bubble"):
