@@ -75,7 +75,7 @@ def split(framework: Framework, vpp: int, cp: int) -> str:
 def runs(framework: Framework, model: Architecture, num_chip_types: int, rows: Candidates) -> np.ndarray:
     """The rows that the framework runs with plans of that many chip types, as far as degrees and flags say."""
     parts: tuple[Any, ...] = ("layout", "variant", "frame", *("mixture",) * (num_chip_types > 1))
-    return np.logical_and.reduce([allowed_rows(framework, model, rows, part) for part in parts])
+    return np.asarray(np.logical_and.reduce([allowed_rows(framework, model, rows, part) for part in parts]))
 
 
 def test_facts_are_asked_of_a_part_of_a_plan_that_has_what_they_look_at() -> None:
@@ -119,7 +119,7 @@ BATCH = 8
 def plans(chips: tuple[str, ...]) -> list[Strategy]:
     """Degrees and flags of every kind that a profile judges, with equal stages and chips in equal blocks."""
     degrees = product((1, 4), (1, 2, 8), (1, 4), (1, 2), (False, True), CONTEXT, (1, 2, 8), (1, 2), SHARES)
-    found = []
+    found: list[Strategy] = []
     for tp, pp, dp, vpp, sequence, (cp, ulysses, gather), ep, etp, (zero, sharded, group) in degrees:
         if pp < len(chips):
             continue

@@ -76,8 +76,8 @@ def plan(rng: random.Random, model: str) -> Strategy:
     pp = rng.choice([size for size in (1, 1, 2, 4, 8) if DEVICES % (tp * cp * size) == 0])
     dp = DEVICES // (tp * cp * pp)
     zero, ulysses = rng.random() < 0.7, rng.choice(divisors(cp))
-    sharded: Sharded = rng.choice(["optimizer", "gradients", "parameters"]) if zero else "optimizer"  # type: ignore[assignment]
-    schedule: Schedule = rng.choice(["1f1b"] * 12 + ["zb1p", "zb2p", "breadth_first"])  # type: ignore[assignment]
+    sharded: Sharded = rng.choice(["optimizer", "gradients", "parameters"]) if zero else "optimizer"
+    schedules: list[Schedule] = ["zb1p", "zb2p", "breadth_first"]
     mbs, dense = rng.choice([1, 1, 2, 3]), model != "experts"
     sizes = tuple(rng.choice([1, 2]) for _ in range(max(1, BATCH // (mbs * dp)))) if rng.random() < 0.04 else ()
     return Strategy(
@@ -86,7 +86,10 @@ def plan(rng: random.Random, model: str) -> Strategy:
         groups(rng, layers(rng, problem(model).model.layers, pp)),
         *(cp, ulysses, cp > 1 and ulysses == 1 and rng.random() < 0.5),
         *((1, 1) if dense else (rng.choice([1, 2, 4]), rng.choice([1, 1, 2]))),
-        *(sharded, rng.choice([0, 0, *divisors(dp * cp)]) if zero else 0, schedule, sizes),
+        sharded=sharded,
+        sharding_group=rng.choice([0, 0, *divisors(dp * cp)]) if zero else 0,
+        schedule=rng.choice(schedules) if rng.random() < 0.2 else "1f1b",
+        micro_batches=sizes,
     )
 
 
