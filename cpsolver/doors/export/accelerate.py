@@ -13,7 +13,7 @@ from typing import Any
 
 from cpsolver.doors.export import deepspeed
 from cpsolver.doors.export.launch import CannotExpress, Launch
-from cpsolver.doors.export.shared import hosts, unset_switches, yaml_text
+from cpsolver.doors.export.shared import hosts, replicate_and_shard, unset_switches, yaml_text
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -53,20 +53,9 @@ def _ulysses(s: Strategy) -> bool:
     return s.cp > 1 and s.ulysses == s.cp
 
 
-def _sharding(s: Strategy) -> tuple[int, int]:
-    """dp_replicate_size and dp_shard_size: the replicas that hold whole copies, and those that share one out.
-
-    The sharding mesh has the context-parallel ranks folded in, so a group of g ranks is g / cp replicas.
-    """
-    if not s.distributed_optimizer:
-        return s.dp, 1
-    shard = s.sharding_group // s.cp if s.sharding_group else s.dp
-    return s.dp // max(shard, 1), shard
-
-
 def _fsdp(s: Strategy) -> bool:
     """States are shared out over more than one rank."""
-    return s.distributed_optimizer and _sharding(s)[1] * s.cp > 1
+    return s.distributed_optimizer and replicate_and_shard(s)[1] * s.cp > 1
 
 
 def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -137,7 +126,7 @@ def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
         }
     if not _fsdp(s) and s.tp == 1:
         return {}
-    replicate, shard = _sharding(s)
+    replicate, shard = replicate_and_shard(s)
     degrees: dict[str, Any] = {
         "dp_replicate_size": replicate,
         "dp_shard_size": shard,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from cpsolver.doors.export.dialect import Dialect, Flag
+from cpsolver.doors.export.shared import sharding_instances
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -99,7 +100,7 @@ def sharding_flags(s: Strategy, dialect: Dialect) -> Iterator[Flag]:
         yield ("--data-parallel-sharding-strategy", _SHARDING[s.sharded])
         if dialect.fsdp_checkpoint:
             yield ("--ckpt-format", dialect.fsdp_checkpoint)
-    instances = s.dp * s.cp // s.sharding_group if s.sharding_group else 1
+    instances = sharding_instances(s)
     if instances > 1:
         yield ("--num-distributed-optimizer-instances", str(instances))
 

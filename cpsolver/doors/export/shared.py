@@ -29,7 +29,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Run:
+class ChipStages:
     """Neighbouring stages on one chip type, whatever else differs between them."""
 
     chip: str
@@ -41,9 +41,9 @@ class Run:
         return sum(group.num_stages for group in self.groups)
 
 
-def runs(strategy: Strategy) -> tuple[Run, ...]:
+def runs(strategy: Strategy) -> tuple[ChipStages, ...]:
     """The stages as runs of one chip type, in order."""
-    return tuple(Run(chip, tuple(groups)) for chip, groups in groupby(strategy.groups, lambda group: group.chip))
+    return tuple(ChipStages(chip, tuple(groups)) for chip, groups in groupby(strategy.groups, lambda group: group.chip))
 
 
 def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
@@ -81,6 +81,22 @@ def unset_switches(problem: Problem, target: str, told: Container[str] = ()) -> 
         if name not in MODEL_SIDE and name not in LOAD and name not in told and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
             yield f"{target} has no setting for training.{name} = {shown}"
+
+
+def sharding_instances(s: Strategy) -> int:
+    """How many times over all replicas hold the sharded states: 1 where all of them share one copy."""
+    return s.dp * s.cp // s.sharding_group if s.sharding_group else 1
+
+
+def replicate_and_shard(s: Strategy) -> tuple[int, int]:
+    """Replicas that hold whole copies, and those that shard one, as PyTorch's device mesh has them.
+
+    The sharding mesh has the context-parallel ranks folded in: a group of g ranks is g / cp replicas.
+    """
+    if not s.distributed_optimizer:
+        return s.dp, 1
+    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
+    return s.dp // shard, shard
 
 
 def mixture_note(strategy: Strategy) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cpsolver.doors.export.launch import CannotExpress, Launch
-from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, unset_switches
+from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, replicate_and_shard, unset_switches
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -78,17 +78,9 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}"
 
 
-def replicas(s: Strategy) -> tuple[int, int]:
-    """data_parallel_replicate_degree and data_parallel_shard_degree; cp is folded into the sharding mesh."""
-    if not s.distributed_optimizer:
-        return s.dp, 1
-    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
-    return s.dp // shard, shard
-
-
 def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
     """The section parallelism; `head`: the release's name of the output layer."""
-    replicate, shard = replicas(s)
+    replicate, shard = replicate_and_shard(s)
     always = s.distributed_optimizer and s.sharded == "parameters"
     found: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
