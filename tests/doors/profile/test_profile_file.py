@@ -218,7 +218,7 @@ def test_a_journal_gives_back_what_it_was_given() -> None:
     journal = Journal(path, DEVICE)
     journal.add(one)
     journal.close()
-    assert Journal(path, DEVICE).found == {one.key: one}
+    assert Journal(path, DEVICE).measurements == {one.key: one}
 
 
 def test_half_a_line_and_a_damaged_one_are_not_there_and_the_next_begins_anew() -> None:
@@ -229,10 +229,10 @@ def test_half_a_line_and_a_damaged_one_are_not_there_and_the_next_begins_anew() 
     with path.open("a") as file:
         file.write('{"kind": "gemm"}\n{"kind": "ge')
     again = Journal(path, DEVICE)
-    assert list(again.found) == [one.key]
+    assert list(again.measurements) == [one.key]
     again.add(two)
     again.close()
-    assert list(Journal(path, DEVICE).found) == [one.key, two.key]
+    assert list(Journal(path, DEVICE).measurements) == [one.key, two.key]
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
@@ -241,8 +241,8 @@ def test_a_full_run_does_not_take_what_was_measured_quickly() -> None:
     journal = Journal(path, DEVICE, quick=True)
     journal.add(one)
     journal.close()
-    assert list(Journal(path, DEVICE, quick=True).found) == [one.key]
-    assert not Journal(path, DEVICE).found
+    assert list(Journal(path, DEVICE, quick=True).measurements) == [one.key]
+    assert not Journal(path, DEVICE).measurements
 
 
 @pytest.mark.parametrize(
