@@ -223,8 +223,8 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
     odd = GPT.replace("--vocab-size 50257", "")
     assert "the tokenizer has it" in errors(torchrun(odd), "--chip", "h100")
     assert run("import", "train.sh", "--chip", "h100", "--vocab-size", "51200").exit_code == 0
-    told = run("import", write("train.sh", torchrun(f"{odd} --tokenizer-type GPT2BPETokenizer")), "--chip", "h100")
-    assert "taken as GPT2BPETokenizer's, 50,257" in told.stderr
+    result = run("import", write("train.sh", torchrun(f"{odd} --tokenizer-type GPT2BPETokenizer")), "--chip", "h100")
+    assert "taken as GPT2BPETokenizer's, 50,257" in result.stderr
 
 
 @pytest.mark.parametrize(

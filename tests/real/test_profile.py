@@ -23,14 +23,14 @@ from cpsolver.doors.profile.device import TorchDevice
 from cpsolver.doors.profile.measure import Bench
 from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.shapes import RECOMPUTED, gemm_task
-from cpsolver.doors.profile.task import Measurement
+from cpsolver.doors.profile.task import Measurement, Size
 from hw_specs import complete_chip
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write
 from tests.support.profiled import measured, problem
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 __all__ = ["in_tmp"]
 
@@ -123,7 +123,7 @@ def test_ctrl_c_writes_what_there_is() -> None:
 def test_a_real_layer_keeps_what_the_memory_model_says(attention: str, recompute: str) -> None:
     one, device = tiny(), TorchDevice("cpu")
     kept, allocated = layer.kept_bytes(device, one.model, 32, attention, recompute)
-    size = {"tokens": 32, "attention": attention, "recompute": recompute}
+    size: Size = {"tokens": 32, "attention": attention, "recompute": recompute}
     (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
     assert allocated is None
@@ -132,7 +132,7 @@ def test_a_real_layer_keeps_what_the_memory_model_says(attention: str, recompute
 def test_grouped_attention_without_a_fused_kernel_keeps_its_keys_and_values_repeated() -> None:
     one, device = tiny(kv_heads=2), TorchDevice("cpu")
     kept, _ = layer.kept_bytes(device, one.model, 32, "unfused", "none")
-    size = {"tokens": 32, "attention": "unfused", "recompute": "none"}
+    size: Size = {"tokens": 32, "attention": "unfused", "recompute": "none"}
     (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
     fewer, _ = layer.kept_bytes(device, one.model, 32, "flash", "none")

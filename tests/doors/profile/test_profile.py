@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +73,7 @@ def test_no_task_twice_and_the_most_telling_first() -> None:
 
 
 def test_groups_are_all_devices_and_their_divisors_and_quick_ones_all_only() -> None:
-    def groups(**wanted: object) -> set[object]:
+    def groups(**wanted: Any) -> set[object]:
         return {t.size["group"] for t in planned(**wanted) if t.kind == "collective"}
 
     assert groups(devices=8) == {2, 4, 8}
@@ -178,8 +180,8 @@ def test_a_size_that_divides_nothing_is_refused_and_one_among_others_left_out() 
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = device.importlib.util.find_spec
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
     result = run("profile", "--json")
     assert result.exit_code == 2
     assert "pip install 'apss-cp[profile]'" in result.stderr

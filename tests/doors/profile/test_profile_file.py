@@ -24,7 +24,7 @@ from cpsolver.doors.profile.efficiencies import (
 )
 from cpsolver.doors.profile.journal import Journal
 from cpsolver.doors.profile.settings import settings
-from cpsolver.doors.profile.task import Measurement, MeasurementSet
+from cpsolver.doors.profile.task import Measurement, MeasurementSet, Size
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.problem import resolve
 from cpsolver.spec.spec import Spec
@@ -201,7 +201,7 @@ def test_products_are_held_against_the_cost_model_with_the_measured_chip() -> No
 def test_bytes_of_a_layer_are_the_memory_models(recompute: str) -> None:
     from cpsolver.cost.kinds import layer_kinds
 
-    size = {"tokens": 4096, "attention": "unfused", "recompute": recompute}
+    size: Size = {"tokens": 4096, "attention": "unfused", "recompute": recompute}
     one = problem()
     (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=1.0)))
     kept = layer_bytes(one, Shard.of(1, 1, False, False), layer_kinds(one.model)[0])
