@@ -1,4 +1,4 @@
-"""What to measure for a model: the products of its layers' shards, attention, memory, links, and a real layer."""
+"""What to measure for a model: the GEMMs of its layers' shards, attention, memory, links, and a real layer."""
 
 from __future__ import annotations
 
