@@ -17,7 +17,7 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.doors.batch.run import BatchAnswer, BatchRequest
+    from cpsolver.doors.batch.run import Answer, Request
 
 
 @click.command()
@@ -63,9 +63,9 @@ def batch(
     sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
     3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
     """
-    from cpsolver.doors.batch.run import BatchRequest, run_batch
+    from cpsolver.doors.batch.run import Request, run_batch
 
-    request = BatchRequest(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
+    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:
@@ -77,7 +77,7 @@ def batch(
     click.get_current_context().exit(_exit_code(answer))
 
 
-def _check(request: BatchRequest, files: dict[str, str | None]) -> None:
+def _check(request: Request, files: dict[str, str | None]) -> None:
     """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
     from cpsolver.doors.batch.run import database_path
     from cpsolver.inputs.errors import InputError, Trouble
@@ -95,7 +95,7 @@ def _check(request: BatchRequest, files: dict[str, str | None]) -> None:
 
 
 def _deliver(
-    answer: BatchAnswer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
+    answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
     from cpsolver.doors.batch import files
     from cpsolver.inputs.output import deliver, deliver_report
@@ -118,7 +118,7 @@ def _deliver(
         deliver_report(summary(answer))
 
 
-def _exit_code(answer: BatchAnswer) -> int:
+def _exit_code(answer: Answer) -> int:
     found = {row["status"] for _, row in answer.done}
     if found & {"optimal", "feasible"}:
         return 0

@@ -31,7 +31,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class SweepAxis:
+class Axis:
     """A name and its values."""
 
     name: str
@@ -43,7 +43,7 @@ class SweepAxis:
         return tuple(dict.fromkeys(setting.path for choice in self.choices for setting in choice.settings))
 
 
-def read_axis(name: str, values: Any, found: list[Trouble]) -> SweepAxis | None:
+def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
     """The axis of that name in the grid; what is wrong with it is added to `found`, and None returned."""
     at: KeyPath = ("grid", name)
     if is_field(name):
@@ -60,7 +60,7 @@ def read_axis(name: str, values: Any, found: list[Trouble]) -> SweepAxis | None:
         if first.setdefault(choice.label, place) != place:
             told = f"has the label of value {first[choice.label] + 1}: {choice.label!r}"
             found.append(Trouble(dotted((*at, place)), told, allowed="a label of its own", path=(*at, place)))
-    return SweepAxis(name, tuple(choices)) if items and len(found) == before else None
+    return Axis(name, tuple(choices)) if items and len(found) == before else None
 
 
 def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from cpsolver.doors.batch.work import SolveOutcome, Task, failure, solve
+from cpsolver.doors.batch.work import Outcome, Task, failure, solve
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 2.0
@@ -23,7 +23,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def solve_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[SolveOutcome]:
+def solve_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
     """Every task's outcome as it comes, from `jobs` processes; close the iterator to stop them at once.
 
     A process that dies (killed for memory, say) gives its task the status error; another takes its place.
@@ -68,17 +68,17 @@ class _Worker:
             with suppress(OSError):  # it died just now: `take` finds that out
                 self.pipe.send(self.task)
 
-    def take(self) -> SolveOutcome:
+    def take(self) -> Outcome:
         """The outcome that has come, or that the process died."""
         assert self.task is not None
         try:
             outcome = self.pipe.recv()
-            assert isinstance(outcome, SolveOutcome)
+            assert isinstance(outcome, Outcome)
             return outcome
         except (EOFError, OSError):
             self.alive = False
             self._process.join()
-            return SolveOutcome(self.task.key, failure(_end(self._process.exitcode)))
+            return Outcome(self.task.key, failure(_end(self._process.exitcode)))
 
     def stop(self) -> None:
         """End the process, kindly first."""

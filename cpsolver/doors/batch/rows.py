@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cpsolver.doors.batch.axes import text_of
-from cpsolver.doors.batch.cases import SweepCase, product_version
+from cpsolver.doors.batch.cases import Case, product_version
 
 Row = dict[str, Any]
 """A cell's values by column; JSON in those of that kind, None for what is not known or does not apply."""
 
 
 @dataclass(frozen=True)
-class RowColumn:
+class Column:
     """A column of the database, the CSV and the Parquet file: `json` columns hold a JSON text."""
 
     name: str
@@ -24,36 +24,36 @@ class RowColumn:
 
 
 COLUMNS = (
-    RowColumn("key", "text", "digest of the spec with all names looked up, and of the version"),
-    RowColumn("labels", "json", "the axes' labels, of the sweep that solved it"),
-    RowColumn("model", "text", "name of the model"),
-    RowColumn("chips", "text", "chip types and the most devices of each; -1: no limit"),
-    RowColumn("num_gpus", "int", "devices that the spec asks for"),
-    RowColumn("gpus_per_node", "int", "devices in a node"),
-    RowColumn("global_batch_size", "int", "sequences in a step"),
-    RowColumn("sequence_length", "int", "tokens in a sequence"),
-    RowColumn("stack", "text", "software-stack profile"),
-    RowColumn("objective", "text", "throughput, cost or fewest_chips"),
-    RowColumn("status", "text", "optimal, feasible, infeasible, unknown or error"),
-    RowColumn("error", "text", "what went wrong, for status error"),
-    RowColumn("reasons", "json", "why there is no plan, for status infeasible"),
-    RowColumn("seconds", "real", "seconds that it took"),
-    RowColumn("cpu_seconds", "real", "CPU seconds that it took"),
-    RowColumn("time_limit_s", "real", "the time limit that it had; empty: none"),
-    RowColumn("devices", "int", "devices that the best plan uses"),
-    RowColumn("step_time_s", "real", "predicted step time, seconds"),
-    RowColumn("step_time_low_s", "real", "lower end of its 80 % interval"),
-    RowColumn("step_time_high_s", "real", "upper end of its 80 % interval"),
-    RowColumn("tokens_per_s", "real", "tokens a second"),
-    RowColumn("tokens_per_s_per_gpu", "real", "tokens a second and device"),
-    RowColumn("mfu", "real", "model FLOPs utilisation, 0 to 1"),
-    RowColumn("dollars_per_million_tokens", "real", "dollars; empty without prices"),
-    RowColumn("dollars_per_hour", "real", "dollars an hour of the devices in use"),
-    RowColumn("memory_share", "real", "fullest device's memory over what a plan may fill, 0 to 1"),
-    RowColumn("strategy", "text", "the best plan in one line"),
-    RowColumn("plans", "json", "the plans, as in `solve --json`"),
-    RowColumn("proof", "json", "the proof, as in `solve --json`"),
-    RowColumn("version", "text", "product version and digest of the cost model's code"),
+    Column("key", "text", "digest of the spec with all names looked up, and of the version"),
+    Column("labels", "json", "the axes' labels, of the sweep that solved it"),
+    Column("model", "text", "name of the model"),
+    Column("chips", "text", "chip types and the most devices of each; -1: no limit"),
+    Column("num_gpus", "int", "devices that the spec asks for"),
+    Column("gpus_per_node", "int", "devices in a node"),
+    Column("global_batch_size", "int", "sequences in a step"),
+    Column("sequence_length", "int", "tokens in a sequence"),
+    Column("stack", "text", "software-stack profile"),
+    Column("objective", "text", "throughput, cost or fewest_chips"),
+    Column("status", "text", "optimal, feasible, infeasible, unknown or error"),
+    Column("error", "text", "what went wrong, for status error"),
+    Column("reasons", "json", "why there is no plan, for status infeasible"),
+    Column("seconds", "real", "seconds that it took"),
+    Column("cpu_seconds", "real", "CPU seconds that it took"),
+    Column("time_limit_s", "real", "the time limit that it had; empty: none"),
+    Column("devices", "int", "devices that the best plan uses"),
+    Column("step_time_s", "real", "predicted step time, seconds"),
+    Column("step_time_low_s", "real", "lower end of its 80 % interval"),
+    Column("step_time_high_s", "real", "upper end of its 80 % interval"),
+    Column("tokens_per_s", "real", "tokens a second"),
+    Column("tokens_per_s_per_gpu", "real", "tokens a second and device"),
+    Column("mfu", "real", "model FLOPs utilisation, 0 to 1"),
+    Column("dollars_per_million_tokens", "real", "dollars; empty without prices"),
+    Column("dollars_per_hour", "real", "dollars an hour of the devices in use"),
+    Column("memory_share", "real", "fullest device's memory over what a plan may fill, 0 to 1"),
+    Column("strategy", "text", "the best plan in one line"),
+    Column("plans", "json", "the plans, as in `solve --json`"),
+    Column("proof", "json", "the proof, as in `solve --json`"),
+    Column("version", "text", "product version and digest of the cost model's code"),
 )
 """In the order of the files. The key figures are those of the best plan."""
 
@@ -63,7 +63,7 @@ a time budget lasts. All others are the same whenever and wherever a cell is pro
 """
 
 
-def new_row(case: SweepCase) -> Row:
+def new_row(case: Case) -> Row:
     """A row with what a cell asks for; an unreadable spec is told as far as it goes."""
     row: Row = dict.fromkeys(column.name for column in COLUMNS)
     row |= {"key": case.key, "labels": json.dumps(dict(case.cell.labels)), "version": product_version()}

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from cpsolver.doors.batch.cases import SweepCase, make_cases
+from cpsolver.doors.batch.cases import Case, make_cases
 from cpsolver.doors.batch.on_ray import check_ray, solve_on_ray
 from cpsolver.doors.batch.pool import cores, solve_in_processes
 from cpsolver.doors.batch.progress import Meter
 from cpsolver.doors.batch.rows import Row, new_row
 from cpsolver.doors.batch.store import Store
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
-from cpsolver.doors.batch.work import SolveOutcome, Task
+from cpsolver.doors.batch.work import Outcome, Task
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.overlay import load_overlay
 
 
 @dataclass(frozen=True)
-class BatchRequest:
+class Request:
     """What to run, where to keep it and on what. `db` None: beside the sweep file; `jobs` None: all cores.
 
     `calibration`: an overlay's file, for all cells.
@@ -39,14 +39,14 @@ class BatchRequest:
 
 
 @dataclass(frozen=True)
-class BatchAnswer:
+class Answer:
     """A sweep's cells, each with its row (None: not solved, for it was stopped).
 
     `solved` cells were solved by this run in `seconds`; the others were in the database.
     """
 
     sweep: Sweep
-    cases: tuple[SweepCase, ...]
+    cases: tuple[Case, ...]
     rows: tuple[Row | None, ...]
     database: str
     solved: int
@@ -54,19 +54,19 @@ class BatchAnswer:
     interrupted: bool = False
 
     @property
-    def done(self) -> tuple[tuple[SweepCase, Row], ...]:
+    def done(self) -> tuple[tuple[Case, Row], ...]:
         """The cells that have a row."""
         return tuple((case, row) for case, row in zip(self.cases, self.rows, strict=True) if row is not None)
 
 
-def database_path(request: BatchRequest) -> str:
+def database_path(request: Request) -> str:
     """Where the results are kept: as told, or the sweep file's name with the ending .sqlite."""
     if request.db is not None:
         return request.db
     return "sweep.sqlite" if request.sweep == "-" else str(Path(request.sweep).with_suffix(".sqlite"))
 
 
-def run_batch(request: BatchRequest) -> BatchAnswer:
+def run_batch(request: Request) -> Answer:
     """Solve what is not in the database yet; Ctrl-C stops with what is done, all of it kept.
 
     Raises InputError for a sweep file that is wrong, a database that cannot be used and a Ray that does not answer.
@@ -87,11 +87,11 @@ def run_batch(request: BatchRequest) -> BatchAnswer:
         began = time.monotonic()
         solved, interrupted = _solve(store, cases, tasks, rows, request)
         found = tuple(None if case.key in interrupted else rows.get(case.key) for case in cases)
-    return BatchAnswer(sweep, tuple(cases), found, path, solved, time.monotonic() - began, bool(interrupted))
+    return Answer(sweep, tuple(cases), found, path, solved, time.monotonic() - began, bool(interrupted))
 
 
 def _solve(
-    store: Store, cases: Sequence[SweepCase], tasks: Sequence[Task], rows: dict[str, Row], request: BatchRequest
+    store: Store, cases: Sequence[Case], tasks: Sequence[Task], rows: dict[str, Row], request: Request
 ) -> tuple[int, set[str]]:
     """Solve the tasks, each row into the database and into `rows`; how many, and the keys left when stopped."""
     first = {case.key: case for case in reversed(cases)}
@@ -111,7 +111,7 @@ def _solve(
     return len(tasks), set()
 
 
-def _outcomes(tasks: Sequence[Task], request: BatchRequest) -> Generator[SolveOutcome]:
+def _outcomes(tasks: Sequence[Task], request: Request) -> Generator[Outcome]:
     if not tasks:
         return
     if request.on == "ray":
@@ -120,7 +120,7 @@ def _outcomes(tasks: Sequence[Task], request: BatchRequest) -> Generator[SolveOu
         yield from solve_in_processes(tasks, request.jobs or cores())
 
 
-def open_tasks(cases: Sequence[SweepCase], rows: dict[str, Row], retry_failed: bool) -> list[Task]:
+def open_tasks(cases: Sequence[Case], rows: dict[str, Row], retry_failed: bool) -> list[Task]:
     """What is to be solved, in the order of the file, each problem once however many cells ask for it.
 
     Cells that differ in nothing but their time limit are one problem: the longest limit counts.
@@ -140,7 +140,7 @@ def _limit_s(problem: Problem) -> float:
     return inf if limit is None else limit
 
 
-def _is_open(case: SweepCase, row: Row | None, retry_failed: bool) -> bool:
+def _is_open(case: Case, row: Row | None, retry_failed: bool) -> bool:
     if row is None:
         return True
     if row["status"] == "error":

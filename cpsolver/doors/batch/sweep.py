@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.batch.axes import Choice, Setting, SweepAxis, read_axis, read_choice
+from cpsolver.doors.batch.axes import Axis, Choice, Setting, read_axis, read_choice
 from cpsolver.doors.batch.fields import overlap, with_field, with_shares
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
@@ -140,7 +140,7 @@ def _files_from(data: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     return data
 
 
-def _axes(grid: Any, found: list[Trouble]) -> list[SweepAxis]:
+def _axes(grid: Any, found: list[Trouble]) -> list[Axis]:
     if grid is None:
         return []
     if not isinstance(grid, Mapping) or not grid:
@@ -168,7 +168,7 @@ def _list(cells: Any, found: list[Trouble]) -> list[Choice]:
     return [choice for choice in read if choice is not None]
 
 
-def _grid_cells(axes: Sequence[SweepAxis]) -> Iterator[Cell]:
+def _grid_cells(axes: Sequence[Axis]) -> Iterator[Cell]:
     if not axes:
         return
     for choices in product(*(axis.choices for axis in axes)):

@@ -19,14 +19,14 @@ class Task:
 
 
 @dataclass(frozen=True)
-class SolveOutcome:
+class Outcome:
     """What comes back: the columns that the answer gives."""
 
     key: str
     columns: Row
 
 
-def solve(task: Task) -> SolveOutcome:
+def solve(task: Task) -> Outcome:
     """The answer to a cell by the search that `solve` uses; whatever goes wrong is status error, never an exception."""
     began, cpu = time.monotonic(), time.process_time()
     try:
@@ -36,7 +36,7 @@ def solve(task: Task) -> SolveOutcome:
     except Exception as error:
         columns = failure(f"this is a bug in apss-cp: {type(error).__name__}: {error}")
     spent = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
-    return SolveOutcome(task.key, columns | spent)
+    return Outcome(task.key, columns | spent)
 
 
 def failure(message: str) -> Row:
