@@ -8,9 +8,8 @@ from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, RecomputeKind, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.decisions import Recompute
 
 SEED_KEYS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "pipeline-stage-chips")
 """Keys that only the seed tool's dictionaries have."""
@@ -51,7 +50,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "data-parallel-sharding-strategy": ("optim", "optim_grads", "optim_grads_params"),
 }
 SHARDING_STRATEGIES: Mapping[Sharded, str] = dict(
-    zip(("optimizer", "gradients", "parameters"), _CHOICES["data-parallel-sharding-strategy"], strict=True)
+    zip(SHARDED, _CHOICES["data-parallel-sharding-strategy"], strict=True)
 )
 """Megatron's names for what is shared out."""
 _MODULES = "recompute-modules"
@@ -76,7 +75,7 @@ def seed_strategy(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     groups = []
     for chip, count in zip(chips, layers, strict=True):
         granularity, method, amount = kinds[types.index(chip)]
-        kind: Recompute = "selective" if granularity == "selective" else "none"
+        kind: RecomputeKind = "selective" if granularity == "selective" else "none"
         if granularity == "full":
             kind = "uniform" if method == "uniform" else "block"
         modules = _modules_from_seed(data, types.index(chip))

@@ -7,6 +7,7 @@ compile/constraints.py. Rules stand by theme in the modules here; no module has 
 
 from __future__ import annotations
 
+from cpsolver.plans.dimensions import SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import Rule, Violation
@@ -88,4 +89,4 @@ def _broken(rules: dict[str, Rule], problem: Problem, strategy: Strategy) -> lis
 
 def _sizes_are_wrong(s: Strategy) -> bool:
     """A size below 1, which nothing can be divided by."""
-    return min(s.tp, s.pp, s.dp, s.mbs, s.vpp, s.cp, s.ulysses, s.ep, s.etp) < 1
+    return any(getattr(s, name) < 1 for name in SIZES)

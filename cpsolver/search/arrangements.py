@@ -9,7 +9,7 @@ import numpy as np
 from cpsolver.cost.shard import Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import most_stages, stage_step
-from cpsolver.spec.decisions import ALL_CHIPS
+from cpsolver.spec.search import ALL_CHIPS
 
 
 def mixes(problem: Problem, stage_devices: int, pp: int, mixed: bool = True) -> Ints:

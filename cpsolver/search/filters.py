@@ -14,7 +14,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.launcher import Launcher
 from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_variants, mixed_rows
 from cpsolver.profiles.runs import Runs, runs_variants
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.spec.search import forbidden_for, pinned_for
 from models_zoo import Architecture
 
 Filter = Callable[[Problem, Candidates], Bools]

@@ -14,7 +14,7 @@ import numpy as np
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.goals import ObjectiveName
+from cpsolver.spec.search import ObjectiveName
 
 _HOUR_S = 3600.0
 _TOKENS = 1e6

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost.shard import SHARDED, Candidates
+from cpsolver.cost.shard import Candidates
 from cpsolver.inputs.errors import InputError
-from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.profiles import launcher
 from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
