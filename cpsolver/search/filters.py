@@ -1,15 +1,20 @@
-"""The rules on degrees and flags as masks over many rows: one filter per rule of rules/ with the same name."""
+"""The rules on degrees and flags as masks over many rows: one filter per rule of rules/ with the same name.
+
+Filters stand in the order in which they are asked: a row that several refuse is counted for the first of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import gcd
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.plans.dimensions import DIMENSIONS, Part, names
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.launcher import Launcher
 from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_variants, mixed_rows
@@ -17,35 +22,75 @@ from cpsolver.profiles.runs import Runs, runs_variants
 from cpsolver.spec.search import forbidden_for, pinned_for
 from models_zoo import Architecture
 
-Filter = Callable[[Problem, Candidates], Bools]
+Mask = Callable[[Problem, Candidates], Bools]
 Profile = TypeVar("Profile", bound=Launcher)
 
 
-def _choice(values: Ints | Bools, pinned: Iterable[object] | None, forbidden: Iterable[object] | None) -> Bools:
+@dataclass(frozen=True)
+class Filter:
+    """Which rows a rule allows.
+
+    `depends_on_devices` is false where the rule looks at nothing that the number of devices in use decides: layouts of
+    all numbers may then be judged together, as device_counts.py does.
+    """
+
+    allows: Mask
+    depends_on_devices: bool = True
+
+    def __call__(self, problem: Problem, rows: Candidates) -> Bools:
+        """True for each row that the rule allows."""
+        return self.allows(problem, rows)
+
+
+LAYOUT_FILTERS: dict[str, Filter] = {}
+"""Filters on tp, cp, pp and dp, by rule."""
+VARIANT_FILTERS: dict[str, Filter] = {}
+"""Filters on variants of a layout: flags, how cp communicates, the experts' grid, sharding."""
+FRAME_FILTERS: dict[str, Filter] = {}
+"""Filters on frames of a layout: micro batch and chunks."""
+
+
+def _filter(filters: dict[str, Filter], rule: str, *, depends_on_devices: bool = True) -> Callable[[Mask], Mask]:
+    """Enter a mask among the filters under the name of its rule."""
+
+    def enter(allows: Mask) -> Mask:
+        filters[rule] = Filter(allows, depends_on_devices)
+        return allows
+
+    return enter
+
+
+def _choice(values: Ints | Bools, pinned: list[int] | None, forbidden: list[int] | None) -> Bools:
     allowed = np.ones(len(values), dtype=np.bool_)
     if pinned is not None:
-        allowed &= np.isin(values, list(pinned))  # type: ignore[arg-type]
+        allowed &= np.isin(values, pinned)
     if forbidden is not None:
-        allowed &= ~np.isin(values, list(forbidden))  # type: ignore[arg-type]
+        allowed &= ~np.isin(values, forbidden)
     return allowed
 
 
-def _pins(problem: Problem, rows: Candidates, names: Iterable[str]) -> Bools:
+def _pins(problem: Problem, rows: Candidates, part: Part) -> Bools:
+    """The rows whose decisions of that part are as pinned, and not as forbidden."""
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     allowed = np.ones(len(rows), dtype=np.bool_)
-    for name in names:
-        allowed &= _choice(getattr(rows, name), getattr(pin, name), getattr(forbid, name))
+    for name in names(part):
+        allowed &= _choice(getattr(rows, name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
     return allowed
 
 
-def _launcher(part: Callable[[Launcher, Architecture, Candidates], Bools]) -> Filter:
-    """The part of the rule launcher that a layout, a variant or a frame decides."""
-    return lambda problem, rows: _runs(problem, rows, problem.named_launcher, part)
+def _codes(name: str, values: Iterable[Any] | None) -> list[int] | None:
+    """Values of a decision as its column has them; None: nothing is asked."""
+    return None if values is None else [DIMENSIONS[name].code(value) for value in values]
 
 
-def _stack(part: Callable[[Runs, Architecture, Candidates], Bools]) -> Filter:
-    """The same of the rule stack."""
-    return lambda problem, rows: _runs(problem, rows, problem.stack.runs, part)
+def _enter_profiles(
+    filters: dict[str, Filter],
+    launcher: Callable[[Launcher, Architecture, Candidates], Bools],
+    stack: Callable[[Runs, Architecture, Candidates], Bools],
+) -> None:
+    """The rules launcher and stack, as far as a layout, a variant or a frame decides them."""
+    filters["launcher"] = Filter(lambda problem, rows: _runs(problem, rows, problem.named_launcher, launcher))
+    filters["stack"] = Filter(lambda problem, rows: _runs(problem, rows, problem.stack.runs, stack))
 
 
 def _runs(
@@ -63,7 +108,7 @@ def _runs(
 def may_mix(problem: Problem, rows: Candidates) -> Bools:
     """The rows whose plans may have several chip types, as far as launcher and stack go; what is open hinders none.
 
-    For the others plans.py knows mixes of a single type only.
+    For the others arrangements.py knows mixes of a single type only.
     """
     if problem.launcher is None:
         return np.ones(len(rows), dtype=np.bool_)
@@ -99,51 +144,13 @@ def most_stages(problem: Problem, stage_devices: int, pp: int, mixed: bool = Tru
     return [count if count == pp else count // step * step * mixed for count in counts]
 
 
-# Filters on layouts: tp, cp, pp, dp.
+# Filters on layouts.
 
 
-def _heads(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.model.heads % rows.tp == 0)
-
-
-def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
-    groups = problem.model.kv_heads
-    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
-
-
-def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
-    model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
-    if any(not kind.experts for kind in layer_kinds(model)):
-        allowed &= model.ffn % rows.tp == 0
-    if model.moe is not None and model.moe.shared_experts:
-        allowed &= model.moe.shared_experts * (model.moe.shared_ffn or model.moe.expert_ffn) % rows.tp == 0
-    return allowed
-
-
-def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))
-
-
-def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(rows.pp <= problem.model.layers)
-
-
-def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))
-
-
-def _batch(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.batch % rows.dp == 0)
-
-
-def _chip_count(problem: Problem, rows: Candidates) -> Bools:
-    sizes = zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True)
-    return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
-
-
+@_filter(LAYOUT_FILTERS, "pin")
 def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
     pin = problem.spec.search.pin
-    allowed = _pins(problem, rows, ("tp", "cp", "pp", "dp"))
+    allowed = _pins(problem, rows, "layout")
     for fixed in (pin.layers, pin.stage_chips):
         if fixed is not None:
             allowed &= rows.pp == len(fixed)
@@ -155,7 +162,7 @@ def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
 
 
 def _one_chip_allowed(problem: Problem, pp: int) -> bool:
-    """The pins and bans on chips, when one type serves all stages (plans.py keeps them for several)."""
+    """The pins and bans on chips, when one type serves all stages (arrangements.py keeps them for several)."""
     name = problem.chip_names[0]
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     wanted = pinned_for(pin.stages, name)
@@ -169,55 +176,88 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
     )
 
 
-LAYOUT_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_layout,
-    "heads": _heads,
-    "kv_groups": _kv_groups,
-    "feed_forward": _feed_forward,
-    "tensor_nodes": _tensor_nodes,
-    "pipeline_depth": _pipeline_depth,
-    "context_parallel": _context_parallel,
-    "batch": _batch,
-    "chip_count": _chip_count,
-    "launcher": _launcher(allowed_layouts),
-    "stack": _stack(allowed_layouts),
-}
+@_filter(LAYOUT_FILTERS, "heads", depends_on_devices=False)
+def _heads(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(problem.model.heads % rows.tp == 0)
 
 
-# Filters on variants of a layout: flags, how cp exchanges, experts' grid, sharding.
+@_filter(LAYOUT_FILTERS, "kv_groups", depends_on_devices=False)
+def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
+    groups = problem.model.kv_heads
+    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
 
 
-_VARIANT_PINS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp")
+@_filter(LAYOUT_FILTERS, "feed_forward", depends_on_devices=False)
+def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
+    model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
+    if any(not kind.experts for kind in layer_kinds(model)):
+        allowed &= model.ffn % rows.tp == 0
+    if model.moe is not None and model.moe.shared_experts:
+        allowed &= model.moe.shared_experts * (model.moe.shared_ffn or model.moe.expert_ffn) % rows.tp == 0
+    return allowed
 
 
+@_filter(LAYOUT_FILTERS, "tensor_nodes", depends_on_devices=False)
+def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))
+
+
+@_filter(LAYOUT_FILTERS, "pipeline_depth", depends_on_devices=False)
+def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(rows.pp <= problem.model.layers)
+
+
+@_filter(LAYOUT_FILTERS, "context_parallel", depends_on_devices=False)
+def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))
+
+
+@_filter(LAYOUT_FILTERS, "batch", depends_on_devices=False)
+def _batch(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(problem.batch % rows.dp == 0)
+
+
+@_filter(LAYOUT_FILTERS, "chip_count")
+def _chip_count(problem: Problem, rows: Candidates) -> Bools:
+    sizes = zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True)
+    return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
+
+
+_enter_profiles(LAYOUT_FILTERS, allowed_layouts, allowed_layouts)
+
+
+# Filters on variants.
+
+
+@_filter(VARIANT_FILTERS, "pin", depends_on_devices=False)
 def _pinned_variant(problem: Problem, rows: Candidates) -> Bools:
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    allowed = _pins(problem, rows, (*_VARIANT_PINS, "sharding_group"))
-    depth = {name: index for index, name in enumerate(("optimizer", "gradients", "parameters"), 1)}
-    wanted = None if pin.sharded is None else [depth[name] for name in pin.sharded]
-    banned = None if forbid.sharded is None else [depth[name] for name in forbid.sharded]
-    return allowed & _choice(rows.sharded, wanted, banned)
+    return _pins(problem, rows, "variant")
 
 
+@_filter(VARIANT_FILTERS, "sequence_parallel", depends_on_devices=False)
 def _sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     splits = problem.sequence // rows.cp % rows.tp == 0
     return np.asarray(~rows.sequence_parallel | ((rows.tp > 1) & splits))
 
 
+@_filter(VARIANT_FILTERS, "distributed_optimizer")
 def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(~rows.distributed_optimizer | (rows.replicas > 1))
 
 
-def _exchange(_problem: Problem, rows: Candidates) -> Bools:
-    gathers = (rows.cp > 1) & (rows.ulysses == 1)
-    return np.asarray((rows.cp % rows.ulysses == 0) & (~rows.cp_gather | gathers))
-
-
+@_filter(VARIANT_FILTERS, "optimizer")
 def _optimizer(problem: Problem, rows: Candidates) -> Bools:
     plain_will_do = problem.spec.training.sharded_switch is None
     return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
 
 
+@_filter(VARIANT_FILTERS, "context_parallel")
+def _exchange(_problem: Problem, rows: Candidates) -> Bools:
+    gathers = (rows.cp > 1) & (rows.ulysses == 1)
+    return np.asarray((rows.cp % rows.ulysses == 0) & (~rows.cp_gather | gathers))
+
+
+@_filter(VARIANT_FILTERS, "context_exchange", depends_on_devices=False)
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
     even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
@@ -226,6 +266,7 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(even)
 
 
+@_filter(VARIANT_FILTERS, "experts", depends_on_devices=False)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
     if moe is None:
@@ -234,12 +275,14 @@ def _experts(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
 
+@_filter(VARIANT_FILTERS, "expert_sequence_parallel", depends_on_devices=False)
 def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     if problem.model.moe is None:
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray((rows.tp == 1) | rows.sequence_parallel)
 
 
+@_filter(VARIANT_FILTERS, "sharding")
 def _sharding(problem: Problem, rows: Candidates) -> Bools:
     deep, group = rows.sharded > 1, rows.sharding_group
     allowed = ~deep | (rows.distributed_optimizer & (rows.replicas > 1) & (rows.pp == 1))
@@ -251,40 +294,32 @@ def _sharding(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(allowed)
 
 
-VARIANT_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_variant,
-    "sequence_parallel": _sequence_parallel,
-    "distributed_optimizer": _distributed_optimizer,
-    "optimizer": _optimizer,
-    "context_parallel": _exchange,
-    "context_exchange": _context_exchange,
-    "experts": _experts,
-    "expert_sequence_parallel": _expert_sequence_parallel,
-    "sharding": _sharding,
-    "launcher": _launcher(allowed_variants),
-    "stack": _stack(runs_variants),
-}
+_enter_profiles(VARIANT_FILTERS, allowed_variants, runs_variants)
 
 
-# Filters on frames of a layout: micro batch and chunks.
+# Filters on frames.
 
 
+@_filter(FRAME_FILTERS, "pin")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
-    allowed = _pins(problem, rows, ("mbs", "vpp"))
+    allowed = _pins(problem, rows, "frame")
     for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
         short = (stage == 0) * rows.embedding_slot + (stage == len(pinned) - 1) * rows.loss_slot
         allowed &= (count + short) % rows.vpp == 0
     return allowed
 
 
-def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
-
-
+@_filter(FRAME_FILTERS, "even_chunks")
 def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.places(problem.model.layers) % rows.vpp == 0)
 
 
+@_filter(FRAME_FILTERS, "interleaving")
+def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
+
+
+@_filter(FRAME_FILTERS, "layer_split")
 def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         return np.ones(len(rows), dtype=np.bool_)
@@ -293,11 +328,4 @@ def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 
 
-FRAME_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_frame,
-    "even_chunks": _even_chunks,
-    "interleaving": _interleaving,
-    "layer_split": _layer_split,
-    "launcher": _launcher(allowed_frames),
-    "stack": _stack(allowed_frames),
-}
+_enter_profiles(FRAME_FILTERS, allowed_frames, allowed_frames)

@@ -60,7 +60,7 @@ def _sharding(s: Strategy) -> tuple[int, int]:
     """
     if not s.distributed_optimizer:
         return s.dp, 1
-    shard = s.sharding_group // s.cp if s.sharding_group else s.dp
+    shard = s.sharding_ranks // s.cp
     return s.dp // max(shard, 1), shard
 
 

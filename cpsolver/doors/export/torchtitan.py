@@ -119,7 +119,7 @@ def replicas(s: Strategy) -> tuple[int, int]:
     """data_parallel_replicate_degree and data_parallel_shard_degree; cp is folded into the sharding mesh."""
     if not s.distributed_optimizer:
         return s.dp, 1
-    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
+    shard = max(s.sharding_ranks // s.cp, 1)
     return s.dp // shard, shard
 
 
