@@ -49,7 +49,7 @@ def search_plans(*args: str) -> list[dict]:
     return [ast.literal_eval(line) for line in result.stdout.splitlines()]
 
 
-def test_search_has_the_seeds_flags_and_defaults():
+def test_search_has_the_seeds_flags_and_defaults() -> None:
     expected = {
         "--model-name": "llama2-70b",
         "--num-gpus": 256,
@@ -66,7 +66,7 @@ def test_search_has_the_seeds_flags_and_defaults():
 
 
 @pytest.mark.parametrize("infos", ["a800", "a800:128,h800:160"])
-def test_search_prints_the_seeds_dictionaries(infos):
+def test_search_prints_the_seeds_dictionaries(infos) -> None:
     plans = search_plans("--gpu-infos", infos, "--global-batch-size", "512", "--top", "3")
     assert len(plans) == 3
     assert sorted(plan["sim_total_time_s"] for plan in plans) == [plan["sim_total_time_s"] for plan in plans]
@@ -98,13 +98,13 @@ def check_strategy(strategy: dict, types: int) -> None:
         assert (amount is not None) == (granularity == "full")
 
 
-def test_search_json_has_the_same_plans():
+def test_search_json_has_the_same_plans() -> None:
     args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "48", "--top", "2")
     lines = run("search", *args, "--json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == search_plans(*args)
 
 
-def test_a_line_of_search_can_be_evaluated():
+def test_a_line_of_search_can_be_evaluated() -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
     (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
     result = run("evaluate", spec, "--strategy", write("line.txt", repr(plan)), "--json")
@@ -129,7 +129,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name):
+def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name) -> None:
     model, pin, said = NEW[name]
     spec = {
         "model": model,
@@ -145,7 +145,7 @@ def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name)
     assert load_strategy(write("line.txt", repr(line)), problem) == plan.strategy
 
 
-def test_search_keeps_to_the_launcher():
+def test_search_keeps_to_the_launcher() -> None:
     args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "1")
     (plan,) = search_plans(*args, "--launcher", "accelerate")
     assert plan["strategy"]["pipeline-model-parallel-size"] == 1
@@ -163,7 +163,7 @@ def test_search_keeps_to_the_launcher():
         ({"context-parallel-size": 3}, "times context parallelism's 3 does not divide the 256 GPUs"),
     ],
 )
-def test_a_line_that_contradicts_itself_is_refused(change, said):
+def test_a_line_that_contradicts_itself_is_refused(change, said) -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
     (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
     plan["strategy"] = {**plan["strategy"], **change}
@@ -172,13 +172,13 @@ def test_a_line_that_contradicts_itself_is_refused(change, said):
     assert said in result.stderr
 
 
-def test_a_model_without_these_kernels_has_no_flags_for_them():
+def test_a_model_without_these_kernels_has_no_flags_for_them() -> None:
     args = ("--num-gpus", "256", "--gpu-infos", "a100", "--sequence-length", "2048", "--top", "1")
     (plan,) = search_plans("--model-name", "gpt3-175b", *args)
     assert not {"fused-rmsnorm", "apply-rotary-positional-embedding-kernel"} & set(plan["strategy"])
 
 
-def test_analytic_mode_writes_a_trace_of_each_plan():
+def test_analytic_mode_writes_a_trace_of_each_plan() -> None:
     args = ("--model-name", "llama2-13b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "2")
     plans = search_plans(*args, "--mode", "analytic")
     for rank, plan in enumerate(plans, 1):
@@ -191,7 +191,7 @@ def test_analytic_mode_writes_a_trace_of_each_plan():
     assert not Path("cache/plan-3.json").exists()
 
 
-def test_search_fails_as_solve_does():
+def test_search_fails_as_solve_does() -> None:
     args = ("--num-gpus", "8", "--global-batch-size", "8")
     result = run("search", *args)
     assert result.exit_code == 3
@@ -222,7 +222,7 @@ SEARCH_MISTAKES = [
 
 
 @pytest.mark.parametrize(("args", "said"), SEARCH_MISTAKES, ids=[" ".join(args) for args, _ in SEARCH_MISTAKES])
-def test_search_names_the_flag_that_is_wrong(args, said):
+def test_search_names_the_flag_that_is_wrong(args, said) -> None:
     result = run("search", *args)
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -230,7 +230,7 @@ def test_search_names_the_flag_that_is_wrong(args, said):
     assert not re.search(r"(cluster|training|search)\.", result.stderr)
 
 
-def test_search_lists_every_mistake():
+def test_search_lists_every_mistake() -> None:
     result = run("search", "--num-gpus", "0", "--top", "0", "--sequence-length", "7", "--model-name", "lama", "--json")
     assert result.exit_code == 2
     troubles = json.loads(result.stdout)["troubles"]
