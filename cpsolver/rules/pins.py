@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
+from cpsolver.rules.base import listed, rule
 from cpsolver.spec.search import forbidden_for, pinned_for
 
 _BY_CHIP = tuple(one for one in DIMENSIONS.values() if one.kind == "by_chip" and not one.pin_only)
 
 
+@rule("what the user pinned is so, and what was forbidden is not")
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid

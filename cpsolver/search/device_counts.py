@@ -13,7 +13,7 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bounds import frame_bound
-from cpsolver.search.filters import LAYOUT_FILTERS, VARIANT_FILTERS, Filter
+from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, all_variants, divisors, layout_rows
@@ -94,7 +94,7 @@ def _allowed(problem: Problem, rows: Candidates, filters: dict[str, Filter]) -> 
     """The rows that keep those rules that ask nothing of the number of devices."""
     keep = np.ones(len(rows), dtype=np.bool_)
     for allows in filters.values():
-        if not allows.depends_on_devices:
+        if allows in ANY_SIZE:
             keep &= allows(problem, rows)
     return keep
 

@@ -1,63 +1,44 @@
-"""The rules on degrees and flags as masks over many rows: one filter per rule of rules/ with the same name.
-
-Filters stand in the order in which they are asked: a row that several refuse is counted for the first of them.
-"""
+"""The rules on degrees and flags as masks over many rows: one filter per rule of rules/ with the same name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import gcd
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
-from cpsolver.plans.dimensions import DIMENSIONS, Part, names
+from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import Launcher
-from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_variants, mixed_rows
-from cpsolver.profiles.runs import Runs, runs_variants
+from cpsolver.profiles.framework import Framework
+from cpsolver.profiles.judging import allowed_rows
 from cpsolver.spec.search import forbidden_for, pinned_for
-from models_zoo import Architecture
 
-Mask = Callable[[Problem, Candidates], Bools]
-Profile = TypeVar("Profile", bound=Launcher)
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which rows a rule allows.
-
-    `depends_on_devices` is false where the rule looks at nothing that the number of devices in use decides: layouts of
-    all numbers may then be judged together, as device_counts.py does.
-    """
-
-    allows: Mask
-    depends_on_devices: bool = True
-
-    def __call__(self, problem: Problem, rows: Candidates) -> Bools:
-        """True for each row that the rule allows."""
-        return self.allows(problem, rows)
-
+Filter = Callable[[Problem, Candidates], Bools]
+Part = Literal["layout", "variant", "frame"]
 
 LAYOUT_FILTERS: dict[str, Filter] = {}
-"""Filters on tp, cp, pp and dp, by rule."""
+"""Filters on layouts: tp, cp, pp, dp. Rows are counted for the first that refuses them, in the order of this module."""
 VARIANT_FILTERS: dict[str, Filter] = {}
-"""Filters on variants of a layout: flags, how cp communicates, the experts' grid, sharding."""
+"""Filters on variants of a layout: flags, how cp communicates, experts' grid, sharding."""
 FRAME_FILTERS: dict[str, Filter] = {}
 """Filters on frames of a layout: micro batch and chunks."""
+ANY_SIZE: set[Filter] = set()
+"""Those that look at nothing but what all numbers of devices share."""
 
 
-def _filter(filters: dict[str, Filter], rule: str, *, depends_on_devices: bool = True) -> Callable[[Mask], Mask]:
-    """Enter a mask among the filters under the name of its rule."""
+def mask(rule: str, part: Part, any_size: bool = False) -> Callable[[Filter], Filter]:
+    """Register the function below as the rule's filter on a part of the decisions; `any_size`: see ANY_SIZE."""
+    filters = {"layout": LAYOUT_FILTERS, "variant": VARIANT_FILTERS, "frame": FRAME_FILTERS}[part]
 
-    def enter(allows: Mask) -> Mask:
-        filters[rule] = Filter(allows, depends_on_devices)
+    def register(allows: Filter) -> Filter:
+        filters[rule] = allows
+        ANY_SIZE.update([allows] if any_size else [])
         return allows
 
-    return enter
+    return register
 
 
 def _choice(values: Ints | Bools, pinned: list[int] | None, forbidden: list[int] | None) -> Bools:
@@ -83,26 +64,18 @@ def _codes(name: str, values: Iterable[Any] | None) -> list[int] | None:
     return None if values is None else [DIMENSIONS[name].code(value) for value in values]
 
 
-def _enter_profiles(
-    filters: dict[str, Filter],
-    launcher: Callable[[Launcher, Architecture, Candidates], Bools],
-    stack: Callable[[Runs, Architecture, Candidates], Bools],
-) -> None:
-    """The rules launcher and stack, as far as a layout, a variant or a frame decides them."""
-    filters["launcher"] = Filter(lambda problem, rows: _runs(problem, rows, problem.named_launcher, launcher))
-    filters["stack"] = Filter(lambda problem, rows: _runs(problem, rows, problem.stack.runs, stack))
+def _frameworks(part: Part) -> None:
+    """Register what the rules `launcher` and `stack` say of a part, by the facts of their frameworks."""
+    mask("launcher", part)(lambda problem, rows: _can_run(problem, rows, problem.named_launcher, part))
+    mask("stack", part)(lambda problem, rows: _can_run(problem, rows, problem.stack.runs, part))
 
 
-def _runs(
-    problem: Problem,
-    rows: Candidates,
-    profile: Profile | None,
-    part: Callable[[Profile, Architecture, Candidates], Bools],
-) -> Bools:
-    if profile is None:
+def _can_run(problem: Problem, rows: Candidates, framework: Framework | None, part: Part) -> Bools:
+    if framework is None:
         return np.ones(len(rows), dtype=np.bool_)
-    allowed = part(profile, problem.model, rows)
-    return np.asarray(allowed & (mixed_rows(profile, rows) | _one_type_will_do(problem, rows)))
+    allowed = allowed_rows(framework, problem.model, rows, part)
+    mixture = allowed_rows(framework, problem.model, rows, "mixture")
+    return np.asarray(allowed & (mixture | _one_type_will_do(problem, rows)))
 
 
 def may_mix(problem: Problem, rows: Candidates) -> Bools:
@@ -112,7 +85,7 @@ def may_mix(problem: Problem, rows: Candidates) -> Bools:
     """
     if problem.launcher is None:
         return np.ones(len(rows), dtype=np.bool_)
-    return mixed_rows(problem.launcher, rows)
+    return allowed_rows(problem.launcher, problem.model, rows, "mixture")
 
 
 def _one_type_will_do(problem: Problem, rows: Candidates) -> Bools:
@@ -144,10 +117,10 @@ def most_stages(problem: Problem, stage_devices: int, pp: int, mixed: bool = Tru
     return [count if count == pp else count // step * step * mixed for count in counts]
 
 
-# Filters on layouts.
+# Filters on layouts: tp, cp, pp, dp.
 
 
-@_filter(LAYOUT_FILTERS, "pin")
+@mask("pin", "layout")
 def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
     pin = problem.spec.search.pin
     allowed = _pins(problem, rows, "layout")
@@ -176,18 +149,18 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
     )
 
 
-@_filter(LAYOUT_FILTERS, "heads", depends_on_devices=False)
+@mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(problem.model.heads % rows.tp == 0)
 
 
-@_filter(LAYOUT_FILTERS, "kv_groups", depends_on_devices=False)
+@mask("kv_groups", "layout", any_size=True)
 def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
     groups = problem.model.kv_heads
     return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
 
 
-@_filter(LAYOUT_FILTERS, "feed_forward", depends_on_devices=False)
+@mask("feed_forward", "layout", any_size=True)
 def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
     if any(not kind.experts for kind in layer_kinds(model)):
@@ -197,67 +170,67 @@ def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     return allowed
 
 
-@_filter(LAYOUT_FILTERS, "tensor_nodes", depends_on_devices=False)
+@mask("tensor_nodes", "layout", any_size=True)
 def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))
 
 
-@_filter(LAYOUT_FILTERS, "pipeline_depth", depends_on_devices=False)
+@mask("pipeline_depth", "layout", any_size=True)
 def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.pp <= problem.model.layers)
 
 
-@_filter(LAYOUT_FILTERS, "context_parallel", depends_on_devices=False)
+@mask("context_parallel", "layout", any_size=True)
 def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))
 
 
-@_filter(LAYOUT_FILTERS, "batch", depends_on_devices=False)
+@mask("batch", "layout", any_size=True)
 def _batch(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(problem.batch % rows.dp == 0)
 
 
-@_filter(LAYOUT_FILTERS, "chip_count")
+@mask("chip_count", "layout")
 def _chip_count(problem: Problem, rows: Candidates) -> Bools:
     sizes = zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True)
     return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
 
 
-_enter_profiles(LAYOUT_FILTERS, allowed_layouts, allowed_layouts)
+_frameworks("layout")
 
 
-# Filters on variants.
+# Filters on variants of a layout: flags, how cp communicates, experts' grid, sharding.
 
 
-@_filter(VARIANT_FILTERS, "pin", depends_on_devices=False)
+@mask("pin", "variant", any_size=True)
 def _pinned_variant(problem: Problem, rows: Candidates) -> Bools:
     return _pins(problem, rows, "variant")
 
 
-@_filter(VARIANT_FILTERS, "sequence_parallel", depends_on_devices=False)
+@mask("sequence_parallel", "variant", any_size=True)
 def _sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     splits = problem.sequence // rows.cp % rows.tp == 0
     return np.asarray(~rows.sequence_parallel | ((rows.tp > 1) & splits))
 
 
-@_filter(VARIANT_FILTERS, "distributed_optimizer")
+@mask("distributed_optimizer", "variant")
 def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(~rows.distributed_optimizer | (rows.replicas > 1))
 
 
-@_filter(VARIANT_FILTERS, "optimizer")
+@mask("optimizer", "variant")
 def _optimizer(problem: Problem, rows: Candidates) -> Bools:
     plain_will_do = problem.spec.training.sharded_switch is None
     return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
 
 
-@_filter(VARIANT_FILTERS, "context_parallel")
+@mask("context_parallel", "variant")
 def _exchange(_problem: Problem, rows: Candidates) -> Bools:
     gathers = (rows.cp > 1) & (rows.ulysses == 1)
     return np.asarray((rows.cp % rows.ulysses == 0) & (~rows.cp_gather | gathers))
 
 
-@_filter(VARIANT_FILTERS, "context_exchange", depends_on_devices=False)
+@mask("context_exchange", "variant", any_size=True)
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
     even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
@@ -266,7 +239,7 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(even)
 
 
-@_filter(VARIANT_FILTERS, "experts", depends_on_devices=False)
+@mask("experts", "variant", any_size=True)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
     if moe is None:
@@ -275,14 +248,14 @@ def _experts(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
 
-@_filter(VARIANT_FILTERS, "expert_sequence_parallel", depends_on_devices=False)
+@mask("expert_sequence_parallel", "variant", any_size=True)
 def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     if problem.model.moe is None:
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray((rows.tp == 1) | rows.sequence_parallel)
 
 
-@_filter(VARIANT_FILTERS, "sharding")
+@mask("sharding", "variant")
 def _sharding(problem: Problem, rows: Candidates) -> Bools:
     deep, group = rows.sharded > 1, rows.sharding_group
     allowed = ~deep | (rows.distributed_optimizer & (rows.replicas > 1) & (rows.pp == 1))
@@ -294,13 +267,13 @@ def _sharding(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(allowed)
 
 
-_enter_profiles(VARIANT_FILTERS, allowed_variants, runs_variants)
+_frameworks("variant")
 
 
-# Filters on frames.
+# Filters on frames of a layout: micro batch and chunks.
 
 
-@_filter(FRAME_FILTERS, "pin")
+@mask("pin", "frame")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
     allowed = _pins(problem, rows, "frame")
     for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
@@ -309,17 +282,17 @@ def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
     return allowed
 
 
-@_filter(FRAME_FILTERS, "even_chunks")
+@mask("even_chunks", "frame")
 def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.places(problem.model.layers) % rows.vpp == 0)
 
 
-@_filter(FRAME_FILTERS, "interleaving")
+@mask("interleaving", "frame")
 def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
 
 
-@_filter(FRAME_FILTERS, "layer_split")
+@mask("layer_split", "frame")
 def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         return np.ones(len(rows), dtype=np.bool_)
@@ -328,4 +301,4 @@ def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 
 
-_enter_profiles(FRAME_FILTERS, allowed_frames, allowed_frames)
+_frameworks("frame")

@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.plans.strategy import chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names
+from cpsolver.profiles.framework import launcher_names
 from cpsolver.search.arrangements import arrangements, mixes, next_shares
 from cpsolver.search.filters import most_stages, stage_step
 from cpsolver.search.space import divisors, enumerate_rows, sharding_groups

@@ -10,7 +10,7 @@ from cpsolver.cost.modules import module_sets
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import RECOMPUTE_KINDS
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names
+from cpsolver.profiles.framework import launcher_names
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of

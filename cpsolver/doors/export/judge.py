@@ -13,9 +13,9 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, resolve
-from cpsolver.profiles.launcher import load_launcher
+from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import violations
-from cpsolver.rules.launching import launcher
+from cpsolver.rules.framework import launcher
 from cpsolver.rules.pipeline import schedule
 from cpsolver.spec.search import Decisions
 

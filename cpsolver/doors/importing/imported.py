@@ -267,7 +267,7 @@ def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> 
     """The spec must be one that the other commands take; names are looked up but for a chip to fill in."""
     parsed = parse_spec(spec)
     if "cluster.chips" in placeholders:
-        from cpsolver.profiles.launcher import load_launcher
+        from cpsolver.profiles.framework import load_launcher
         from cpsolver.profiles.stack import load_stack
 
         load_stack(parsed.stack)

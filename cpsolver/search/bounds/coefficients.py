@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import OF_SETS
 from cpsolver.search.bounds.stages import Stages as Stages
 from cpsolver.spec.search import forbidden_for, pinned_for
@@ -62,12 +62,8 @@ def equal_stages(problem: Problem, rows: Candidates) -> Ints:
         return np.full(len(rows), 2)
     if problem.launcher is None:
         return np.zeros(len(rows), dtype=np.int64)
-    code = {"any": 0, "first_last": 1, "none": 2}
-    launcher, mtp = problem.launcher, problem.model.mtp_layers > 0
-    beside = product((1, 2), (1, 2), (False, True))
-    codes = np.array([code[launcher.split(*each, mtp=mtp)] for each in beside]).reshape(2, 2, 2)
-    given = (rows.vpp > 1, rows.cp > 1, rows.grouped)
-    return np.asarray(codes[tuple(one.astype(np.int64) for one in given)])
+    equal, tied = tied_stages(problem.launcher, problem.model, rows)
+    return np.asarray(np.zeros(len(rows), dtype=np.int64) + tied + equal)
 
 
 class Coefficients:

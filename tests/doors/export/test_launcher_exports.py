@@ -10,7 +10,7 @@ import pytest
 from cpsolver.doors.export.base import CannotExpress
 from cpsolver.doors.export.targets import exporter
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.search.search import search
 from tests.support.problems import chip_spec, model_spec, problem_of
 
