@@ -75,7 +75,7 @@ def split(framework: Framework, vpp: int, cp: int) -> str:
 def runs(framework: Framework, model: Architecture, num_chip_types: int, rows: Candidates) -> np.ndarray:
     """The rows that the framework runs with plans of that many chip types, as far as degrees and flags say."""
     parts: tuple[Any, ...] = ("layout", "variant", "frame", *("mixture",) * (num_chip_types > 1))
-    return np.logical_and.reduce([allowed_rows(framework, model, rows, part) for part in parts])
+    return np.asarray(np.logical_and.reduce([allowed_rows(framework, model, rows, part) for part in parts]))
 
 
 def test_facts_are_asked_of_a_part_of_a_plan_that_has_what_they_look_at() -> None:
