@@ -21,7 +21,7 @@ from cpsolver.plans.dimensions import DEGREES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.arrangements import arrangements, next_shares
+from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.filters import may_mix
@@ -182,7 +182,7 @@ class _Search:
         table, branch = node.block.table, node.branch
         pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
         mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
-        least, most = next_shares(branch.problem, width, pp, node.mix, mixed)
+        least, most = next_counts(branch.problem, width, pp, node.mix, mixed)
         self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
         if not len(least):
             return
@@ -248,10 +248,10 @@ class _Search:
             raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
         evaluation = evaluate(branch.problem, even)
         score = branch.objective.score(even, evaluation.step_time_s)
-        same = [found for found in self._found if found.strategy.key() == even.key()]
+        same = [plan for plan in self._found if plan.strategy.key() == even.key()]
         if np.isinf(score) or (same and same[0].score <= score):
             return
-        self._found = [found for found in self._found if found not in same]
+        self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
         self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
         del self._found[self._top :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields, replace
 from typing import get_args
 
@@ -25,6 +24,7 @@ from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.spec.search import Decisions
 from tests.support.checkout import ROOT
 from tests.support.problems import strategy_of
+from tools.decision_lists import PROBE, decision_lists, files_naming
 
 PLAN = strategy_of("x:3,2", tp=2, dp=4, vpp=1, sharding_group=2)
 
@@ -90,11 +90,7 @@ def test_differences_come_in_the_order_of_the_table() -> None:
     assert found["layers"] == ((3, 2), (2, 3))
 
 
-def test_few_modules_list_decisions_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_modules_list_decisions_by_name() -> None:
     """Each is a place to edit when a decision is added: derive it from the table, or say here why it cannot be."""
-    monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from decision_lists import PROBE, decision_lists, files_naming
-
-    sys.modules.pop("decision_lists")
     assert len(decision_lists(ROOT, frozenset(DIMENSIONS))) <= 8
     assert len(files_naming(ROOT, PROBE)) <= 15
