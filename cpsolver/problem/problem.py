@@ -19,7 +19,8 @@ from cpsolver.profiles.framework import Framework, both, load_launcher
 from cpsolver.profiles.overlay import Overlay
 from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.techniques import Switch
-from cpsolver.spec.spec import ChipRequest, Spec, names_a_file
+from cpsolver.spec.cluster import ChipRequest
+from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (

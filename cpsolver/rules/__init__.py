@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
+from cpsolver.plans.dimensions import SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import REGISTERED, Rule, Scope, Violation
@@ -54,4 +55,4 @@ def _broken(rules: Mapping[str, Rule], problem: Problem, strategy: Strategy) -> 
 
 def _sizes_are_wrong(s: Strategy) -> bool:
     """A size below 1, which nothing can be divided by."""
-    return min(s.tp, s.pp, s.dp, s.mbs, s.vpp, s.cp, s.ulysses, s.ep, s.etp) < 1
+    return any(getattr(s, name) < 1 for name in SIZES)

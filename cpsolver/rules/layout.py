@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.plans.dimensions import ALWAYS_SHOWN
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule, too_small
@@ -18,7 +19,7 @@ def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
     Experts have a grid of their own on the same devices: ep and etp are no factors here (FlagScale's HeteroSearcher
     multiplies ep in, and its plans do not start).
     """
-    yield from too_small({"tp": s.tp, "pp": s.pp, "dp": s.dp, "mbs": s.mbs, "vpp": s.vpp})
+    yield from too_small({name: getattr(s, name) for name in (*ALWAYS_SHOWN, "vpp")})
     sizes = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": s.dp}
     used, devices = s.tp * s.pp * s.cp * s.dp, problem.num_gpus
     if used != devices and not (problem.may_idle and 0 < used < devices and used % problem.node == 0):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import gcd
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import Framework
 from cpsolver.profiles.judging import allowed_rows
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 Filter = Callable[[Problem, Candidates], Bools]
 Part = Literal["layout", "variant", "frame"]
@@ -40,21 +41,27 @@ def mask(rule: str, part: Part, any_size: bool = False) -> Callable[[Filter], Fi
     return register
 
 
-def _choice(values: Ints | Bools, pinned: Iterable[object] | None, forbidden: Iterable[object] | None) -> Bools:
+def _choice(values: Ints | Bools, pinned: list[int] | None, forbidden: list[int] | None) -> Bools:
     allowed = np.ones(len(values), dtype=np.bool_)
     if pinned is not None:
-        allowed &= np.isin(values, list(pinned))  # type: ignore[arg-type]
+        allowed &= np.isin(values, pinned)
     if forbidden is not None:
-        allowed &= ~np.isin(values, list(forbidden))  # type: ignore[arg-type]
+        allowed &= ~np.isin(values, forbidden)
     return allowed
 
 
-def _pins(problem: Problem, rows: Candidates, names: Iterable[str]) -> Bools:
+def _pins(problem: Problem, rows: Candidates, part: Part) -> Bools:
+    """The rows whose decisions of that part are as pinned, and not as forbidden."""
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     allowed = np.ones(len(rows), dtype=np.bool_)
-    for name in names:
-        allowed &= _choice(getattr(rows, name), getattr(pin, name), getattr(forbid, name))
+    for name in names(part):
+        allowed &= _choice(getattr(rows, name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
     return allowed
+
+
+def _codes(name: str, values: Iterable[Any] | None) -> list[int] | None:
+    """Values of a decision as its column has them; None: nothing is asked."""
+    return None if values is None else [DIMENSIONS[name].code(value) for value in values]
 
 
 def _frameworks(part: Part) -> None:
@@ -116,7 +123,7 @@ def most_stages(problem: Problem, stage_devices: int, pp: int, mixed: bool = Tru
 @mask("pin", "layout")
 def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
     pin = problem.spec.search.pin
-    allowed = _pins(problem, rows, ("tp", "cp", "pp", "dp"))
+    allowed = _pins(problem, rows, "layout")
     for fixed in (pin.layers, pin.stage_chips):
         if fixed is not None:
             allowed &= rows.pp == len(fixed)
@@ -195,17 +202,9 @@ _frameworks("layout")
 # Filters on variants of a layout: flags, how cp communicates, experts' grid, sharding.
 
 
-_VARIANT_PINS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp")
-
-
 @mask("pin", "variant", any_size=True)
 def _pinned_variant(problem: Problem, rows: Candidates) -> Bools:
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    allowed = _pins(problem, rows, (*_VARIANT_PINS, "sharding_group"))
-    depth = {name: index for index, name in enumerate(("optimizer", "gradients", "parameters"), 1)}
-    wanted = None if pin.sharded is None else [depth[name] for name in pin.sharded]
-    banned = None if forbid.sharded is None else [depth[name] for name in forbid.sharded]
-    return allowed & _choice(rows.sharded, wanted, banned)
+    return _pins(problem, rows, "variant")
 
 
 @mask("sequence_parallel", "variant", any_size=True)
@@ -276,7 +275,7 @@ _frameworks("variant")
 
 @mask("pin", "frame")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
-    allowed = _pins(problem, rows, ("mbs", "vpp"))
+    allowed = _pins(problem, rows, "frame")
     for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
         short = (stage == 0) * rows.embedding_slot + (stage == len(pinned) - 1) * rows.loss_slot
         allowed &= (count + short) % rows.vpp == 0

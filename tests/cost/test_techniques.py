@@ -16,9 +16,9 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import CORE
 from cpsolver.problem.problem import Problem, Supply, resolve
 from cpsolver.profiles.stack import stack_names
-from cpsolver.profiles.techniques import Figures, techniques
+from cpsolver.profiles.techniques import Figures, OptimizerName, techniques
 from cpsolver.spec.spec import parse_spec
-from cpsolver.spec.training import OptimizerName, Training
+from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink
 from tests.support.problems import ideal, model_spec, spec_of, strategy_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost.shard import SHARDED, Candidates
+from cpsolver.cost.shard import Candidates
 from cpsolver.inputs.errors import InputError
-from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.profiles.facts import Facts, tied_stages
 from cpsolver.profiles.framework import Framework, launcher_names, load_launcher

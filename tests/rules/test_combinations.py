@@ -14,7 +14,7 @@ from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
 from cpsolver.search.space import Space, divisors, enumerate_rows
-from cpsolver.spec.decisions import Decisions
+from cpsolver.spec.search import Decisions
 from tests.support.checkout import ROOT
 from tests.support.problems import chip_spec, model_spec, problem_of
 

@@ -10,6 +10,7 @@ from cpsolver.doors.export.launch import CannotExpress, Launch, exporter
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.problem.strategy_file import strategy_from
@@ -17,20 +18,15 @@ from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations
 from cpsolver.rules.framework import launcher
 from cpsolver.rules.pipeline import schedule
-from cpsolver.spec.decisions import Decisions
+from cpsolver.spec.search import Decisions
 
-_DEGREES = ("tp", "cp", "pp", "dp", "mbs", "ep", "etp")
-_FLAGS = (
-    "sequence_parallel",
-    "distributed_optimizer",
-    "flash_attention",
-    "cp_gather",
-    "ulysses",
-    "sharded",
-    "sharding_group",
-)
-_STAGES = ("stage_chips", "layers", "recompute", "recompute_layers", "recompute_modules")
-RELAXED = ("recomputation and layers", "vpp", "flags and chips of stages", "degrees")
+_LET_GO: dict[str, tuple[Group, ...]] = {
+    "recomputation and layers": ("recomputation", "layers"),
+    "vpp": ("chunks",),
+    "flags and chips of stages": ("flags", "exchange", "sharding", "chips"),
+    "degrees": ("sizes", "micro batch"),
+}
+RELAXED = tuple(_LET_GO)
 """What is let go, one after the other, to find the nearest plan."""
 
 
@@ -124,25 +120,12 @@ def _solved(
 
 def _pinned(problem: Problem, s: Strategy, target: str, count: int) -> Any:
     """The spec with the target for its launcher, and all pinned but the first `count` of RELAXED."""
-    kept: dict[str, Any] = {}
-    if count < 4:
-        kept |= {name: (getattr(s, name),) for name in _DEGREES}
-    if count < 3:
-        kept |= {name: (getattr(s, name),) for name in _FLAGS}
-        kept["stage_chips"] = s.stage_chips
-    if count < 2:
-        kept["vpp"] = (s.vpp,)
+    let_go = {group for groups in tuple(_LET_GO.values())[:count] for group in groups}
+    kept = pins(s, but=let_go)
     own = {name: value for name, value in problem.spec.search.pin if value is not None}
-    pins = Decisions(**{**own, **kept})
-    search = problem.spec.search.model_copy(update={"pin": pins, "top": 3})
+    wanted = Decisions(**{**own, **kept})
+    search = problem.spec.search.model_copy(update={"pin": wanted, "top": 3})
     return problem.spec.model_copy(update={"launcher": target, "search": search})
-
-
-def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]:
-    """Decision -> its value in both, for those that differ."""
-    names = (*_DEGREES, "vpp", *_FLAGS, "schedule", *_STAGES)
-    pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def in_words(changed: dict[str, tuple[Any, Any]]) -> Iterator[str]:

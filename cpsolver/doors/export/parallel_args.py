@@ -9,9 +9,7 @@ from cpsolver.doors.export.dialect import Dialect, Flag
 from cpsolver.doors.export.shared import sharding_instances
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-
-_SHARDING = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
-"""--data-parallel-sharding-strategy of ZeRO-2 and ZeRO-3."""
+from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
 
 def degree_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
@@ -97,7 +95,7 @@ def sharding_flags(s: Strategy, dialect: Dialect) -> Iterator[Flag]:
     yield ("--use-distributed-optimizer",)
     if uses_fsdp(s):
         yield (dialect.fsdp,)
-        yield ("--data-parallel-sharding-strategy", _SHARDING[s.sharded])
+        yield ("--data-parallel-sharding-strategy", SHARDING_STRATEGIES[s.sharded])
         if dialect.fsdp_checkpoint:
             yield ("--ckpt-format", dialect.fsdp_checkpoint)
     instances = sharding_instances(s)

@@ -85,7 +85,7 @@ def unset_switches(problem: Problem, target: str, told: Container[str] = ()) -> 
 
 def sharding_instances(s: Strategy) -> int:
     """How many times over all replicas hold the sharded states: 1 where all of them share one copy."""
-    return s.dp * s.cp // s.sharding_group if s.sharding_group else 1
+    return s.replicas // s.sharding_ranks
 
 
 def replicate_and_shard(s: Strategy) -> tuple[int, int]:
@@ -95,7 +95,7 @@ def replicate_and_shard(s: Strategy) -> tuple[int, int]:
     """
     if not s.distributed_optimizer:
         return s.dp, 1
-    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
+    shard = max(s.sharding_ranks // s.cp, 1)
     return s.dp // shard, shard
 
 

@@ -11,18 +11,13 @@ from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.schedule import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.dimensions import ROW
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
 from cpsolver.search.bounds.coefficients import Coefficients, Stages, allowed_kinds
 from cpsolver.search.compile.scaling import Scale
-from cpsolver.spec.decisions import forbidden_for, pinned_for
-
-DEGREES = (
-    *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),
-    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group"),
-)
-"""The columns of a row that tell it from others."""
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 
 @dataclass(frozen=True)
@@ -169,7 +164,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         fixed=scale.integers(stages.fixed[0] + stages.slack[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
-        degrees=tuple(int(getattr(rows, name)[row]) for name in DEGREES),
+        degrees=tuple(int(getattr(rows, name)[row]) for name in ROW),
         error_s=scale.error_s(first, second, pp, longest),
     )
 
