@@ -35,7 +35,7 @@ DENSE = spec(SMALL, 16, ONE, 32)
 SPARSE = spec(EXPERTS, 16, ONE, 32)
 MIXED = spec(SMALL, 16, TWO, 32)
 LLAMA = spec("llama2-7b", 16, "a100", 64, 4096)
-SEQUENCE = {"tp": 2, "sequence_parallel": True}
+SEQUENCE: dict[str, Any] = {"tp": 2, "sequence_parallel": True}
 EXPORTED: dict[str, Given] = {
     "dense": (LLAMA, plan(16, 16, on="a100", dp=4, **SEQUENCE)),
     "interleaved": (DENSE, plan(2, 2, 2, 2, dp=2, vpp=2, **SEQUENCE)),
@@ -120,7 +120,9 @@ WISHED: dict[str, dict[str, Any]] = {
 def cases() -> list[Case]:
     """Every plan, by every command that takes one."""
     seed = {"spec.yaml": example("seed-published.yaml"), "plan.yaml": example("seed-published-strategy.yaml")}
-    every = {name: {"spec.yaml": given, "plan.yaml": plan} for name, (given, plan) in EVALUATED.items()}
+    every: dict[str, dict[str, Any]] = {
+        name: {"spec.yaml": given, "plan.yaml": plan} for name, (given, plan) in EVALUATED.items()
+    }
     every["published by the seed"] = seed
     return [*_judged(every), *_ranks(every), *_explained(seed), *_exports()]
 
