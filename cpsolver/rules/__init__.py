@@ -3,6 +3,8 @@
 The solver's side of a rule has the same name: a filter in space.py, a pattern in plans.py or a constraint family in
 compile/constraints.py. Rules stand by theme in the modules here; no module has the name of a rule, so that
 `cpsolver.rules.<rule>` is the rule.
+
+Imports from evaluation and what stands before it; never from search.
 """
 
 from __future__ import annotations
