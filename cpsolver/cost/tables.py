@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from cpsolver.cost import comm, compute, kept, memory, states
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
 
@@ -59,6 +60,12 @@ class TimeTable:
     update_stage: Floats
     update_first: Floats
     update_last: Floats
+
+
+def stacked(tables: Sequence[TimeTable]) -> TimeTable:
+    """The tables of several chip types in one: every column with an axis of chip types in front."""
+    columns = [[getattr(table, field.name) for table in tables] for field in fields(TimeTable)]
+    return TimeTable(*(np.stack(column) if len(column) > 1 else column[0][None] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -266,13 +273,6 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
         fixed=stack.framework_bytes,
         overhead=stack.allocator_overhead,
     )
-
-
-def crosses_domain(stage: Ints, stage_devices: Any, domain: Any) -> Bools:
-    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp)."""
-    first = stage * stage_devices
-    last = (stage + 2) * stage_devices - 1
-    return np.asarray(first // domain != last // domain)
 
 
 class _Sync:

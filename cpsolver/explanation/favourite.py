@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.changes import Changer, Clock, best_plan, is_better, rank_of
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem

@@ -11,7 +11,8 @@ from cpsolver.cost import collectives, comm, compute, memory, states
 from cpsolver.cost.device import Device
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
-from cpsolver.cost.tables import crosses_domain, memory_table, time_table
+from cpsolver.cost.stage import crosses_domain
+from cpsolver.cost.tables import memory_table, time_table
 from models_zoo.params import total_parameters
 from tests.support.problems import ideal, model_spec, problem_of, strategy_of
 

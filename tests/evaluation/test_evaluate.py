@@ -10,7 +10,8 @@ import pytest
 from cpsolver.cost.compute import end_seconds
 from cpsolver.cost.schedule import closed_form_s, lower_bound_s
 from cpsolver.cost.shard import Shard
-from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.rules import violations

@@ -14,7 +14,8 @@ from cpsolver.cost.shard import Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.launcher import Split
-from cpsolver.search.bounds.coefficients import Coefficients, Stages, allowed_kinds
+from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds
+from cpsolver.search.bounds.stages import Stages
 from cpsolver.search.compile.scaling import Scale
 from cpsolver.spec.decisions import forbidden_for, pinned_for
 
@@ -166,7 +167,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         kinds=_kinds(table, row, scale, odd, fits) if several else None,
         layer=scale.integers(vpp * stages.layer[0]),
         repeat=repeat,
-        fixed=scale.integers(stages.fixed[0] + stages.slack[0]),
+        fixed=scale.integers(stages.fixed[0] + stages.saving[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
         degrees=tuple(int(getattr(rows, name)[row]) for name in DEGREES),
@@ -189,13 +190,13 @@ def _odd_layers(table: Coefficients, row: int) -> tuple[Ints, float]:
 
 def _kinds(table: Coefficients, row: int, scale: Scale, odd: Ints, fits: dict[int, Ints]) -> Kinds:
     at = np.array([row])
-    before = {chip: scale.integers(table.before(table.kind_layer[chip], at)[0]) for chip in fits}
+    before = {chip: scale.integers(table.beyond_mean(table.time.kind_layer[chip], at)[0]) for chip in fits}
     return Kinds(before, odd, fits)
 
 
 def _again(table: Coefficients, row: int, chip: int, options: list[Option]) -> Floats:
     """Seconds of a layer that each option's modules take again."""
-    return table.again(chip, tuple(option.modules for option in options), np.array([row]))[:, 0]
+    return table.modules_s(chip, tuple(option.modules for option in options), np.array([row]))[:, 0]
 
 
 def _costs(options: list[Option], again: Ints, extra: Ints, repeat: int, longest: int) -> Ints:
@@ -209,13 +210,10 @@ def _extra(table: Coefficients, row: int, chip: int, options: list[Option]) -> F
     if table.rows.pp[row] > 1:
         return np.zeros(len(options))
     layers = table.problem.model.layers
-    time = {name: column[chip, row] for name, column in table.time.items()}
-    modules = layers * _again(table, row, chip, options)
-    repeated = [
-        modules[index] + min(option.repeats, layers) * time["recompute"] for index, option in enumerate(options)
-    ]
-    seconds = np.array([float(table.sharding_seconds(time, again)) for again in repeated])
-    return np.asarray(seconds - table.sharding[chip, row])
+    recomputed = np.array([min(option.repeats, layers) for option in options])
+    recompute_s = layers * _again(table, row, chip, options) + recomputed * table.time.recompute[chip, row]
+    seconds = table.sharding(np.array([row]), chip, recompute_s[:, None])[:, 0]
+    return np.asarray(seconds - table.least_sharding[chip, row])
 
 
 def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: float) -> int:
@@ -236,8 +234,8 @@ def _options(table: Coefficients, row: int, index: int, longest: int) -> list[Op
     if "none" in kinds:
         found.append(Option("none", 0, 0))
     if "selective" in kinds:
-        sets = tuple(table.sets[place] for place in table.may[index])
-        seconds = table.again(index, sets, np.array([row]))[:, 0]
+        sets = tuple(table.sets[place] for place in table.allowed_sets[index])
+        seconds = table.modules_s(index, sets, np.array([row]))[:, 0]
         found += [Option("selective", 0, 0, sets[place]) for place in np.argsort(seconds, kind="stable")]
     pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, chip)
     more = sorted(amount for amount in pinned or () if amount > longest)  # more than a chunk has: all of it
@@ -318,7 +316,7 @@ def _fits(
     slots = np.zeros(pp)
     slots[0], slots[-1] = table.rows.embedding_slot[row], slots[-1] + table.rows.loss_slot[row]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
-    room = stages.room[0] - table.slack_states(np.array([row]))[0] + slots * memory.kind_states[0, row]
+    room = stages.room[0] - table.states_saving(np.array([row]))[0] + slots * memory.kind_states[0, row]
     room = room[places][:, None]
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options)), dtype=np.int64)
