@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cpsolver.cost.schedule import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import Pipelines
 from cpsolver.cost.tables import step_traffic

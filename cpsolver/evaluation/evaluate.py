@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import breadth_first, memory, states
+from cpsolver.cost import memory, states
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.modules import incidence
-from cpsolver.cost.schedule import closed_form_s, peak_live_total
+from cpsolver.cost.pipeline_events import closed_form_s
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
@@ -25,7 +26,7 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. A zero-bubble schedule fills part of the bubble with weight gradients.
+    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES).
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
@@ -61,7 +62,8 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     slowest = stages[int(times.argmax())]
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    return {**parts, "bubble": bubble * _bubble_left(strategy, slowest)}
+    left = SCHEDULES[strategy.schedule].bubble_left(slowest.forward_s, slowest.backward_s)
+    return {**parts, "bubble": bubble * left}
 
 
 def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:
@@ -74,18 +76,6 @@ def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict
     parts = {name: sum(getattr(each, f"{name}_s") for each in busiest.sized) for name in PARTS[:5]}
     transfers = min(float(idle.min()), parts["pipeline_p2p"])
     return {**parts, "pipeline_p2p": transfers, "bubble": float(idle.min()) - transfers}
-
-
-def _bubble_left(strategy: Strategy, stage: StageEvaluation) -> float:
-    """Share of the 1F1B bubble that the schedule leaves, with backward split evenly in two (arXiv:2401.10241, 2.2).
-
-    Of F + B + W a stage waits, F + B - W are left with the memory of 1F1B, and F + B - 2 W with twice that.
-    """
-    if strategy.schedule in ("1f1b", "breadth_first"):
-        return 1.0
-    half = stage.backward_s / 2.0
-    fills = {"zb1p": 1.0, "zb2p": 2.0}[strategy.schedule]
-    return max(0.0, stage.forward_s + half - fills * half) / (stage.forward_s + 2 * half)
 
 
 def stage_evaluations(
@@ -127,9 +117,10 @@ def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
     stages, kinds = Pipelines(tables, np.array([0]), chips), stage_kinds(problem, strategy)[:, None, :]
     recomputed, modules_s = _recomputation(strategy, [tables.time.modules[chip, :, 0] for chip in chips[0]])
     seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
-    if strategy.schedule == "breadth_first" and strategy.vpp > 1:
-        seconds = replace(seconds, data_parallel=breadth_first.data_parallel_s(problem, strategy, stages))
-    return seconds
+    data_parallel_s = SCHEDULES[strategy.schedule].data_parallel_s
+    if data_parallel_s is None or strategy.vpp == 1:
+        return seconds
+    return replace(seconds, data_parallel=data_parallel_s(problem, strategy, stages))
 
 
 def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Floats]:
@@ -192,7 +183,7 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     Of microbatches that differ in size those in flight together are neighbours in the order, so the peak is the worst
     run of that many, with the largest one's layers at work.
     """
-    live = _live_chunks(problem, strategy)
+    live = SCHEDULES[strategy.schedule].live_chunks(problem, strategy)
     if not strategy.dynamic:
         return [_held_activations(strategy, index, largest, live[index]) for index in range(strategy.pp)]
     tables = {
@@ -224,20 +215,6 @@ def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: 
         float(table.replayed(chosen, [0])[0, 0]),
     )
     return float(bytes_held)
-
-
-def _live_chunks(problem: Problem, strategy: Strategy) -> np.ndarray:
-    """Chunks' forward passes that each stage holds at its peak.
-
-    Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
-    microbatch more for each that the schedule puts off.
-    """
-    if strategy.schedule == "breadth_first":
-        return breadth_first.live_chunks(problem, strategy)
-    m = strategy.microbatches(problem.batch)
-    live = peak_live_total(strategy.pp, strategy.vpp, m)
-    later = {"1f1b": live, "zb1p": live + 1, "zb2p": 2 * live + 2}[strategy.schedule]
-    return np.asarray(np.minimum(later, strategy.vpp * m))
 
 
 def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:

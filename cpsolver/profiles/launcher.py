@@ -128,6 +128,11 @@ class Launcher(BaseModel):
         one = (vpp > 1 and not self.recompute_by_stage_interleaving) or (cp > 1 and not self.recompute_by_stage_context)
         return () if one or (grouped and not self.recompute_by_stage_groups) else self.recompute_by_stage
 
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The pipeline schedules that it has."""
+        return ("1f1b", *self.zero_bubble, *(("breadth_first",) if self.breadth_first else ()))
+
     def kinds(self, wanted: tuple[RecomputeKind, ...]) -> tuple[RecomputeKind, ...]:
         """The kinds of recomputation among those wanted that it has."""
         return tuple(kind for kind in wanted if kind == "none" or kind in self.recompute)

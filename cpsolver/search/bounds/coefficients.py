@@ -9,7 +9,7 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
-from cpsolver.cost.schedule import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table

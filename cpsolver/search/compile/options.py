@@ -10,7 +10,7 @@ import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.schedule import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.launcher import Split
