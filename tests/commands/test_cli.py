@@ -39,7 +39,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
-def test_every_command_has_help_with_an_example_and_documents_its_options(name, command) -> None:
+def test_every_command_has_help_with_an_example_and_documents_its_options(name: str, command: click.Command) -> None:
     _, line = COMMANDS[name]
     assert len(line) <= 72
     assert f"  {name}" in run("--help").stdout
@@ -111,10 +111,10 @@ def test_solve_json_is_one_consistent_document() -> None:
         assert "published runs" in plan["interval_basis"]
         assert set(plan["breakdown_s"]) == set(PARTS)
         for stage in plan["stages"]:
-            times = dict(stage["microbatch_s"])
-            assert times.pop("total") == pytest.approx(sum(times.values()))
+            seconds = dict(stage["microbatch_s"])
+            assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
             assert {"fragments"} < set(stage["memory_gib"])
-            assert "sharding" in times
+            assert "sharding" in seconds
             assert stage["device_memory_gib"] > stage["memory_gib"]["total"]
             parts = dict(stage["memory_gib"])
             total = parts.pop("total")
@@ -185,7 +185,7 @@ def test_no_plan_in_time_exits_4() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize(("event", "codes"), [("bounding", (0, 4)), ("optimal:", (0,))])
-def test_ctrl_c_in_a_search_ends_with_what_is_known(event, codes) -> None:
+def test_ctrl_c_in_a_search_ends_with_what_is_known(event: str, codes: tuple[int, ...]) -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")  # with 100 plans, many to be solved: it takes a while
     command = [sys.executable, "-m", "cli", "solve", spec, "--top", "100", "--verbose"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -213,7 +213,7 @@ SOLVED = (
 
 
 @pytest.mark.parametrize("name", SOLVED)
-def test_every_example_is_solved(name) -> None:
+def test_every_example_is_solved(name: str) -> None:
     result = run("solve", str(EXAMPLES / f"{name}.yaml"))
     assert result.exit_code == 0
     assert "Proven" in result.stdout
@@ -291,7 +291,7 @@ def test_schema_is_json() -> None:
 @pytest.mark.parametrize(
     ("command", "name", "wrong"), [("models", "llama2-70b", "lama2-70b"), ("chips", "h800", "h80")]
 )
-def test_the_catalogues(command, name, wrong) -> None:
+def test_the_catalogues(command: str, name: str, wrong: str) -> None:
     listing = run(command).stdout
     assert name in listing
     assert "cannot be planned yet" in listing

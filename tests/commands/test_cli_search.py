@@ -2,6 +2,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ STRATEGY_KEYS = [
 FLAG_KEYS = STRATEGY_KEYS[8:13]
 
 
-def search_plans(*args: str) -> list[dict]:
+def search_plans(*args: str) -> list[dict[str, Any]]:
     result = run("search", *args)
     assert result.exit_code == 0, result.output
     return [ast.literal_eval(line) for line in result.stdout.splitlines()]
@@ -66,7 +67,7 @@ def test_search_has_the_seeds_flags_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("infos", ["a800", "a800:128,h800:160"])
-def test_search_prints_the_seeds_dictionaries(infos) -> None:
+def test_search_prints_the_seeds_dictionaries(infos: str) -> None:
     plans = search_plans("--gpu-infos", infos, "--global-batch-size", "512", "--top", "3")
     assert len(plans) == 3
     assert sorted(plan["sim_total_time_s"] for plan in plans) == [plan["sim_total_time_s"] for plan in plans]
@@ -77,7 +78,7 @@ def test_search_prints_the_seeds_dictionaries(infos) -> None:
         check_strategy(plan["strategy"], len(plan["max-use-mem-size"]))
 
 
-def check_strategy(strategy: dict, types: int) -> None:
+def check_strategy(strategy: dict[str, Any], types: int) -> None:
     assert list(strategy) == [key for key in STRATEGY_KEYS if key in strategy]
     assert all(strategy[key] == "" for key in FLAG_KEYS if key in strategy)
     stages = strategy["pipeline-model-parallel-size"]
@@ -113,7 +114,7 @@ def test_a_line_of_search_can_be_evaluated() -> None:
     assert list(found["memory_gib"].values()) == pytest.approx(plan["max-use-mem-size"])
 
 
-NEW = {
+NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts": ("mixtral-8x7b", {"ep": 4, "etp": 2, "tp": 2, "pp": 2}, {"expert-model-parallel-size": 4}),
     "all-to-all": ("llama2-7b", {"cp": 4, "ulysses": 4}, {"context-parallel-size": 4, "cp-comm-type": "a2a"}),
     "both": ("llama2-7b", {"cp": 4, "ulysses": 2}, {"hierarchical-context-parallel-sizes": [2, 2]}),
@@ -129,7 +130,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name) -> None:
+def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name: str) -> None:
     model, pin, said = NEW[name]
     spec = {
         "model": model,
@@ -163,7 +164,7 @@ def test_search_keeps_to_the_launcher() -> None:
         ({"context-parallel-size": 3}, "times context parallelism's 3 does not divide the 256 GPUs"),
     ],
 )
-def test_a_line_that_contradicts_itself_is_refused(change, said) -> None:
+def test_a_line_that_contradicts_itself_is_refused(change: dict[str, Any], said: str) -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
     (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
     plan["strategy"] = {**plan["strategy"], **change}
@@ -222,7 +223,7 @@ SEARCH_MISTAKES = [
 
 
 @pytest.mark.parametrize(("args", "said"), SEARCH_MISTAKES, ids=[" ".join(args) for args, _ in SEARCH_MISTAKES])
-def test_search_names_the_flag_that_is_wrong(args, said) -> None:
+def test_search_names_the_flag_that_is_wrong(args: list[str], said: str) -> None:
     result = run("search", *args)
     assert result.exit_code == 2
     assert result.stdout == ""

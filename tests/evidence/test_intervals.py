@@ -130,7 +130,7 @@ def test_about_three_digits() -> None:
     assert [about(0.4126), about(0.0413), about(1.02, of=0.9)] == ["413", "41.3", "1,020"]
 
 
-def test_the_json_has_it_for_every_plan(monkeypatch) -> None:
+def test_the_json_has_it_for_every_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "load_calibration", lambda: FITTED)
     monkeypatch.setattr(uncertainty, "load_calibration", lambda: FITTED)
     problem, strategy = case(gpus=8)

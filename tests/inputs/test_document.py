@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -7,7 +8,7 @@ from cpsolver.inputs.document import load_yaml, parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 
 
-def fails(text):
+def fails(text: str) -> str:
     with pytest.raises(InputError) as caught:
         parse_yaml(text, file="spec.yaml")
     return str(caught.value)
@@ -90,7 +91,7 @@ def test_every_duplicate_key_is_listed() -> None:
         ("a: " + "[" * 3000, "nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_said(text, said) -> None:
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
     assert said in fails(text)
 
 
@@ -99,7 +100,7 @@ def test_an_exploding_file_is_refused() -> None:
     assert "holds more than" in fails("\n".join(lines))
 
 
-def test_files_that_cannot_be_read(tmp_path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     for name, said in {
         "none.yaml": "no such file",
@@ -110,7 +111,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
             load_yaml(tmp_path / name)
 
 
-def test_standard_input_and_byte_order_mark(monkeypatch) -> None:
+def test_standard_input_and_byte_order_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(b"\xef\xbb\xbfa: 1\n")
 

@@ -1,5 +1,7 @@
 import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.profiles.techniques import techniques
@@ -38,7 +40,7 @@ def test_the_starter_quotes_odd_names() -> None:
     assert {name: chip.max for name, chip in spec.cluster.chips.items()} == {"4090": None, "no: x": 8}
 
 
-def described(schema):
+def described(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in (schema, *schema["$defs"].values()):
         yield from part.get("properties", {}).items()
 

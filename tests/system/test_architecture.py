@@ -65,7 +65,7 @@ def imports(module: str) -> frozenset[str]:
 
 def reaches(module: str) -> set[str]:
     """All that importing a module can import in the end."""
-    seen, waiting = set(), [module]
+    seen, waiting = set[str](), [module]
     while waiting:
         for name in imports(waiting.pop()) - seen:
             seen.add(name)

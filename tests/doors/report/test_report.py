@@ -4,7 +4,9 @@ import math
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -47,7 +49,7 @@ def problem() -> Problem:
 
 
 @pytest.fixture(scope="module")
-def result(problem) -> Result:
+def result(problem: Problem) -> Result:
     return search(problem)
 
 
@@ -58,7 +60,7 @@ def render(report: object, width: int = 80) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_every_section_is_there_and_no_line_too_wide(problem, result, width) -> None:
+def test_every_section_is_there_and_no_line_too_wide(problem: Problem, result: Result, width: int) -> None:
     text = render(result_report(problem, result), width)
     for title in SECTIONS:
         assert f"\n{title}" in text
@@ -69,14 +71,14 @@ def test_every_section_is_there_and_no_line_too_wide(problem, result, width) -> 
         assert seconds(plan.evaluation.step_time_s) in text
 
 
-def test_nothing_is_cut_short_at_80_columns(problem, result) -> None:
+def test_nothing_is_cut_short_at_80_columns(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     assert "…" not in text
     for word in ("param", "grads", "optim", "activ", "buff", "frag", "frame", "total", "usable", "full"):
         assert f" {word} " in text.replace("\n", " ")
 
 
-def test_the_step_time_comes_with_its_interval(problem, result) -> None:
+def test_the_step_time_comes_with_its_interval(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     best = result.plans[0]
     interval = interval_of(problem, best.strategy, best.evaluation.step_time_s)
@@ -89,7 +91,7 @@ def test_the_step_time_comes_with_its_interval(problem, result) -> None:
     )
 
 
-def test_plans_that_cannot_be_told_apart_are_called_a_tie(problem, result) -> None:
+def test_plans_that_cannot_be_told_apart_are_called_a_tie(problem: Problem, result: Result) -> None:
     first, second, *_ = result.plans
     far = replace(second, rank=3, evaluation=replace(second.evaluation, step_time_s=1e3 * first.evaluation.step_time_s))
     together = render(result_report(problem, Result("optimal", (first, second, far), result.proof)))
@@ -110,14 +112,14 @@ def times(text: str) -> list[float]:
     return [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
 
 
-def test_gathers_of_sharded_weights_are_a_part_of_the_step(problem, result) -> None:
+def test_gathers_of_sharded_weights_are_a_part_of_the_step(problem: Problem, result: Result) -> None:
     *parts, step = times(text := render(evaluation_report(*(plan := sharded()), evaluate(*plan), [])))
     assert "sharded weights and gradients" in text
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert "sharded weights" not in render(result_report(problem, result))
 
 
-def test_a_part_that_takes_no_time_is_left_out(problem, result) -> None:
+def test_a_part_that_takes_no_time_is_left_out(problem: Problem, result: Result) -> None:
     text = render(evaluation_report(*(plan := sharded()), evaluate(*plan), []))
     assert evaluate(*plan).breakdown_s["bubble"] == pytest.approx(0)
     assert "pipeline bubble" not in text
@@ -127,7 +129,7 @@ def test_a_part_that_takes_no_time_is_left_out(problem, result) -> None:
 
 
 @pytest.mark.parametrize("chip", ["h20", "a800", "ascend_910b1"])
-def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip, result) -> None:
+def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip: str, result: Result) -> None:
     stage = replace(result.plans[0].evaluation.stages[0], chip=chip)
     head, row, *_ = render(Padding(MemoryByStage([stage]), (0, 0, 0, 1))).splitlines()
     assert "…" not in head + row
@@ -139,13 +141,13 @@ def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip, result) -> None:
     assert ("usable" in names) == (len(chip) < 6)
 
 
-def test_the_time_breakdown_sums_to_the_step_as_printed(problem, result) -> None:
+def test_the_time_breakdown_sums_to_the_step_as_printed(problem: Problem, result: Result) -> None:
     *parts, step = times(render(result_report(problem, result)))
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert step == pytest.approx(result.plans[0].evaluation.step_time_s, abs=0.001)
 
 
-def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem, result) -> None:
+def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result), 160)
     rows = text[text.index("time, in parts") : text.index("tie within")].splitlines()[1:-2]
     shares = [[float(cell) for cell in re.findall(r"([\d.]+) %", row)] for row in rows]
@@ -155,14 +157,14 @@ def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(pro
         assert sum(plan) == pytest.approx(100, abs=0.05 * len(rows) + 0.1)
 
 
-def test_the_proof_accounts_for_every_candidate(problem, result) -> None:
+def test_the_proof_accounts_for_every_candidate(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     lines = text[text.index("\nProof") : text.index("\nWhat this is")].splitlines()[2:]
     numbers = [int(line.split()[0].replace(",", "")) for line in lines if line[:9].strip().replace(",", "").isdigit()]
     assert numbers[0] == result.proof.considered == sum(numbers[1:])
 
 
-def test_a_stopped_search_says_what_could_still_be_gained(problem, result) -> None:
+def test_a_stopped_search_says_what_could_still_be_gained(problem: Problem, result: Result) -> None:
     plans = tuple(replace(plan, gap=0.034) for plan in result.plans)
     proof = replace(result.proof, stop="interrupted", open=7, bound_s=9.0)
     text = render(result_report(problem, Result("feasible", plans, proof)))
@@ -173,14 +175,14 @@ def test_a_stopped_search_says_what_could_still_be_gained(problem, result) -> No
     assert "gap 3.4 %" in text
 
 
-def test_a_stopped_search_that_has_the_best_says_so(problem, result) -> None:
+def test_a_stopped_search_that_has_the_best_says_so(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, stop="interrupted", open=7, bound_s=99.0)
     text = render(result_report(problem, Result("feasible", result.plans[:1], proof)))
     assert "Proven the fastest, but 7 candidates" in " ".join(text.split())
     assert "gap 0 %: proven" not in text
 
 
-def test_a_nearly_full_plan_is_called_tight(problem, result) -> None:
+def test_a_nearly_full_plan_is_called_tight(problem: Problem, result: Result) -> None:
     plan = result.plans[0]
     stages = tuple(replace(stage, capacity_bytes=stage.memory.total / 0.99) for stage in plan.evaluation.stages)
     tight = replace(plan, evaluation=replace(plan.evaluation, stages=stages))
@@ -191,13 +193,15 @@ def test_a_nearly_full_plan_is_called_tight(problem, result) -> None:
 
 
 @pytest.mark.parametrize(("filled", "warned"), [(0.96, False), (0.98, True), (1.0, True), (1.02, False)])
-def test_tight_is_from_97_percent_to_full_and_no_word_for_what_does_not_fit(problem, result, filled, warned) -> None:
+def test_tight_is_from_97_percent_to_full_and_no_word_for_what_does_not_fit(
+    problem: Problem, result: Result, filled: float, warned: bool
+) -> None:
     evaluation = result.plans[0].evaluation
     stages = tuple(replace(stage, capacity_bytes=stage.memory.total / filled) for stage in evaluation.stages)
     assert bool(list(tight(problem, replace(evaluation, stages=stages)))) == warned
 
 
-def test_no_plan_is_told_with_its_reasons(problem, result) -> None:
+def test_no_plan_is_told_with_its_reasons(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, bound_s=math.inf)
     text = render(result_report(problem, Result("infeasible", (), proof, ("too big by 3 GiB",))))
     assert "There is no plan" in text
@@ -207,14 +211,14 @@ def test_no_plan_is_told_with_its_reasons(problem, result) -> None:
     assert "No plan found by the time limit" in text
 
 
-def test_json_has_no_infinity(problem, result) -> None:
+def test_json_has_no_infinity(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, bound_s=math.inf)
     document = json.loads(dumps(result_document(problem, Result("infeasible", (), proof))), parse_constant=pytest.fail)
     assert document["proof"]["bound_s"] is None
     assert document["proof"]["gap"] is None
 
 
-def test_an_evaluation_lists_what_it_breaks(problem, result) -> None:
+def test_an_evaluation_lists_what_it_breaks(problem: Problem, result: Result) -> None:
     plan = result.plans[0]
     text = render(
         evaluation_report(problem, plan.strategy, plan.evaluation, [Violation("memory", "stage 0 needs [x]")])
@@ -240,14 +244,14 @@ def test_a_deep_pipeline_stays_short() -> None:
     assert "on stages 0 to 63" in stage_times(evaluation.stages)
 
 
-def test_equal_neighbours_share_a_line(problem, result) -> None:
+def test_equal_neighbours_share_a_line(problem: Problem, result: Result) -> None:
     stage = result.plans[0].evaluation.stages[0]
     text = render(MemoryByStage([stage] * 5))
     assert len(text.splitlines()) == 4  # heads, the line, two of explanation
     assert "0–4" in text
 
 
-def test_long_traces_are_cut(tmp_path, result) -> None:
+def test_long_traces_are_cut(tmp_path: Path, result: Result) -> None:
     problem = problem_of(training={"global_batch_size": 1_048_576, "sequence_length": 512})
     plan = replace(result.plans[0], strategy=replace(result.plans[0].strategy, mbs=1, dp=16, cp=1))
     told = list(write_traces(problem, Result("optimal", (plan,), result.proof), tmp_path / "cache"))
@@ -259,18 +263,18 @@ def test_long_traces_are_cut(tmp_path, result) -> None:
 
 @pytest.mark.parametrize("report", [models_report, chips_report])
 @pytest.mark.parametrize("width", [80, 160])
-def test_catalogue_tables_fit(report, width) -> None:
+def test_catalogue_tables_fit(report: Callable[[], object], width: int) -> None:
     assert max(map(cell_len, render(report(), width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("report", [lambda: models_report("llama-1800b"), lambda: chips_report("ascend_910b")])
-def test_catalogue_details_fit(report) -> None:
+def test_catalogue_details_fit(report: Callable[[], object]) -> None:
     text = render(report())
     assert "…" not in text
     assert max(map(cell_len, text.splitlines())) <= 80
 
 
-def test_what_is_assumed_is_said(problem) -> None:
+def test_what_is_assumed_is_said(problem: Problem) -> None:
     assert any(line.startswith("a800: ") for line in assumptions(problem, ["a800", "h800"]))
     assert "proposal" in assumptions(problem_of(model="llama-1800b"), [])[-1]
 
@@ -296,7 +300,7 @@ def test_numbers_for_people() -> None:
     assert bar(1e-9, 4) == "▏"
 
 
-def test_the_status_line_waits_and_verbose_does_not(capsys) -> None:
+def test_the_status_line_waits_and_verbose_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(9.0, math.inf, 0, 1234, 2, "bounding 512 rows")
     assert describe(progress) == "bound 9.000 s, no plan yet, 0 plans, 1,234 waiting: bounding 512 rows"
     with Watcher() as watcher:
@@ -307,7 +311,9 @@ def test_the_status_line_waits_and_verbose_does_not(capsys) -> None:
     assert "1,234 waiting" in capsys.readouterr().err
 
 
-def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(monkeypatch, capsys) -> None:
+def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(progress_module, "_QUIET_S", 0.01)
     with Waiting("looking for reasons"):
         time.sleep(0.2)
