@@ -64,7 +64,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
     launcher = problem.launcher
     if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
-        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {listed(needs.stacks)}"
+        others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""
+        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b{others}"
     elif launcher is not None and s.schedule not in launcher.schedules:
         yield f"{launcher.name} has no schedule {s.schedule}: {listed(launcher.schedules)}"
 
