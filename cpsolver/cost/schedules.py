@@ -52,7 +52,8 @@ def _live(problem: Problem, strategy: Strategy, times: int = 1, more: int = 0) -
     return np.asarray(np.minimum(live, strategy.vpp * m))
 
 
-def _all(forward_s: float, backward_s: float) -> float:
+def _all_of_it(_forward_s: float, _backward_s: float) -> float:
+    """Nothing of the bubble is filled."""
     return 1.0
 
 
@@ -65,7 +66,7 @@ def _zero_bubble_left(fills: float, forward_s: float, backward_s: float) -> floa
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
     "1f1b": PipelineSchedule(
-        label="1F1B", drawn_as="1f1b", interleaves=None, stacks=None, live_chunks=_live, bubble_left=_all
+        label="1F1B", drawn_as="1f1b", interleaves=None, stacks=None, live_chunks=_live, bubble_left=_all_of_it
     ),
     # Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
     # microbatch more for each that the schedule puts off.
@@ -91,7 +92,7 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge"),
         live_chunks=breadth_first.live_chunks,
-        bubble_left=_all,
+        bubble_left=_all_of_it,
         one_group=True,
         data_parallel_s=breadth_first.data_parallel_s,
     ),

@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 SHARDED = ("optimizer", "gradients", "parameters")
-"""What data-parallel ranks share out, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3."""
+"""What data-parallel ranks shard, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3."""
 
 FLAGS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
 """The columns of Shard and Candidates that are true or false."""
@@ -50,7 +50,7 @@ class Shard:
 
     Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for tokens (all-to-all); the cp / ulysses
     groups of these pass keys and values around a ring, or with `cp_gather` gather them. Experts have a grid of their
-    own: `etp` ranks share each expert, `ep` of these groups share the experts out, in tp * cp * dp devices.
+    own: `etp` ranks share each expert, `ep` of these groups shard the experts, in tp * cp * dp devices.
     """
 
     tp: Ints
@@ -128,7 +128,7 @@ def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
 class Candidates:
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
-    `sharded` counts how much of SHARDED the ranks of a `sharding_group` (0: all of dp) share out when
+    `sharded` counts how much of SHARDED the ranks of a `sharding_group` (0: all of dp) shard when
     `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are 1 where the embedding, or the head with the
     loss, takes the place of a layer in a chunk (`Strategy.slots`).
     """
@@ -179,8 +179,8 @@ class Candidates:
 
     @property
     def shards(self) -> Ints:
-        """Over how many devices the sharded states of dense weights are shared out; 1: not sharded."""
-        return self._shared_over(self.replicas)
+        """Over how many devices the sharded states of dense weights lie; 1: not sharded."""
+        return self._sharded_over(self.replicas)
 
     @property
     def expert_replicas(self) -> Ints:
@@ -190,9 +190,9 @@ class Candidates:
     @property
     def expert_shards(self) -> Ints:
         """As `shards`, for the weights of experts."""
-        return self._shared_over(self.expert_replicas)
+        return self._sharded_over(self.expert_replicas)
 
-    def _shared_over(self, replicas: Ints) -> Ints:
+    def _sharded_over(self, replicas: Ints) -> Ints:
         return np.where(self.distributed_optimizer, self.group_of(replicas), 1)
 
     def group_of(self, replicas: Ints) -> Ints:

@@ -201,7 +201,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
     Args:
         stages: n pipelines of pp stages.
         layers: each stage's layers, (n, pp).
-        recomputed: places of a layer whose whole forward a stage runs again, (n, pp).
+        recomputed: places of a layer that a stage recomputes whole, (n, pp).
         modules_s: seconds that recomputed modules add to every place of a layer, (n, pp).
         kinds: each stage's layers of each kind, (kinds, n, pp).
     """

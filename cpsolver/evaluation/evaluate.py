@@ -124,7 +124,7 @@ def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
 
 
 def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Floats]:
-    """Layers that each stage runs again, and seconds that recomputed modules add to each of its layers: (1, pp).
+    """Layers that each stage recomputes, and seconds that recomputed modules add to each of its layers: (1, pp).
 
     `modules`: seconds of each of MODULES on each stage's chip.
     """

@@ -32,7 +32,8 @@ def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int
     max(max_s (m * t_s + sum_{i<s} t_i,0), sum_s t_s). Every term is linear in the stage times.
     """
     both = np.asarray(forward_s, dtype=np.float64) + np.asarray(backward_s, dtype=np.float64)
-    check_sizes(*both.shape, microbatches, group)
+    pp, vpp = both.shape
+    check_sizes(pp, vpp, microbatches, group)
     stage_s = both.sum(axis=1)
     before_s = np.cumsum(both[:, 0]) - both[:, 0]
     return float(max((microbatches * stage_s + before_s).max(), stage_s.sum()))

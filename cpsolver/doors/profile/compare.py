@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import layer_seconds
-from cpsolver.cost.device import Device
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.memory import layer_bytes
 from cpsolver.cost.shard import Shard
@@ -94,7 +94,7 @@ class ModelComparison:
 def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> list[ModelComparison]:
     """Every product in the precision that the layers have."""
     try:
-        device = Device(problem, chip)
+        device = ChipSpeeds(problem, chip)
     except UnknownFigureError:
         return []
     return [
@@ -109,7 +109,7 @@ def _named(each: Measurement) -> str:
     return f"{times}{m} x {n} x {k}, {_PASS[str(each.size['product'])]}"
 
 
-def _gemm_seconds(device: Device, each: Measurement) -> float:
+def _gemm_seconds(device: ChipSpeeds, each: Measurement) -> float:
     m, n, k, batch = (np.array([float(each.number(name))]) for name in ("m", "n", "k", "batch"))
     return float(device.layer_gemm(m, n, k, batch)[0])
 

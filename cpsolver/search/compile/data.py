@@ -11,7 +11,7 @@ from cpsolver.cost.shard import Floats, Ints
 from cpsolver.profiles.launcher import Split
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import WHOLE, Stages
-from cpsolver.search.compile.options import ChipOptions, Row, options_by_chip
+from cpsolver.search.compile.options import ChipOptions, PlanRow, options_by_chip
 
 DEGREES = (
     *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),
@@ -133,7 +133,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
     rows, at = table.rows, np.array([row])
     stages = table.stages(at, chips[None, :])
     vpp, longest = int(rows.vpp[row]), _longest_chunk(table, row, stages, within_s)
-    plan = Row(table, row, chips, stages, longest)
+    plan = PlanRow(table, row, chips, stages, longest)
     odd, odd_states = odd_layers(table, row)
     first, second = (float(weight[0]) for weight in table.weights(at))
     return PlanData(

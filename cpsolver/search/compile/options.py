@@ -94,7 +94,7 @@ class ChipOptions:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanRow:
     """A row of the coefficients with a chip type for every stage, (pp,), and the longest chunk of interest."""
 
     table: Coefficients
@@ -127,7 +127,7 @@ class Row:
         return "any" if pp == 1 or (split == "first_last" and pp <= 3) else split
 
 
-def options_by_chip(row: Row, integers: Integers, odd: Ints, odd_states: float) -> dict[int, ChipOptions]:
+def options_by_chip(row: PlanRow, integers: Integers, odd: Ints, odd_states: float) -> dict[int, ChipOptions]:
     """The options worth looking at of every chip type of a plan; `odd` and `odd_states`: see `data.odd_layers`."""
     by_chip = {chip: _all_options(row, chip, integers, odd, odd_states) for chip in dict.fromkeys(row.chips.tolist())}
     by_chip = _tied(row, by_chip)
@@ -137,7 +137,7 @@ def options_by_chip(row: Row, integers: Integers, odd: Ints, odd_states: float) 
     return {chip: own.take(keep[chip]) for chip, own in by_chip.items()}
 
 
-def _all_options(row: Row, chip: int, integers: Integers, odd: Ints, odd_states: float) -> ChipOptions:
+def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_states: float) -> ChipOptions:
     table = row.table
     options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
     sets = tuple(option.modules for option in options)
@@ -154,7 +154,7 @@ def _all_options(row: Row, chip: int, integers: Integers, odd: Ints, odd_states:
     )
 
 
-def _allowed_options(row: Row, chip: int) -> Iterator[Option]:
+def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
     """All ways to recompute that the pins leave, cheapest first. Uniform units of 1 equal block over all layers."""
     problem, name, table = row.table.problem, row.table.problem.chip_names[chip], row.table
     pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, name)
@@ -178,7 +178,7 @@ def _allowed_options(row: Row, chip: int) -> Iterator[Option]:
             yield option
 
 
-def _sharding_s(row: Row, chip: int, options: tuple[Option, ...], modules_s: Floats) -> Floats:
+def _sharding_s(row: PlanRow, chip: int, options: tuple[Option, ...], modules_s: Floats) -> Floats:
     """Seconds that each option takes beyond the least for sharded weights and gradients (one stage only)."""
     table = row.table
     if len(row.chips) > 1:
@@ -190,7 +190,7 @@ def _sharding_s(row: Row, chip: int, options: tuple[Option, ...], modules_s: Flo
     return np.asarray(seconds - table.least_sharding[chip, row.row])
 
 
-def _fits(row: Row, places: Ints, options: tuple[Option, ...], odd_states: float) -> Ints:
+def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: float) -> Ints:
     """The most layers in a chunk for each place and option, by the memory model itself (no linear stand-in).
 
     `odd_states`: bytes that layers of another than the common kind add to a stage.
@@ -216,7 +216,7 @@ def _fits(row: Row, places: Ints, options: tuple[Option, ...], odd_states: float
     return most
 
 
-def _tied(row: Row, by_chip: dict[int, ChipOptions]) -> dict[int, ChipOptions]:
+def _tied(row: PlanRow, by_chip: dict[int, ChipOptions]) -> dict[int, ChipOptions]:
     """With the ties that the launcher makes between the stages' options."""
     problem = row.table.problem
     if problem.launcher is None or not (problem.recompute_by_stage or len(by_chip) > 1):
