@@ -56,11 +56,11 @@ def test_another_stack_or_chip_has_the_errors_of_unseen_sources() -> None:
 
 def test_every_further_unknown_widens() -> None:
     custom = {"max": 16, "spec": chip_spec()}
-    new = found(*case({"x": custom}))
-    assert new[0] < UNSEEN_WIDTH[0] < 0 < UNSEEN_WIDTH[1] < new[1]
-    mixed = found(*case({"a800": -1, "h800": -1}))
-    both = found(*case({"a800": -1, "x": custom}))
-    assert both[0] < mixed[0] < UNSEEN_WIDTH[0]
+    new = found(*case({"x": custom}))[:2]
+    assert new == pytest.approx((-0.3, 0.45))  # half as wide again: 1.5 * -0.2 and 1.5 * 0.3
+    assert found(*case({"a800": -1, "h800": -1}))[:2] == pytest.approx(new)
+    both = found(*case({"a800": -1, "x": custom}))[:2]
+    assert both == pytest.approx((-0.45, 0.675))  # 1.5 * 1.5 = 2.25 times
 
 
 def test_the_calibration_that_comes_with_the_package_gives_an_interval_around_the_prediction() -> None:

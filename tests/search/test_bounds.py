@@ -24,7 +24,7 @@ from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.problems import chip_spec, problem_of
-from tests.support.selection import first
+from tests.support.selection import first, full
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -153,7 +153,7 @@ REALISTIC: dict[str, tuple[dict[str, int], int, int, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", first(2, REALISTIC))
+@pytest.mark.parametrize("name", ["llama2-13b", *(full(name) for name in REALISTIC if name != "llama2-13b")])
 def test_no_bound_exceeds_the_solver_on_real_models(name: str) -> None:
     chips, gpus, batch, sequence, search = REALISTIC[name]
     ladder = Ladder(problem_of(chips, name, gpus, 8, batch, sequence, **search))

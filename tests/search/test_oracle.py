@@ -192,7 +192,7 @@ def test_a_stage_recomputes_what_it_must_and_the_next_one_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "block", "uniform"])
-@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("vpp", [2, full(1)])
 def test_a_plan_that_just_fits_is_found_and_one_that_just_does_not_is_not(kind: RecomputeKind, vpp: int) -> None:
     amount = 0 if kind == "none" else 1
     strategy = strategy_of("x:4,4", dp=2, vpp=vpp, recompute=kind, amount=amount)

@@ -8,6 +8,7 @@ from io import StringIO
 from typing import Any
 
 from cpsolver.doors.profile.figures import Figure, Given, Peaks
+from cpsolver.inputs.errors import one_line
 from hw_specs import Chip, complete_chip, unusable_reasons
 
 
@@ -108,9 +109,10 @@ def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:
     yaml.width = 110
     yaml.default_flow_style = False
     yaml.dump(fields, text)
+    name = one_line(fields["name"])
     head = (
-        f"# Written by `apss-cp profile`: {facts.measured_on}.\n"
-        f"# In a spec: cluster: {{chips: {{{fields['name']}: {{file: THIS FILE}}}}}}. Planning takes it at its word.\n"
+        f"# Written by `apss-cp profile`: {one_line(facts.measured_on)}.\n"
+        f"# In a spec: cluster: {{chips: {{{name}: {{file: THIS FILE}}}}}}. Planning takes it at its word.\n"
     )
     return head + text.getvalue()
 

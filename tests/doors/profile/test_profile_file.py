@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,13 @@ def test_the_file_is_read_back_as_it_was_and_a_spec_takes_it() -> None:
     write("spec.yaml", "model: llama2-7b\ncluster: {num_gpus: 8, chips: {ours: {file: ours.yaml}}}\n"
           "training: {global_batch_size: 8, sequence_length: 4096}\nsearch: {top: 1}\n")  # fmt: skip
     assert run("solve", "spec.yaml", "--json").exit_code == 0
+
+
+def test_a_name_with_a_line_break_stays_in_the_comment() -> None:
+    made = {**fields(measured(gemm(4096, 4096, 4096, 2 * 4096**3 / 6e14)), load_chip("h100")), "name": "a\nb: 1"}
+    text = chip_text(made, replace(FACTS, measured_on="device\nmemory: 0"))
+    assert [line[0] for line in text.splitlines()[:2]] == ["#", "#"]
+    assert YAML(typ="safe").load(text) == made
 
 
 def test_a_device_without_an_entry_has_what_was_seen_and_tells_what_is_missing() -> None:

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from cpsolver.doors.report import progress as progress_module
 from cpsolver.doors.report.breakdown import MemoryByStage, stage_times
 from cpsolver.doors.report.catalogue import chips_report, models_report
-from cpsolver.doors.report.console import evaluation_report, result_report
+from cpsolver.doors.report.console import evaluation_report, result_report, tight
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
@@ -190,6 +190,15 @@ def test_a_nearly_full_plan_is_called_tight(problem: Problem, result: Result) ->
     roomy = tuple(replace(stage, capacity_bytes=stage.memory.total * 2) for stage in plan.evaluation.stages)
     plan = replace(plan, evaluation=replace(plan.evaluation, stages=roomy))
     assert "Tight" not in render(result_report(problem, Result("optimal", (plan,), result.proof)))
+
+
+@pytest.mark.parametrize(("filled", "warned"), [(0.96, False), (0.98, True), (1.0, True), (1.02, False)])
+def test_tight_is_from_97_percent_to_full_and_no_word_for_what_does_not_fit(
+    problem: Problem, result: Result, filled: float, warned: bool
+) -> None:
+    evaluation = result.plans[0].evaluation
+    stages = tuple(replace(stage, capacity_bytes=stage.memory.total / filled) for stage in evaluation.stages)
+    assert bool(list(tight(problem, replace(evaluation, stages=stages)))) == warned
 
 
 def test_no_plan_is_told_with_its_reasons(problem: Problem, result: Result) -> None:
