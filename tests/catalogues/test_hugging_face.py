@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.importing.known import catalogue_matches
+from cpsolver.doors.importing.catalogue_match import catalogue_matches
 from models_zoo import (
     Architecture,
     UnsupportedConfigError,

@@ -165,10 +165,12 @@ def differences(frozen: Any, found: Any, where: str = "") -> Iterator[str]:
     """Every place where an answer is not what it was."""
     if isinstance(frozen, dict) and isinstance(found, dict):
         if _BY_LINE in frozen and _BY_LINE in found:
-            old, new = (" ".join(value[_BY_LINE]).split() for value in (frozen, found))
-            at = next((line for line, pair in enumerate(zip(old, new, strict=False), 1) if pair[0] != pair[1]), None)
-            if at:
-                yield f"{where}: line {at} is another; {len(old)} lines were there, {len(new)} are"
+            lines, seen = (" ".join(value[_BY_LINE]).split() for value in (frozen, found))
+            first = next(
+                (line for line, pair in enumerate(zip(lines, seen, strict=False), 1) if pair[0] != pair[1]), None
+            )
+            if first:
+                yield f"{where}: line {first} is another; {len(lines)} lines were there, {len(seen)} are"
                 return
         for key in sorted(frozen.keys() | found.keys()):
             yield from differences(frozen.get(key, _MISSING), found.get(key, _MISSING), f"{where}.{key}")

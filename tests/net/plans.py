@@ -119,9 +119,10 @@ WISHED: dict[str, dict[str, Any]] = {
 
 def cases() -> list[Case]:
     """Every plan, by every command that takes one."""
-    files = ("seed-published.yaml", "seed-published-strategy.yaml")
-    seed: dict[str, Any] = dict(zip(("spec.yaml", "plan.yaml"), map(example, files), strict=True))
-    every = {name: dict[str, Any]({"spec.yaml": given, "plan.yaml": plan}) for name, (given, plan) in EVALUATED.items()}
+    seed = {"spec.yaml": example("seed-published.yaml"), "plan.yaml": example("seed-published-strategy.yaml")}
+    every: dict[str, dict[str, Any]] = {
+        name: {"spec.yaml": given, "plan.yaml": plan} for name, (given, plan) in EVALUATED.items()
+    }
     every["published by the seed"] = seed
     return [*_judged(every), *_ranks(every), *_explained(seed), *_exports()]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cpsolver.doors.profile.fit import rounds
-from cpsolver.doors.profile.request import Asked, resolve_request
-from cpsolver.doors.profile.task import Measured, Measurement, Size
+from cpsolver.doors.profile.efficiencies import rounds
+from cpsolver.doors.profile.request import ProfileOptions, resolve_request
+from cpsolver.doors.profile.task import Measurement, MeasurementSet, Size
 from cpsolver.problem.problem import Problem
 
 DEVICE = {"device": "NVIDIA H100 80GB HBM3", "kind": "cuda", "driver": "CUDA 12.8", "torch": "2.9.0"}
 
 
-def asked(**changed: object) -> Asked:
+def asked(**changed: object) -> ProfileOptions:
     usual = {
         "model": "llama2-7b",
         "seq": 4096,
@@ -22,7 +22,7 @@ def asked(**changed: object) -> Asked:
         "devices": None,
         "quick": False,
     }
-    return Asked(**(usual | changed))  # type: ignore[arg-type]
+    return ProfileOptions(**(usual | changed))  # type: ignore[arg-type]
 
 
 def problem(**changed: object) -> Problem:
@@ -54,5 +54,5 @@ def collective_seconds(name: str, payload: int, bandwidth: float, half: float, l
     return latency * rounds(name) / 2 + rounds(name) * (group - 1) / group * moved / bandwidth
 
 
-def measured(*found: Measurement) -> Measured:
-    return Measured(found, provenance=dict(DEVICE))
+def measured(*found: Measurement) -> MeasurementSet:
+    return MeasurementSet(found, provenance=dict(DEVICE))

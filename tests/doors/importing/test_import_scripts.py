@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.importing.files import spec_text, strategy_text
-from cpsolver.doors.importing.imported import Imported, Options, import_source
+from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.doors.importing.output import spec_text, strategy_text
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import resolve
@@ -36,7 +36,7 @@ STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
 
 def imported(text: str, **options: Any) -> Imported:
     """What a script gives on H100s."""
-    return import_source(write("train.sh", text), Options(chip="h100", **options))
+    return import_source(write("train.sh", text), ImportOptions(chip="h100", **options))
 
 
 def plan(text: str, **options: Any) -> Strategy:
