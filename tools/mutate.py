@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +25,9 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[1]
 MUTATIONS = ROOT / "tests" / "mutations.yaml"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", "cache", "build", "dist", "*.egg-info")
-SELECTION = ("-m", "not full", "-n", "auto", "--dist", "loadfile")
-"""What `make test` runs."""
+QUICK = ("-m", "not full")
+"""What `make test` runs of a file."""
+EVERYWHERE = (*QUICK, "-n", "auto", "--dist", "loadfile")
 Verdict = Literal["caught", "SURVIVED"]
 
 
@@ -91,10 +93,11 @@ def verdicts(chosen: dict[int, Mutation], everything: bool) -> Iterator[tuple[in
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "checkout"
         shutil.copytree(ROOT, root, ignore=LEFT_OUT)
+        sound = cache(lambda test: passes([*QUICK, test], root))
         for number, mutation in chosen.items():
-            tests = SELECTION if everything else (mutation.test,)
+            tests = EVERYWHERE if everything else (*QUICK, mutation.test)
             try:
-                if not passes([mutation.test], root):
+                if not sound(mutation.test):
                     raise CannotApply(f"{mutation.test} fails without it")
                 yield number, verdict(mutation, root, tests)
             except CannotApply as trouble:
