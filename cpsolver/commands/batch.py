@@ -14,9 +14,12 @@ from cpsolver.commands.common import (
     calibration_option,
     json_option,
     say_error,
+    write_answer,
 )
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from cpsolver.doors.batch.run import Answer, Request
 
 
@@ -98,7 +101,7 @@ def _deliver(
     answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
     from cpsolver.doors.batch import files
-    from cpsolver.inputs.output import deliver, deliver_report
+    from cpsolver.inputs.output import deliver
 
     if csv_file is not None:
         files.write_csv(answer, csv_file)
@@ -108,14 +111,13 @@ def _deliver(
         from cpsolver.doors.batch.page import sweep_html
 
         deliver(sweep_html(answer), html_file)
-    if as_json:
-        from cpsolver.doors.report.document import dumps
 
-        deliver(dumps(files.document(answer)), None)
-    else:
+    def report() -> RenderableType:
         from cpsolver.doors.batch.summary import summary
 
-        deliver_report(summary(answer))
+        return summary(answer)
+
+    write_answer(as_json, None, lambda: files.document(answer), report)
 
 
 def _exit_code(answer: Answer) -> int:

@@ -6,6 +6,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 from cpsolver.doors.batch.lines import Done
@@ -13,7 +14,7 @@ from cpsolver.doors.batch.rows import COLUMNS, per_dollar, reasons_text
 from cpsolver.doors.batch.run import Answer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.output import file_error
+from cpsolver.inputs.output import draft_of, file_error, write_file
 
 _FLAT = tuple(column for column in COLUMNS if column.kind != "json")
 _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
@@ -41,13 +42,11 @@ def _plain(done: Done) -> dict[str, Any]:
 
 def write_csv(answer: Answer, path: str) -> None:
     """A row a cell: the axes' labels, then the columns but for plans and proof. Empty: not known or none."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(_names(answer))
-            writer.writerows(_values(answer, done) for done in answer.done)
-    except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_names(answer))
+    writer.writerows(_values(answer, done) for done in answer.done)
+    write_file(path, text.getvalue())
 
 
 def _names(answer: Answer) -> list[str]:
@@ -83,6 +82,7 @@ def write_parquet(answer: Answer, path: str) -> None:
     ]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(fields))
     try:
-        pyarrow.parquet.write_table(table, path)
+        with draft_of(path) as draft:
+            pyarrow.parquet.write_table(table, draft)
     except OSError as error:
         raise file_error(path, f"cannot be written: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cpsolver.doors.batch.rows import Row, figures
 from cpsolver.problem.problem import Problem
@@ -46,13 +46,7 @@ def failure(message: str) -> Row:
 
 def _answer(problem: Problem) -> Row:
     from cpsolver.doors.report.document import dumps_line, result_document
-    from cpsolver.search.search import search
+    from cpsolver.explanation.account import solve as answer
 
-    result = search(problem)
-    if result.status == "infeasible" and not result.reasons:
-        from cpsolver.explanation import explain_infeasible
-        from cpsolver.explanation.deadline import explain_deadline
-
-        result = replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
     # as JSON has it: no infinity, no NaN, no tuples
-    return figures(json.loads(dumps_line(result_document(problem, result))))
+    return figures(json.loads(dumps_line(result_document(problem, answer(problem)))))

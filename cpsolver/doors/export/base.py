@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cpsolver.inputs.errors import InputError, Trouble
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -29,9 +31,9 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-class CannotExpress(Exception):
+class CannotExpress(InputError):
     """The framework has no way to say this plan; `reasons` tell which decision, its value, and what is possible."""
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
-        super().__init__("; ".join(reasons))
+        super().__init__([Trouble("", reason) for reason in reasons])
         self.reasons = reasons

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from cpsolver.doors.export.base import Launch
 from cpsolver.doors.export.targets import EXPORTERS
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.output import draft_of
 
 
 def check_target(target: str) -> None:
@@ -33,12 +35,13 @@ def check_folder(folder: str, launch: Launch, force: bool) -> None:
 
 
 def write_files(folder: str, launch: Launch) -> None:
-    """Write every file of the launch; scripts may be run."""
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    for name, text in launch.files.items():
-        file = path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        if name.endswith(".sh"):
-            file.chmod(0o755)
+    """Write every file of the launch, all or none; scripts may be run. Raises OSError."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with ExitStack() as drafts:
+        for name, text in launch.files.items():
+            file = Path(folder) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft = drafts.enter_context(draft_of(file))
+            draft.write_text(text, encoding="utf-8")
+            if name.endswith(".sh"):
+                draft.chmod(0o755)

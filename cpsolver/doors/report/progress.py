@@ -131,3 +131,22 @@ def _new_bar(what: str, total: int) -> RichProgress:
     progress.add_task(what, total=total)
     progress.start()
     return progress
+
+
+class Terminal:
+    """What the commands show on stderr while they search: the `Display` of `cpsolver.explanation.account`."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+
+    def searching(self) -> Watcher:
+        """Events of a search."""
+        return Watcher(self._verbose)
+
+    def waiting(self, what: str) -> Waiting:
+        """A line beside a spinner."""
+        return Waiting(what)
+
+    def counting(self, what: str) -> Bar:
+        """A bar."""
+        return Bar(what)
