@@ -20,7 +20,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.overlay import Overlay
 
 _ROOMS = ("inputs", "plans", "profiles", "spec", "problem", "cost", "evaluation", "rules", "search", "explanation")
-_ANSWERS = ("doors/report/document.py", "doors/report/goals.py")
+_ANSWERS = ("doors/report/columns.py", "doors/report/document.py", "doors/report/goals.py")
 _CODE: dict[str, tuple[str, ...]] = {
     "cpsolver": (
         *(f"{room}/**/*.py" for room in _ROOMS),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.console import proof_account
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.html.bars import NOTHING, Bar, Range, alike, ranges, stacked
 from cpsolver.doors.report.html.elements import Html, items, join, scrolling, section, tag
 from cpsolver.doors.report.html.from_rich import block, plan_rows
-from cpsolver.doors.report.plan_table import Column, PlanTable
+from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES, about, count, percent, plural, runs, seconds, unit
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.plans.strategy import Strategy
@@ -75,7 +76,7 @@ def fullest(plan: Document) -> tuple[str, float]:
     return chip, shares[chip]
 
 
-def plans(problem: Problem, columns: Sequence[Column], title: str) -> Html:
+def plans(problem: Problem, columns: Sequence[ShownPlan], title: str) -> Html:
     """The plans side by side; what differs between them is marked."""
     several = len(columns) > 1
     body = [_plan_row(label, cells, several) for label, cells in plan_rows(PlanTable(problem, columns))]
