@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 if TYPE_CHECKING:
     from cpsolver.doors.export.base import CannotExpress, Launch
     from cpsolver.evaluation.evaluation import Evaluation
-    from cpsolver.explanation.account import Account, Display
+    from cpsolver.explanation.account import Account, SearchDisplay
     from cpsolver.explanation.favourite import Favourite
     from cpsolver.inputs.errors import InputError, Trouble
     from cpsolver.plans.strategy import Strategy
@@ -38,7 +38,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Account",
     "CannotExpress",
-    "Display",
     "Evaluation",
     "Favourite",
     "InputError",
@@ -46,6 +45,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Result",
+    "SearchDisplay",
     "Strategy",
     "Trouble",
     "Violation",
@@ -62,7 +62,7 @@ __all__ = [
 _HOMES = {
     "Account": "explanation.account",
     "CannotExpress": "doors.export.base",
-    "Display": "explanation.account",
+    "SearchDisplay": "explanation.account",
     "Evaluation": "evaluation.evaluation",
     "Favourite": "explanation.favourite",
     "InputError": "inputs.errors",
@@ -162,7 +162,7 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
     return load(_path(path), problem, number)
 
 
-def solve(problem: Problem | Fields | File, *, display: Display | None = None) -> Result:
+def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = None) -> Result:
     """The best plans of a problem (or of a spec: its values, or its file), proven; as many as its `search.top`.
 
     A result with status "infeasible" has the reasons. Ctrl-C and `search.time_limit_s` end the search with the best
@@ -199,11 +199,11 @@ def check(problem: Problem, strategy: Strategy) -> tuple[Violation, ...]:
 
 
 @overload
-def explain(problem: Problem, strategy: None = None, *, display: Display | None = None) -> Account: ...
+def explain(problem: Problem, strategy: None = None, *, display: SearchDisplay | None = None) -> Account: ...
 @overload
-def explain(problem: Problem, strategy: Strategy, *, display: Display | None = None) -> Favourite: ...
+def explain(problem: Problem, strategy: Strategy, *, display: SearchDisplay | None = None) -> Favourite: ...
 def explain(
-    problem: Problem, strategy: Strategy | None = None, *, display: Display | None = None
+    problem: Problem, strategy: Strategy | None = None, *, display: SearchDisplay | None = None
 ) -> Account | Favourite:
     """Why a spec has no plan, or what its wishes cost; with a strategy, what that plan breaks or loses.
 

@@ -20,7 +20,7 @@ from cpsolver.commands.common import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cpsolver.doors.batch.run import Answer, Request
+    from cpsolver.doors.batch.run import SweepAnswer, SweepRequest
 
 
 @click.command()
@@ -66,9 +66,9 @@ def batch(
     sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
     3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
     """
-    from cpsolver.doors.batch.run import Request, run_batch
+    from cpsolver.doors.batch.run import SweepRequest, run_batch
 
-    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
+    request = SweepRequest(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:
@@ -80,7 +80,7 @@ def batch(
     click.get_current_context().exit(_exit_code(answer))
 
 
-def _check(request: Request, files: dict[str, str | None]) -> None:
+def _check(request: SweepRequest, files: dict[str, str | None]) -> None:
     """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
     from cpsolver.doors.batch.run import database_path
     from cpsolver.inputs.errors import InputError, Trouble
@@ -98,7 +98,7 @@ def _check(request: Request, files: dict[str, str | None]) -> None:
 
 
 def _deliver(
-    answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
+    answer: SweepAnswer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
     from cpsolver.doors.batch import files
     from cpsolver.inputs.output import deliver
@@ -120,7 +120,7 @@ def _deliver(
     write_answer(as_json, None, lambda: files.document(answer), report)
 
 
-def _exit_code(answer: Answer) -> int:
+def _exit_code(answer: SweepAnswer) -> int:
     found = {row["status"] for _, row in answer.done}
     if found & {"optimal", "feasible"}:
         return 0

@@ -18,7 +18,7 @@ from cpsolver.search.search import search
 _NO_PLAN = "there is no plan; looking for the reasons, and for changes that would help"
 
 
-class Display(Protocol):
+class SearchDisplay(Protocol):
     """Shows a user who waits what is going on; each method opens what is shown while something takes long."""
 
     def searching(self) -> AbstractContextManager[Listener | None]:
@@ -65,7 +65,7 @@ class Account:
     reasons: tuple[str, ...] = ()
 
 
-def solve(problem: Problem, display: Display = SILENT) -> Result:
+def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
     """The search's answer; one that is infeasible has its reasons."""
     with display.searching() as listener:
         result = search(problem, listener)
@@ -75,7 +75,7 @@ def solve(problem: Problem, display: Display = SILENT) -> Result:
         return replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
 
 
-def explain_spec(problem: Problem, display: Display = SILENT) -> Account:
+def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
     """Why the spec has no plan, or what its wishes cost."""
     one = with_search(problem, top=1)
     with display.searching() as listener:
@@ -92,7 +92,7 @@ def explain_spec(problem: Problem, display: Display = SILENT) -> Account:
     return Account(problem, result, explanation=why, reasons=reasons)
 
 
-def explain_plan(problem: Problem, strategy: Strategy, display: Display = SILENT) -> Favourite:
+def explain_plan(problem: Problem, strategy: Strategy, display: SearchDisplay = SILENT) -> Favourite:
     """What the plan breaks or loses against the best one, and which of its decisions, freed alone, help most."""
     with display.counting("solving around the plan") as tell:
         return favourite(problem, strategy, lambda done: tell(done, len(FREED) + 1))

@@ -11,7 +11,7 @@ from typing import Any
 
 from cpsolver.doors.batch.lines import Done
 from cpsolver.doors.batch.rows import COLUMNS, per_dollar, reasons_text
-from cpsolver.doors.batch.run import Answer
+from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import draft_of, file_error, write_file
@@ -20,7 +20,7 @@ _FLAT = tuple(column for column in COLUMNS if column.kind != "json")
 _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: SweepAnswer) -> dict[str, Any]:
     """What `batch --json` prints: every cell's columns, labels, reasons, plans and proof."""
     return {
         "status": "interrupted" if answer.interrupted else "complete",
@@ -40,7 +40,7 @@ def _plain(done: Done) -> dict[str, Any]:
     return {**row, **unpacked, "labels": dict(case.cell.labels)}
 
 
-def write_csv(answer: Answer, path: str) -> None:
+def write_csv(answer: SweepAnswer, path: str) -> None:
     """A row a cell: the axes' labels, then the columns but for plans and proof. Empty: not known or none."""
     text = StringIO()
     writer = csv.writer(text)
@@ -49,12 +49,12 @@ def write_csv(answer: Answer, path: str) -> None:
     write_file(path, text.getvalue())
 
 
-def _names(answer: Answer) -> list[str]:
+def _names(answer: SweepAnswer) -> list[str]:
     axes = [f"axis:{name}" for name in answer.sweep.axes]
     return [*axes, *(column.name for column in _FLAT), "reasons", "tokens_per_s_per_dollar_per_hour"]
 
 
-def _values(answer: Answer, done: Done) -> list[Any]:
+def _values(answer: SweepAnswer, done: Done) -> list[Any]:
     case, row = done
     labels = [case.cell.labels.get(name) for name in answer.sweep.axes]
     return [*labels, *(row[column.name] for column in _FLAT), reasons_text(row), per_dollar(row)]
@@ -68,7 +68,7 @@ def check_parquet() -> None:
         raise InputError(Trouble("--parquet", "needs pyarrow: pip install 'apss-cp[batch]'")) from None
 
 
-def write_parquet(answer: Answer, path: str) -> None:
+def write_parquet(answer: SweepAnswer, path: str) -> None:
     """The same columns with their types, and plans and proof as JSON text."""
     import pyarrow
     import pyarrow.parquet

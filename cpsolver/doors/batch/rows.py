@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpsolver.doors.batch.axes import text_of
-from cpsolver.doors.batch.cases import Case, product_version
+from cpsolver.doors.batch.cases import SweepCase, product_version
 from cpsolver.doors.report.columns import KEPT, SweepColumn
 
 Row = dict[str, Any]
@@ -46,7 +46,7 @@ a time budget lasts. All others are the same whenever and wherever a cell is pro
 """
 
 
-def new_row(case: Case) -> Row:
+def new_row(case: SweepCase) -> Row:
     """A row with what a cell asks for; an unreadable spec is told as far as it goes."""
     row: Row = dict.fromkeys(column.name for column in COLUMNS)
     row |= {"key": case.key, "labels": json.dumps(dict(case.cell.labels)), "version": product_version()}

@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfileRequest:
     """The options resolved; `wanted.devices` is still to be held against the machine."""
 
     problem: Problem
@@ -49,7 +49,7 @@ class Request:
     entry: Chip | None
 
 
-def resolve_request(asked: Asked) -> Request:
+def resolve_request(asked: Asked) -> ProfileRequest:
     """Look up the names and read the lists; raises InputError with all that is wrong. Needs no PyTorch."""
     troubles: list[Trouble] = []
     problem = _attempt(troubles, lambda: _problem(asked))
@@ -71,7 +71,7 @@ def resolve_request(asked: Asked) -> Request:
     if asked.quick:
         wanted = replace(wanted, tp=tp[:1], micro_batch=micro_batch[:1])
     given = Given(tflops, asked.memory_gb_s, asked.fabric_gb_s, asked.network_gbit_s)
-    return Request(problem, wanted, given, entry)
+    return ProfileRequest(problem, wanted, given, entry)
 
 
 def _attempt(troubles: list[Trouble], make: Callable[[], _T]) -> _T | None:

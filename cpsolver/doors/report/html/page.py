@@ -14,8 +14,7 @@ from cpsolver.doors.report import console
 from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.document import evaluation_document, result_document, versions
 from cpsolver.doors.report.html import sections
-from cpsolver.doors.report.html.elements import Html, section, tag
-from cpsolver.doors.report.html.from_rich import block, inline
+from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
 from cpsolver.doors.report.pipeline_run import run_pipeline
