@@ -5,5 +5,7 @@ The commands are in cpsolver/commands, one file a theme; what they do is cpsolve
 
 from cpsolver.commands.main import main
 
+__all__ = ["main"]
+
 if __name__ == "__main__":
     main()

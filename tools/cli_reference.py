@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from inspect import cleandoc
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -64,7 +65,7 @@ def _option(option: click.Option) -> str:
     return f"| {names}{_escaped(metavar)} | {_escaped((option.help or '') + required + usual)} |"
 
 
-def _kind(kind: click.ParamType) -> str:
+def _kind(kind: click.ParamType[Any]) -> str:
     """What a value of an option without a word of its own is: choices, or the range of a number."""
     if isinstance(kind, click.Choice):
         return " or ".join(map(str, kind.choices))

@@ -157,6 +157,7 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
 def _show(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
     from cpsolver.doors.export.report import launch_document, launch_text
     from cpsolver.doors.report.document import dumps
+    from cpsolver.inputs.errors import one_line
 
     if as_json:
         click.echo(dumps(launch_document(problem, strategy, launch)))
@@ -165,4 +166,4 @@ def _show(problem: Problem, strategy: Strategy, launch: Launch, folder: str | No
     else:
         click.echo(f"{folder}: {', '.join(launch.files)}; start {launch.main}" if launch.main else folder)
         for note in launch.notes:
-            click.echo(f"- {note}")
+            click.echo(f"- {one_line(note)}")

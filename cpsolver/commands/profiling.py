@@ -98,16 +98,16 @@ def _profiled(
     options: Mapping[str, Any], device: str, output: str | None, budget: float | None
 ) -> tuple[Profile, str, str]:
     """Measure and write the chip file; what came of it, the file, and the device's name. Raises InputError."""
+    from cpsolver.doors.profile.chip_file import guessed_entry
     from cpsolver.doors.profile.device import find_device
-    from cpsolver.doors.profile.entries import guessed_entry
-    from cpsolver.doors.profile.request import Asked, resolve_request
+    from cpsolver.doors.profile.request import ProfileOptions, resolve_request
     from cpsolver.doors.profile.run import check_output, conclude, journal_of, measure_all
     from cpsolver.doors.profile.settings import settings
     from cpsolver.doors.report.progress import Bar
     from cpsolver.inputs.errors import InputError, Trouble
     from cpsolver.inputs.output import check_writable, deliver
 
-    request = resolve_request(Asked(**options))
+    request = resolve_request(ProfileOptions(**options))
     here = find_device(device)
     wanted = request.wanted
     most = here.count if here.kind != "cpu" else 1024

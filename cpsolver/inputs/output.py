@@ -72,7 +72,7 @@ def draft_of(path: str | Path) -> Iterator[Path]:
         yield draft
         if target.exists():
             shutil.copymode(target, draft)
-        os.replace(draft, target)
+        draft.replace(target)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise

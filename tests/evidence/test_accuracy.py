@@ -12,7 +12,7 @@ from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.evidence.runs.validation import Validation, validate
 from cpsolver.profiles.calibration import load_calibration
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,16 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.inputs.output import draft_of, write_file, write_new_file
 
 
+def files_of(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
 def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
     target = tmp_path / "answer.json"
     write_file(target, "one\n")
     write_file(target, "two\n")
     assert target.read_text() == "two\n"
-    assert os.listdir(tmp_path) == ["answer.json"]
+    assert files_of(tmp_path) == ["answer.json"]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -27,7 +30,7 @@ def test_what_goes_wrong_halfway_leaves_all_as_it_was(there: bool, kind: type[Ba
         target.write_text("old")
     with pytest.raises(kind):
         _write_half(target, kind)
-    assert os.listdir(tmp_path) == (["answer.json"] if there else [])
+    assert files_of(tmp_path) == (["answer.json"] if there else [])
     assert not there or target.read_text() == "old"
 
 

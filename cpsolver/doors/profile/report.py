@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from cpsolver.doors.profile.predicted import Pair
+    from cpsolver.doors.profile.compare import ModelComparison
     from cpsolver.doors.profile.run import Profile
 
 
@@ -36,7 +36,7 @@ def profile_document(done: Profile, target: str) -> dict[str, Any]:
     }
 
 
-def _pair(each: Pair) -> dict[str, Any]:
+def _pair(each: ModelComparison) -> dict[str, Any]:
     return {**asdict(each), "ratio": each.ratio}
 
 
@@ -59,11 +59,11 @@ def profile_report(done: Profile, target: str, device: str) -> RenderableType:
 
 
 def _entry_line(done: Profile, device: str) -> str:
-    from cpsolver.doors.profile.entries import like
+    from cpsolver.doors.profile.chip_file import similar_entries
 
     if done.entry is not None:
         return f"What is not measured comes from the catalogue's {done.entry.name}."
-    near = like(device)
+    near = similar_entries(device)
     hint = f" (nearest: {', '.join(near)})" if near else ""
     return f"The catalogue has no entry for it{hint}; --replaces CHIP names one."
 
@@ -101,7 +101,7 @@ def _figures_note(done: Profile) -> str:
     )
 
 
-def _pairs(title: str, pairs: Sequence[Pair], unit: float, word: str) -> list[RenderableType]:
+def _pairs(title: str, pairs: Sequence[ModelComparison], unit: float, word: str) -> list[RenderableType]:
     if not pairs:
         return []
     from rich.text import Text
@@ -116,7 +116,7 @@ def _pairs(title: str, pairs: Sequence[Pair], unit: float, word: str) -> list[Re
     return [table, Text("")]
 
 
-def _product_lines(products: Sequence[Pair]) -> list[RenderableType]:
+def _product_lines(products: Sequence[ModelComparison]) -> list[RenderableType]:
     """How far the cost model is off over all products, and the worst."""
     if not products:
         return []

@@ -16,7 +16,7 @@ from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.output import write_file
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
-from models_zoo.on_paper import ON_PAPER
+from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 OUTCOME = "outcome"
 """The column that says ok, or oom for a plan that ran out of device memory."""
@@ -153,7 +153,9 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
         return f"a row cannot say it: {error}"
     read = case.strategy
     differ = [name for name in _KEPT if _value(read, name) != _value(strategy, name)]
-    differ += _different(problem.model.model_dump(exclude=ON_PAPER), case.problem.model.model_dump(exclude=ON_PAPER))
+    differ += _different(
+        problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS), case.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
+    )
     differ += _different(problem.spec.training.model_dump(), case.problem.spec.training.model_dump())
     differ += ["stack"] if problem.stack.name != case.problem.stack.name else []
     return f"a row has no word for its {', '.join(differ)}" if differ else None

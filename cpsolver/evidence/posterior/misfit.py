@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from cpsolver.evidence.posterior.predictions import Floats, Place
-from models_zoo.on_paper import ON_PAPER
+from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _FILE = Path(__file__).parent / "spread.yaml"
 _SWITCH = 2.0
@@ -95,6 +95,6 @@ def _cluster(place: Place) -> str:
 
 def _identity(place: Place) -> str:
     spec = place.problem.spec
-    model = place.problem.model.model_dump(exclude=ON_PAPER)
+    model = place.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
     told = (place.strategy, model, spec.training, place.problem.num_gpus, _cluster(place))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
