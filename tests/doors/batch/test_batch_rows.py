@@ -136,6 +136,18 @@ def test_a_row_comes_back_as_it_was_kept_and_a_later_one_takes_its_place() -> No
     assert json.loads(kept["plans"]) == [PLAN]
 
 
+def test_a_database_from_before_a_column_of_the_report_gets_it() -> None:
+    kept = row()
+    with Store("r.sqlite") as store:
+        store.put(kept)
+    with sqlite3.connect("r.sqlite") as database:
+        database.execute("ALTER TABLE cells DROP COLUMN mfu")
+    with Store("r.sqlite") as store:
+        assert store.get([kept["key"]])[kept["key"]] == {**kept, "mfu": None}
+        store.put(kept)
+        assert store.get([kept["key"]])[kept["key"]] == kept
+
+
 def refusal() -> str:
     with pytest.raises(InputError) as caught:
         Store("r.sqlite")
