@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-import cli
 from cpsolver.commands import COMMANDS
+from cpsolver.commands import main as cli
 from cpsolver.evaluation.evaluation import PARTS
 from tests.support.checkout import ROOT
 from tests.support.command import command, in_tmp, run, write  # noqa: F401

@@ -13,7 +13,8 @@ from cpsolver.cost.shard import Shard
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture

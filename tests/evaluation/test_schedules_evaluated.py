@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from cpsolver.commands.main import main
 from cpsolver.cost.breadth_first import left_over_s
 from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate, stage_order
 from cpsolver.cost.shard import Candidates

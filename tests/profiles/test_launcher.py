@@ -14,7 +14,8 @@ import pytest
 from cpsolver.cost.shard import Candidates
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import SHARDED, Sharded, StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.facts import Facts, tied_stages
 from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
 from cpsolver.profiles.judging import FACTS, allowed_rows

@@ -16,7 +16,8 @@ from cpsolver.evidence.runs.case import Unpredictable, make_case
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.explanation import explanation
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.facts import Facts
 from cpsolver.profiles.framework import Framework, both, launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names

@@ -17,7 +17,7 @@ import pytest
 
 from cpsolver.doors.export import deepspeed, flagscale, torchtitan
 from cpsolver.doors.export.shared import replicate_and_shard
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import load_architecture
 from tests.support.framework_plans import CASES, plan, written

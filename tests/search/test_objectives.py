@@ -15,7 +15,7 @@ from rich.console import Console
 from cpsolver.doors.report.console import result_report
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.explanation.deadline import explain_deadline
+from cpsolver.explanation.cause import explain_deadline
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from cpsolver.cost.pipeline_events import closed_form_s, simulate
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import ROW
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from hw_specs.catalogue import complete_chip

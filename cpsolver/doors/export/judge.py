@@ -12,7 +12,8 @@ from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations

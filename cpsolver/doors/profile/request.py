@@ -11,7 +11,8 @@ from cpsolver.doors.profile.chip_file import named_entry
 from cpsolver.doors.profile.efficiencies import GivenPeaks
 from cpsolver.doors.profile.shapes import MeasurementScope, Precision, tensor_parallel_sizes
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
 

@@ -13,7 +13,7 @@ from cpsolver.doors.tune.trial import Trial
 from cpsolver.evidence.runs.case import Unpredictable, make_case
 from cpsolver.evidence.runs.columns import COLUMNS, BadCell
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.inputs.output import file_error
+from cpsolver.inputs.output import write_file
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, ROW
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
@@ -36,11 +36,7 @@ def write_runs(problem: Problem, trials: Sequence[Trial], path: str) -> list[str
     Raises InputError where the file cannot be written.
     """
     text, left_out = runs_table(problem, trials)
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    write_file(path, text)
     return left_out
 
 

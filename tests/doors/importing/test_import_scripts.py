@@ -12,7 +12,7 @@ from cpsolver.doors.importing.imported import Imported, ImportOptions, import_so
 from cpsolver.doors.importing.output import spec_text, strategy_text
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
 from cpsolver.spec.spec import load_spec
 from tests.support.command import in_tmp, write  # noqa: F401

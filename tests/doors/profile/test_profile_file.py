@@ -27,7 +27,7 @@ from cpsolver.doors.profile.journal import Journal
 from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.task import Measurement, MeasurementSet, Size
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip, complete_chip, load_chip
 from tests.support.command import in_tmp, run, write
