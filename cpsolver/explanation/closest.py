@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cpsolver.cost.states import held
-from cpsolver.evaluation.evaluate import StageEvaluation, evaluate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import StageEvaluation
 from cpsolver.explanation.changes import Clock, best_plan, leanest
 from cpsolver.plans.dimensions import shown_sizes
 from cpsolver.plans.strategy import CORE, Strategy

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.changes import Changer, Clock, best_plan, is_better, rank_of
 from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy

@@ -3,6 +3,8 @@
 The solver's side of a rule has the same name: a filter in search/filters.py, a pattern in search/arrangements.py or a
 constraint family in search/compile/constraints.py. Rules stand by theme in the modules here, where the decorator `rule`
 makes them known (docs/adding-a-rule.md).
+
+Imports from evaluation and what stands before it; never from search.
 """
 
 from __future__ import annotations

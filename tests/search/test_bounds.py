@@ -16,9 +16,8 @@ from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
@@ -96,7 +95,7 @@ def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> f
     """
     scale = scale_for(upper)
     data = plan_data(table, row, chips, scale, upper)
-    if not all(data.options.values()):
+    if not data.possible:
         return float("inf")
     solved = CompiledModel(table.problem, [data], scale, 0.0, upper).solve(time_limit_s=10)
     return solved.step_time_s + data.error_s

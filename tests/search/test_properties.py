@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpsolver.cost.schedule import closed_form_s, lower_bound_s, simulate
+from cpsolver.cost.pipeline_events import closed_form_s, simulate
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem, resolve
@@ -20,6 +20,7 @@ from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from hw_specs.catalogue import complete_chip
 from tests.support.generated import random_problem
+from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, problem_of, with_stack
 
 SEEDS = st.integers(0, 2**31)

@@ -25,7 +25,7 @@ from cpsolver.doors.report.interval import Interval, in_words, interval_of, prov
 from cpsolver.doors.report.plan_table import Column, PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem

@@ -14,7 +14,7 @@ from cpsolver.doors.report.degrees import Row, flag_rows, layer_traffic, schedul
 from cpsolver.doors.report.goals import Cell, goal_rows, worse_than_best
 from cpsolver.doors.report.interval import Interval
 from cpsolver.doors.report.text import about, count, percent, recompute_text, runs, seconds
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib
