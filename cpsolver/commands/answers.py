@@ -12,7 +12,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import check_writable, deliver, deliver_report, file_error
 
 if TYPE_CHECKING:
-    from cpsolver.evaluation.evaluate import Evaluation
+    from cpsolver.evaluation.evaluation import Evaluation
     from cpsolver.evidence.runs.validation import Validation
     from cpsolver.plans.strategy import Strategy
     from cpsolver.problem.problem import Problem

@@ -15,12 +15,12 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_troub
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.profiles.calibration import load_calibration
-from cpsolver.profiles.launcher import Launcher, load_launcher
+from cpsolver.profiles.framework import Framework, both, load_launcher
 from cpsolver.profiles.overlay import Overlay
-from cpsolver.profiles.runs import both
 from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.techniques import Switch
-from cpsolver.spec.spec import ChipRequest, Spec, names_a_file
+from cpsolver.spec.cluster import ChipRequest
+from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (
@@ -59,11 +59,11 @@ class Problem:
     model: Architecture
     supplies: tuple[Supply, ...]
     stack: Stack
-    launcher: Launcher | None = None
+    launcher: Framework | None = None
     overlay: Overlay | None = None
 
     @property
-    def named_launcher(self) -> Launcher | None:
+    def named_launcher(self) -> Framework | None:
         """The launcher that the spec names: `launcher` without what the stack adds."""
         if self.stack.runs is None:
             return self.launcher
@@ -202,7 +202,7 @@ def _not_covered(overlay: Overlay, spec: Spec, supplies: list[Supply], stack: st
         yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
 
 
-def _not_trained(what: str, profile: Launcher, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
+def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
     """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
     training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
 

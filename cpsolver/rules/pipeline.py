@@ -5,41 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.plans.strategy import Strategy
+from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
-
-ZERO_BUBBLE_STACK = "zero-bubble"
-"""The stack profile whose framework has zero-bubble schedules."""
-
-BREADTH_FIRST_STACKS = (FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge")
-"""The stack profiles whose frameworks can interleave in groups of all microbatches."""
+from cpsolver.rules.base import listed, rule
 
 
-def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
-    """There is a layer for every stage."""
-    if s.pp > problem.model.layers:
-        yield f"pp {s.pp} is more than the {problem.model.layers} layers"
+@rule(
+    "every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)",
+    scope="structure",
+)
+def layers(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
+    if sum(s.layers) != problem.model.layers:
+        yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
+    for stage, count in enumerate(s.layers):
+        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
+            yield f"stage {stage} has {count} layers for {s.vpp} chunks"
 
 
-def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
-
-    Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
-    pp here, the default; what is left over is then always less than pp. With schedule breadth_first N is m, and
-    Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
-    """
-    m, wide = s.microbatches(problem.batch), s.schedule == "breadth_first"
-    if s.vpp > 1 and s.pp == 1:
-        yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
-    elif s.vpp > 1 and s.dynamic:
-        yield f"micro_batches of different sizes do not interleave: vpp is {s.vpp}, and must be 1"
-    elif s.vpp > 1 and wide and m < s.pp:
-        yield f"schedule breadth_first: {m} microbatches are fewer than pp {s.pp}"
-    elif s.vpp > 1 and m % s.pp and (not wide or runs_fold3d(problem)):
-        yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
-
-
+@rule(
+    "the chunks of a stage have equally many layers",
+    scope="structure",
+    briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers",
+)
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
     """The chunks of a stage have equally many layers (uneven ones stall the interleaved schedule); on the first and the
     last stage the embedding and the head may stand in the place of one.
@@ -52,28 +41,51 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
 
 
+@rule(
+    "interleaving needs a pipeline, and microbatches of one size in whole groups of pp",
+    scope="structure",
+    briefly=lambda *_: "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",
+)
+def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
+
+    Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
+    pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
+    and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
+    """
+    m, one_group = s.microbatches(problem.batch), SCHEDULES[s.schedule].one_group
+    if s.vpp > 1 and s.pp == 1:
+        yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
+    elif s.vpp > 1 and s.dynamic:
+        yield f"micro_batches of different sizes do not interleave: vpp is {s.vpp}, and must be 1"
+    elif s.vpp > 1 and one_group and m < s.pp:
+        yield f"schedule {s.schedule}: {m} microbatches are fewer than pp {s.pp}"
+    elif s.vpp > 1 and m % s.pp and (not one_group or runs_fold3d(problem)):
+        yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
+
+
+@rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     """A zero-bubble schedule needs a pipeline without interleaving, a breadth-first one an interleaved pipeline, and
     microbatches of different sizes plain 1F1B; each needs a launcher or stack that has it.
     """
+    needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
     if s.schedule == "1f1b":
         return
     if s.pp == 1:
         yield f"schedule {s.schedule} needs a pipeline, and pp is 1"
-    if s.schedule == "breadth_first" and s.vpp == 1:
-        yield "schedule breadth_first interleaves: vpp is 1, and must be more"
-    elif s.schedule != "breadth_first" and s.vpp > 1:
+    if needs.interleaves and s.vpp == 1:
+        yield f"schedule {s.schedule} interleaves: vpp is 1, and must be more"
+    elif needs.interleaves is False and s.vpp > 1:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
     launcher = problem.launcher
-    stacks = BREADTH_FIRST_STACKS if s.schedule == "breadth_first" else (ZERO_BUBBLE_STACK,)
-    if launcher is None and problem.stack.name not in stacks:
-        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {listed(stacks)}"
-    elif launcher is not None:
-        has = ("1f1b", *launcher.zero_bubble, *("breadth_first",) * launcher.breadth_first)
-        if s.schedule not in has:
-            yield f"{launcher.name} has no schedule {s.schedule}: {listed(has)}"
+    if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
+        others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""
+        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b{others}"
+    elif launcher is not None and s.schedule not in launcher.schedules:
+        yield f"{launcher.name} has no schedule {s.schedule}: {listed(launcher.schedules)}"
 
 
 def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -87,15 +99,29 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{launcher.name} has microbatches of one size: no micro_batches"
 
 
-def layers(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
-    if sum(s.layers) != problem.model.layers:
-        yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
-    for stage, count in enumerate(s.layers):
-        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
-            yield f"stage {stage} has {count} layers for {s.vpp} chunks"
+@rule("chip types do not share a node")
+def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Chip types do not share a node."""
+    chips = dict.fromkeys(s.stage_chips)
+    for chip in chips if len(chips) > 1 else ():
+        used = s.stage_chips.count(chip) * s.stage_devices
+        if used % problem.node:
+            yield f"{used} {chip} do not fill nodes of {problem.node}"
 
 
+@rule("each chip type serves one block of neighbouring stages")
+def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Each chip type serves one block of neighbouring stages."""
+    blocks = [chip for chip, _ in chip_blocks(s.stage_chips)]
+    for chip in dict.fromkeys(blocks):
+        if blocks.count(chip) > 1:
+            yield f"{chip} serves {blocks.count(chip)} separate blocks of stages"
+
+
+@rule(
+    "stages are equal, in all or by chip type, where the spec asks for it",
+    briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers",
+)
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split

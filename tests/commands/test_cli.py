@@ -11,7 +11,7 @@ import pytest
 
 import cli
 from cpsolver.commands import COMMANDS
-from cpsolver.evaluation.evaluate import PARTS
+from cpsolver.evaluation.evaluation import PARTS
 from tests.support.checkout import ROOT
 from tests.support.command import command, in_tmp, run, write  # noqa: F401
 from tests.support.selection import first

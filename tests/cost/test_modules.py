@@ -227,7 +227,7 @@ def test_pinned_and_forbidden_sets() -> None:
     plans = search(problem).plans
     assert {plan.strategy.recompute_modules[0] for plan in plans} == {("layernorm", "moe_act")}
     wide = Coefficients(problem, enumerate_rows(problem).rows)
-    assert [wide.sets[index] for index in wide.may[0]] == [("layernorm", "moe_act"), ("moe",)]
+    assert [wide.sets[index] for index in wide.allowed_sets[0]] == [("layernorm", "moe_act"), ("moe",)]
     banned = tight(
         20, pin={**sets, "recompute": "selective"}, forbid={"recompute_modules": {"x": ["moe_act", "layernorm"]}}
     )

@@ -13,15 +13,16 @@ from click.testing import CliRunner
 
 from cli import main
 from cpsolver.cost.breadth_first import left_over_s
-from cpsolver.cost.schedule import closed_form_s, peak_live_total, simulate, stage_order
+from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate, stage_order
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import step_traffic, time_table
-from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import load_strategy, strategy_to_dict
-from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
 from tests.support.problems import ideal, spec_of, strategy_of, with_stack

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.plans.dimensions import ROW
 from cpsolver.plans.strategy import StageGroup
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import DEGREES, plan_data
+from cpsolver.search.compile.data import Scale, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel, strategy_of
-from cpsolver.search.compile.scaling import Scale, scale_for
-from cpsolver.search.compile.start import start
+from cpsolver.search.compile.warm_start import warm_start
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.problems import chip_spec, model_spec, problem_of
@@ -41,9 +41,9 @@ def check_plan(table: Coefficients, row: int, order: np.ndarray) -> bool:
     weight = float(sum(part[0] for part in table.weights(np.array([row]))))
     scale, upper = scale_for(2 * bound, weight), 2 * bound
     data = plan_data(table, row, order, scale, upper)
-    if not all(data.options.values()):
+    if not data.possible:
         return False
-    known = start(data, problem.model.layers, problem.spec.search.recompute_scope == "stage")
+    known = warm_start(data, problem.spec.search.recompute_scope == "stage")
     solved = CompiledModel(problem, [data], scale, 0.0, upper).solve(time_limit_s=20)
     if solved.strategy is None:
         return False
@@ -115,17 +115,17 @@ def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit(gb: fl
     bound = 0
     for row in range(len(table.rows)):
         data = plan_data(table, row, np.array([0, 0]), scale_for(1e3), 1e3)
-        for index, option in enumerate(data.options[0]):
-            for most in {*data.fits[0][:, index].tolist()} - {0}:
+        for index, option in enumerate(data.by_chip[0].options):
+            for most in {*data.by_chip[0].most[:, index].tolist()} - {0}:
                 for extra in (0, 1):
                     if not most + extra <= data.needed - 1:
                         continue
-                    place = data.fits[0][:, index].tolist().index(most)
+                    place = data.by_chip[0].most[:, index].tolist().index(most)
                     chunks = [data.needed - most - extra] * 2
                     chunks[place] = most + extra
                     split = [data.vpp * count - data.slot(stage) for stage, count in enumerate(chunks)]
                     group = StageGroup("x", tuple(split), option.kind, (option.amount,) * 2, option.modules)
-                    strategy = strategy_of(dict(zip(DEGREES, data.degrees, strict=True)), (group,))
+                    strategy = strategy_of(dict(zip(ROW, data.degrees, strict=True)), (group,))
                     fits = stage_memory(problem, strategy)[place].total <= capacity * (1 + 1e-9)
                     assert fits == (extra == 0)
                     bound += extra

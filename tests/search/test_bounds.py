@@ -12,13 +12,12 @@ import pytest
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem, Supply
-from cpsolver.search.arrangements import next_shares
+from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
@@ -48,7 +47,7 @@ class Ladder:
         quick = np.inf if self.too_large[row] else float(self.quick[row])
         found = [float(self.frame[row]), quick, float(mix_bound(self.table, at, np.zeros_like(counts), counts)[0])]
         for known in range(len(mix)):
-            least, most = next_shares(self.problem, wide, pp, mix[:known], mixed)
+            least, most = next_counts(self.problem, wide, pp, mix[:known], mixed)
             same = np.nonzero(least[:, known] == mix[known])[0]
             found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
         assert rows.pp[row] == pp
@@ -97,7 +96,7 @@ def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> f
     """
     scale = scale_for(upper)
     data = plan_data(table, row, chips, scale, upper)
-    if not all(data.options.values()):
+    if not data.possible:
         return float("inf")
     solved = CompiledModel(table.problem, [data], scale, 0.0, upper).solve(time_limit_s=10)
     return solved.step_time_s + data.error_s

@@ -9,9 +9,8 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.problem.problem import Problem, resolve
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import parse_spec
@@ -28,7 +27,7 @@ def every_plan(problem: Problem, within_s: float) -> list[float]:
         for mix in mixes(problem, int(rows.stage_devices[row]), int(rows.pp[row])):
             for chips in arrangements(problem, mix):
                 plan = plan_data(table, row, chips, scale, within_s)
-                if all(plan.options.values()):
+                if plan.possible:
                     solved = CompiledModel(problem, [plan], scale, 0.0, within_s).solve()
                     if solved.strategy is not None:
                         key, seconds = solved.strategy.key(), evaluate(problem, solved.strategy).step_time_s

@@ -16,9 +16,8 @@ from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import PlanData, plan_data
+from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
@@ -136,7 +135,7 @@ def whole_space(problem: Problem, upper_s: float) -> CompiledModel | None:
     for row in range(len(space.rows)):
         orders = all_orders(problem, space.rows, row)
         data += [plan_data(table, row, order, scale, upper_s) for _, order in orders]
-    data = [plan for plan in data if all(plan.options.values())]
+    data = [plan for plan in data if plan.possible]
     return CompiledModel(problem, data, scale, 0.0, upper_s) if data else None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import Trouble
-from cpsolver.spec.decisions import MOST
+from cpsolver.spec.training import MOST
 
 _TABLE = Path(__file__).parent / "arguments.yaml"
 _LIKE = 0.85

@@ -12,7 +12,7 @@ from typing import Any
 
 from cpsolver.doors.report.goals import comparable, goal_numbers, objective_document
 from cpsolver.doors.report.interval import Interval, interval_of, ties
-from cpsolver.evaluation.evaluate import Evaluation, StageEvaluation
+from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy

@@ -12,7 +12,7 @@ from rich.text import Text
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.text import PART_NAMES, percent, seconds
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
 from cpsolver.explanation.closest import strategy_text

@@ -1,0 +1,132 @@
+"""What the training's switches change of the activations that a layer keeps: 8 bits, the host, unmasked blocks only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cpsolver.cost import gemms
+from cpsolver.cost.chip_speeds import ELEMENT
+from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.memory import LayerBytes
+from cpsolver.cost.shard import Floats, Shard
+from cpsolver.plans.strategy import MODULES
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.techniques import OffloadModule, techniques
+from hw_specs import Chip
+
+ATTENTION: tuple[OffloadModule, ...] = ("qkv_linear", "core_attn", "attn_proj")
+"""What MindSpeed's swap-attention sends to the host: every tensor kept inside the attention block."""
+Inside = dict[str, Floats]
+"""Bytes by the name of the module (of MODULES) among whose tensors they are."""
+
+
+def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
+    """What stays on the device of what a layer keeps for the backward pass.
+
+    Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
+    drops in any case is not saved a second time.
+    """
+    training = problem.spec.training
+    if not (training.fp8_activations or training.activation_offload):
+        return layer
+    away, dropped = offloaded(problem, shard, kind)
+    narrower, dropped_too = narrowed(problem, shard, kind)
+    saved = away + narrower
+    inside = np.stack([dropped.get(name, 0.0 * saved) + dropped_too.get(name, 0.0 * saved) for name in MODULES])
+    return replace(
+        layer,
+        full=np.maximum(layer.full - saved, layer.checkpoint),
+        freed=layer.freed - inside,
+        buffer=layer.buffer + techniques().offload_layers_held * away,
+    )
+
+
+def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
+    """Bytes a layer and microbatch that 8-bit inputs of its GEMMs save, and those that a module drops anyway.
+
+    Norms' outputs, activations' outputs and the experts' inputs are those inputs. 16 bits stay: norms' inputs, queries,
+    keys, values, attention's output, the activation's input, what the router reads (TransformerEngine d0067d0).
+    """
+    none = np.zeros(len(shard.tp))
+    if not problem.spec.training.fp8_activations:
+        return none, {}
+    each = (ELEMENT - techniques().fp8_kept_bytes) * shard.tokens(problem.sequence)
+    norm = each * problem.model.hidden / shard.sequence_split
+    routed, shared = (each * width / shard.tp for width in _widths(problem, kind))
+    if kind.experts:
+        inputs = each * _expert_inputs(problem, shard, kind)
+        inside = {"moe": inputs + routed + shared, "moe_act": routed, "shared_experts": shared}
+        return norm + inside["moe"], {**inside, "layernorm": norm * _separate_norm(problem)}
+    block, fused = each * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
+    norms = norm * (_separate_norm(problem) + (not fused))
+    return 2 * norm + block, {"mlp": block + norm * fused, "layernorm": norms}
+
+
+def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
+    """Bytes a layer and microbatch that go to the host, and those of them that a module drops anyway.
+
+    The inputs of the modules that the spec names (Megatron-LM d98e8a6,
+    docs/user-guide/features/fine_grained_activation_offloading.md).
+    """
+    model, tokens = problem.model, shard.tokens(problem.sequence)
+    heads, (keys, values) = model.heads / shard.tp.astype(np.float64), gemms.core_widths(model)
+    latent = model.attention.kind == "mla"
+    kv_heads = heads if latent else np.maximum(1.0, model.kv_heads / shard.tp)
+    hidden = model.hidden / shard.sequence_split.astype(np.float64)
+    narrow = techniques().fp8_kept_bytes if problem.spec.training.fp8_activations else ELEMENT
+    gates = 2 if model.gated_mlp else 1
+    sent: dict[OffloadModule, Floats] = {
+        "attn_norm": ELEMENT * hidden,
+        "qkv_linear": narrow * hidden,
+        "core_attn": ELEMENT * (heads * keys + kv_heads * (keys + values)),
+        "attn_proj": ELEMENT * heads * values,
+        "mlp_norm": ELEMENT * hidden,
+        "expert_fc1": narrow * _expert_inputs(problem, shard, kind),
+        "moe_act": ELEMENT * gates * _widths(problem, kind)[0] / shard.tp,
+    }
+    named = set(problem.spec.training.activation_offload)
+    named |= set(ATTENTION) if "attention" in named else set()
+    sizes = {name: tokens * size * (name in named) for name, size in sent.items()}
+    inside = {
+        "layernorm": sizes["qkv_linear"] * _separate_norm(problem),
+        "mla_up_proj": sizes["core_attn"] * latent,
+        "moe": sizes["expert_fc1"] + sizes["moe_act"],
+    }
+    return np.asarray(sum(sizes.values())), inside
+
+
+def offload_seconds(
+    problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, passes: tuple[Floats, Floats]
+) -> Floats:
+    """Seconds a layer and microbatch that the trips to the host and back take longer than its forward and backward.
+
+    Each direction has a stream of its own, and the link serves both at once.
+    """
+    if not problem.spec.training.activation_offload:
+        return np.zeros(len(shard.tp))
+    trip = offloaded(problem, shard, kind)[0] / chip.host_bandwidth_bytes_s
+    return np.asarray(sum(np.maximum(0.0, trip - seconds) for seconds in passes))
+
+
+def _separate_norm(problem: Problem) -> bool:
+    """Attention's norm is a module of its own, not part of the GEMM after it (see modules.py)."""
+    return problem.model.attention.kind == "mla" or not problem.spec.training.fused_kernels
+
+
+def _widths(problem: Problem, kind: LayerKind) -> tuple[float, float]:
+    """Elements a token of the activations of routed and of shared experts, before tensor parallelism."""
+    moe = problem.model.moe
+    if not kind.experts or moe is None:
+        return 0.0, 0.0
+    shared = float(moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
+    return gemms.routed_load(problem) * moe.top_k * moe.expert_ffn, shared
+
+
+def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """Elements for each of a device's tokens that its experts' ranks have gathered, in the experts' order."""
+    moe = problem.model.moe
+    if not kind.experts or moe is None:
+        return np.zeros(len(shard.tp))
+    return np.asarray(gemms.routed_load(problem) * moe.top_k * problem.model.hidden * shard.etp / shard.tp)

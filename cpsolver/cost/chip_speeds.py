@@ -1,0 +1,73 @@
+"""A chip's speeds in SI units, for one problem's precision and software stack."""
+
+from __future__ import annotations
+
+from math import log2
+from typing import Literal
+
+import numpy as np
+
+from cpsolver.cost.shard import Floats
+from cpsolver.problem.problem import Problem
+from hw_specs import Chip
+
+ELEMENT = 2
+"""Bytes of a bf16 or fp16 value."""
+
+
+class ChipSpeeds:
+    """Seconds of kernels: GEMMs by shape, attention by kernel, the rest by memory traffic.
+
+    All compute slows a little with the number of nodes: a step waits for the slowest device of all.
+    """
+
+    def __init__(self, problem: Problem, chip: Chip) -> None:
+        precision = problem.spec.training.precision
+        stack = problem.stack
+        wide: Literal["fp16", "bf16"] = "fp16" if precision == "fp16" else "bf16"
+        self.fp8 = precision == "fp8"
+        nodes = max(1.0, problem.num_gpus / problem.node)
+        self.slowdown = 1.0 + stack.straggling * log2(nodes)
+        self.gemm_rate = chip.peak_flops(wide) * chip.efficiency_value(f"gemm_{wide}") / self.slowdown
+        self.layer_gemm_rate = self.gemm_rate
+        if self.fp8:
+            self.layer_gemm_rate = chip.peak_flops("fp8") * chip.efficiency_value("gemm_fp8") / self.slowdown
+        attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
+        self.forward_attention_rate = attention * chip.efficiency_value("attention_forward")
+        self.backward_attention_rate = attention * chip.efficiency_value("attention_backward")
+        self.memory_rate = chip.memory_bandwidth_bytes_s * chip.efficiency_value("memory") / self.slowdown
+        self.kernel_latency = chip.kernel_latency_s
+        self.units = chip.compute_units
+        self.tile = (stack.gemm_tile_rows, stack.gemm_tile_columns)
+        self.half_depth = stack.gemm_half_depth
+        self.misaligned_speed = stack.misaligned_gemm_speed
+
+    def gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
+        """Seconds of `batch` (m, k) x (k, n) GEMMs in one kernel: roofline, tiles that fill the device, depth."""
+        return self._gemm(m, n, k, self.gemm_rate, ELEMENT, batch)
+
+    def layer_gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, summed: bool = False) -> Floats:
+        """As `gemm` in the precision of the layers' GEMMs; `summed`: the result is added to fp32 in place."""
+        return self._gemm(m, n, k, self.layer_gemm_rate, 8 if summed else ELEMENT, batch)
+
+    def _gemm(self, m: Floats, n: Floats, k: Floats, rate: float, result_bytes: int, batch: Floats | float) -> Floats:
+        shape = self._tile_use(m, n, batch) * k / (k + self.half_depth)
+        aligned = (n % 8 == 0) & (k % 8 == 0)  # 16-byte loads, which tensor cores need
+        speed = rate * shape * np.where(aligned, 1.0, self.misaligned_speed)
+        traffic = ELEMENT * (m * k + k * n) + result_bytes * m * n
+        seconds = batch * np.maximum(2.0 * m * n * k / speed, traffic / self.memory_rate)
+        return np.asarray(seconds + self.kernel_latency)
+
+    def stream(self, traffic_bytes: Floats, kernels: float) -> Floats:
+        """Seconds of `kernels` memory-bound kernels that together move that many bytes."""
+        return np.asarray(traffic_bytes / self.memory_rate + kernels * self.kernel_latency)
+
+    def _tile_use(self, m: Floats, n: Floats, batch: Floats | float) -> Floats:
+        """Useful share of the tiles computed, the better of the large tile (either way round) and half of it."""
+        rows, columns = self.tile
+        best = np.zeros(np.broadcast(m, n).shape)
+        for tile_m, tile_n in ((rows, columns), (columns, rows), (rows, rows)):
+            tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)
+            slots = tiles if self.units is None else np.ceil(tiles / self.units) * self.units
+            best = np.maximum(best, batch * m * n / (slots * tile_m * tile_n))
+        return best

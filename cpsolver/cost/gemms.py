@@ -1,0 +1,142 @@
+"""The GEMMs of a layer's parts, for one device: (rows per token, n, k) for T tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.shard import Floats, Shard
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.techniques import techniques
+from models_zoo import Architecture
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """`count` GEMMs of (rows * T, k) x (k, n) elements each; `grouped`: of experts, in one kernel for all."""
+
+    n: Floats
+    k: Floats
+    rows: Floats | float = 1.0
+    count: Floats | float = 1.0
+    grouped: bool = False
+
+
+def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
+    """Projections before and after attention's core; a gate on its output is as wide as that."""
+    tp = shard.tp.astype(np.float64)
+    hidden, heads = np.full_like(tp, model.hidden), model.heads / tp
+    attention = model.attention
+    if attention.kind != "mla":
+        kv_heads = np.maximum(1.0, model.kv_heads / tp)
+        queries = heads * (2 if attention.output_gate else 1)
+        return [
+            Gemm((queries + 2 * kv_heads) * model.head_dim, hidden),
+            Gemm(hidden, heads * model.head_dim),
+        ]
+    nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
+    kv_rank = np.full_like(tp, attention.kv_lora or 0)
+    found = [
+        Gemm(kv_rank + rope, hidden),
+        Gemm(heads * (nope + value), kv_rank),
+        Gemm(hidden, heads * value),
+    ]
+    if attention.output_gate:
+        found.append(Gemm(heads * value, hidden))
+    queries = heads * (nope + rope)
+    if attention.q_lora is None:
+        return [Gemm(queries, hidden), *found]
+    rank = np.full_like(tp, attention.q_lora)
+    return [Gemm(rank, hidden), Gemm(queries, rank), *found]
+
+
+def core_widths(model: Architecture) -> tuple[int, int]:
+    """Elements of a head in the GEMM of queries and keys, and in the GEMM with the values."""
+    attention = model.attention
+    if attention.kind == "mla":
+        return (attention.qk_nope or 0) + (attention.qk_rope or 0), attention.v_head or 0
+    return model.head_dim, model.head_dim
+
+
+def feed_forward_gemms(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Gemm]:
+    """A dense feed-forward block of that width: gate and up projection in one GEMM twice as wide, or in two."""
+    tp = shard.tp.astype(np.float64)
+    hidden, ffn = np.full_like(tp, model.hidden), width / tp
+    gates = 2 if model.gated_mlp else 1
+    inside = [Gemm(gates * ffn, hidden)] if fused else gates * [Gemm(ffn, hidden)]
+    return [*inside, Gemm(hidden, ffn)]
+
+
+def block_gemms(
+    model: Architecture, shard: Shard, kind: LayerKind, load: float = 1.0, fused: bool = True
+) -> list[Gemm]:
+    """The feed-forward block of a layer of that kind: dense, or experts under a load (see `routed_load`)."""
+    if kind.experts:
+        return expert_gemms(model, shard, load)
+    return feed_forward_gemms(model, shard, model.ffn, fused)
+
+
+def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[Gemm]:
+    """Router, shared experts and the routed experts that a device holds, under `load` times its even share of tokens.
+
+    Of T tokens a device has T / tp to itself. The etp * ep devices that shard the experts send all of theirs to
+    top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
+    """
+    moe = model.moe
+    assert moe is not None
+    tp = shard.tp.astype(np.float64)
+    hidden = np.full_like(tp, model.hidden)
+    local = np.maximum(1.0, moe.experts / shard.ep)
+    rows = load * moe.top_k * (shard.etp / tp) / local
+    ffn = moe.expert_ffn / shard.etp.astype(np.float64)
+    found = [
+        Gemm(np.full_like(tp, moe.experts), hidden),
+        Gemm(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
+        Gemm(hidden, ffn, rows, local, grouped=True),
+    ]
+    if moe.shared_experts:
+        found += feed_forward_gemms(model, shard, moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
+    return found
+
+
+def unmasked_blocks(problem: Problem) -> tuple[float, int]:
+    """Share of all pairs of tokens that attention without a flash kernel computes, and the GEMMs for it.
+
+    Triangle attention goes over blocks of b rows: the i-th uses the keys of the first i blocks only, n = s / b blocks
+    in all: (n + 1) / 2n of the pairs, and all of them for the s mod b rows that are left (AscendSpeed 64b1937,
+    ascendspeed/core/transformer/module/triangle_attention.py).
+    """
+    if not problem.spec.training.triangle_attention:
+        return 1.0, 1
+    sequence, block = problem.sequence, int(techniques().triangle_block)
+    count, left = divmod(sequence, block)
+    pairs = block**2 * count * (count + 1) / 2 + left * sequence
+    return pairs / sequence**2, count + (left > 0)
+
+
+def triangle_copies(problem: Problem, tokens: Floats) -> Floats:
+    """Rows of keys and of values that triangle attention's blocks hold copies of, in all: (n + 1) / 2 of each."""
+    if not problem.spec.training.triangle_attention:
+        return np.zeros_like(tokens)
+    share, _ = unmasked_blocks(problem)
+    return np.asarray(tokens * share * problem.sequence / techniques().triangle_block)
+
+
+def routed_load(problem: Problem) -> float:
+    """Tokens at the most loaded device's experts relative to an even share: the other devices wait for it.
+
+    A capacity factor drops what is beyond it.
+    """
+    training = problem.spec.training
+    most, limit = training.expert_imbalance, training.expert_capacity_factor
+    return most if limit is None else min(most, limit)
+
+
+def visible_share(model: Architecture, sequence: int, causal: float, full_attention: bool) -> float:
+    """Share of all pairs of tokens that attention computes in a layer: causal, and within a window."""
+    window = model.attention.sliding_window
+    if full_attention or window is None or window >= sequence:
+        return causal
+    return window / sequence * (1 - window / (2 * sequence)) * 2 * causal

@@ -1,0 +1,229 @@
+"""The best split of one plan's layers by dynamic programming, stage after stage: the exact half of a warm start.
+
+Exact for the integers that the solver gets wherever every stage chooses its recomputation on its own, among options
+given to it: then a stage's least time is a table by its layers (and by where they lie, with layers of several kinds),
+and nothing else ties stages together but their number of layers and the two maxima in the objective, the slowest stage
+and what follows the pipeline. Under limits on these two the least sum of the stages is a shortest path over layers
+placed (`_shortest`); `_descend` finds the limits.
+
+What it says is a lower bound on every plan that the solver's model allows: the model has these layers, options, memory
+limits and integers, and may only have more constraints (a launcher's split of layers, pins). The solver starts from the
+split and stops at once where it is allowed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+
+from cpsolver.cost.shard import Ints
+from cpsolver.search.compile.data import PlanData
+from cpsolver.search.compile.options import ChipOptions
+
+Options = tuple[int, ...]
+"""Indices of the recomputation options that a stage may have."""
+NEVER = np.iinfo(np.int64).max // 8
+"""More steps than any plan takes."""
+_TRIES = 400  # boxes of limits that are tried before a lower bound has to do
+
+Box = tuple[int, int, int, int]
+"""First and last limit on the slowest stage, first and last limit on what follows: indices, ends included."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split of a plan's layers and what is proven of all splits, in integer steps.
+
+    `objective` (vpp times the step time) is the split's own, `chunk` its layers in each chunk and `option` its options'
+    indices, by stage. No split has a slowest stage below `slowest` or an objective below `lower`.
+    """
+
+    objective: int
+    slowest: int
+    lower: int
+    chunk: Ints
+    option: Ints
+
+
+class Splitter:
+    """One plan's stages.
+
+    Tables are by stage, length - 1, and the place where the stage ends: one column where all layers are alike.
+    """
+
+    def __init__(self, plan: PlanData) -> None:
+        self._plan, self._needed = plan, plan.needed
+        needed = plan.needed
+        self._length = np.arange(1, plan.longest + 1)[:, None]
+        end = np.arange(needed + 1)[None, :]
+        begin = end - self._length
+        self._from = np.where(begin < 0, needed + 1, begin)  # the last entry of a path's lengths: no way to there
+        self._pairs = plan.microbatches * plan.vpp - 1
+        self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
+        self._afters = np.unique(self._follows)
+        if plan.odd is not None:
+            self._begin, self._end = np.maximum(begin, 0), end
+            self._odd = plan.odd[end] - plan.odd[self._begin]
+
+    def best(self, choice: tuple[Options, ...], known: int = NEVER) -> Split | None:
+        """The best split with these options; None where memory is too small.
+
+        If none is below the objective `known` any of them, or one of objective NEVER: then `lower` is `known`.
+        """
+        seconds, option = self._tables(choice)
+        slowest = self._smallest(seconds)
+        if slowest >= NEVER:
+            return None
+        beyond = self._pairs * slowest + self._least_sum(seconds) + self._plan.vpp * int(self._afters[0])
+        if beyond >= known:
+            none = np.zeros(self._plan.pp, dtype=np.int64)
+            return Split(NEVER, slowest, known, none, none)
+        objective, lower, chunk = self._descend(seconds, slowest, known)
+        chosen = [table[at] for table, at in zip(option, self._at(seconds, chunk), strict=True)]
+        return Split(objective, slowest, lower, chunk, np.array(chosen))
+
+    def _at(self, seconds: Ints, chunk: Ints) -> Iterator[tuple[int, int]]:
+        """Where a split's stages stand in their tables."""
+        ends = np.minimum(np.cumsum(chunk), seconds.shape[2] - 1)
+        return zip((chunk - 1).tolist(), ends.tolist(), strict=True)
+
+    def _descend(self, seconds: Ints, slowest: int, known: int) -> tuple[int, int, Ints]:
+        """The least objective (one not below `known` if there is no less), a lower bound, and the split.
+
+        A split's slowest stage and what follows it are entries of the tables, so it lies in a point of a grid of
+        limits. In a box of the grid no objective is below pairs * the box's first limit + the least sum under its last
+        limits + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
+        below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
+        for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
+        """
+        limits = np.unique(seconds[(seconds >= slowest) & (seconds < NEVER)])
+        afters, vpp = self._afters, self._plan.vpp
+        best, split = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
+        waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
+        for _ in range(_TRIES):
+            if not waiting or waiting[0][0] >= min(best, known):
+                break
+            a, b, c, d = heappop(waiting)[1]
+            total, chunk = self._shortest(seconds, int(limits[b]), int(afters[d]))
+            if total >= NEVER:
+                continue
+            longest = max(int(table[at]) for table, at in zip(seconds, self._at(seconds, chunk), strict=True))
+            used = int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
+            objective = self._pairs * longest + total + vpp * used
+            if objective < best:
+                best, split = objective, chunk
+            i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
+            for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
+                for half in self._halves(box, limits):
+                    bound = self._pairs * int(limits[half[0]]) + total + vpp * int(afters[half[2]])
+                    if bound < min(best, known):
+                        heappush(waiting, (bound, half))
+        lower = min(best, known, waiting[0][0] if waiting else NEVER)
+        return best, lower, split
+
+    def _halves(self, box: Box, limits: Ints) -> Iterator[Box]:
+        """A box cut where it is longer in steps of the objective; nothing of an empty one."""
+        a, b, c, d = box
+        if a > b or c > d:
+            return
+        slowest, after = self._pairs * (limits[b] - limits[a]), self._plan.vpp * (self._afters[d] - self._afters[c])
+        if a == b and c == d:
+            yield box
+        elif c == d or (a < b and slowest >= after):
+            yield from ((a, (a + b) // 2, c, d), ((a + b) // 2 + 1, b, c, d))
+        else:
+            yield from ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2 + 1, d))
+
+    def _tables(self, choice: tuple[Options, ...]) -> tuple[Ints, Ints]:
+        """Steps of each stage, the least of its options, and the option that takes them."""
+        plan = self._plan
+        shape = (plan.pp, plan.longest, 1 if plan.odd is None else self._needed + 1)
+        seconds, option = np.full(shape, NEVER), np.zeros(shape, dtype=np.int64)
+        for own in plan.by_chip.values():
+            places = np.array(own.places)
+            for pick in sorted({pick for p in own.places for pick in choice[p]}):
+                may = np.array([pick in choice[p] for p in own.places])[:, None, None]
+                steps = self._steps(own, pick)
+                better = may & (steps < seconds[places])
+                seconds[places] = np.where(better, steps, seconds[places])
+                option[places] = np.where(better, pick, option[places])
+        return seconds, option
+
+    def _steps(self, own: ChipOptions, pick: int) -> Ints:
+        """Steps of a chip type's stages under one option: (stages, length - 1, end), NEVER where it does not fit."""
+        plan, length, places = self._plan, self._length, np.array(own.places)
+
+        def by_stage(values: Ints) -> Ints:
+            return np.asarray(values[places][:, None, None])
+
+        steps = by_stage(plan.fixed) + own.steps[pick] + by_stage(plan.layer) * length
+        recomputed = np.minimum(own.options[pick].recomputed, length)
+        steps = steps + by_stage(plan.recompute) * recomputed + own.layer_steps[pick] * length
+        if plan.odd is None:
+            return np.where(length > own.most[:, pick][:, None, None], NEVER, steps)
+        steps = steps + own.beyond_mean[self._end] - own.beyond_mean[self._begin]
+        fits = own.fits[:, pick][:, self._odd]
+        return np.where((length > fits) | (length > self._end), NEVER, steps)
+
+    def _smallest(self, seconds: Ints) -> int:
+        """The smallest slowest stage of any split, NEVER where there is none."""
+        if self._plan.odd is None:
+            return self._smallest_of_one_kind(seconds[:, :, 0])
+        reached = self._nothing_placed()
+        for table in seconds:
+            reached[:-1] = np.maximum(reached[self._from], table).min(axis=0)
+        return int(reached[self._needed])
+
+    def _smallest_of_one_kind(self, seconds: Ints) -> int:
+        """The same where layers are alike: more layers never take less, so a limit allows a stage any number of them up
+        to the most, and is enough when the most of all stages are.
+        """
+        limits = np.unique(seconds[seconds < NEVER])
+
+        def enough(limit: int) -> bool:
+            most = (seconds <= limit).sum(axis=1)
+            return bool(most.min() > 0 and most.sum() >= self._needed)
+
+        if len(seconds) > self._needed or not len(limits) or not enough(int(limits[-1])):
+            return NEVER
+        return int(limits[bisect_left(limits, True, key=enough)])
+
+    def _least_sum(self, seconds: Ints) -> int:
+        """No split's stages take less in all.
+
+        For any price of a layer, stages that may hold any numbers of layers, and are paid for each, take the least sum
+        less the price of all layers: prices are tried at which a layer costs as much with recomputation, or without.
+        """
+        if self._plan.odd is not None:
+            return 0
+        layer, table = self._plan.layer, seconds[:, :, 0]
+        prices = np.unique([layer.min(), layer.max(), (layer + self._plan.recompute).min()])
+        least = [int((table - price * self._length.T).min(axis=1).sum() + price * self._needed) for price in prices]
+        return max(least)
+
+    def _nothing_placed(self) -> Ints:
+        reached = np.full(self._needed + 2, NEVER)
+        reached[0] = 0
+        return reached
+
+    def _shortest(self, seconds: Ints, limit: int, after: int) -> tuple[int, Ints]:
+        """The least sum of the stages within the limits, and the chunks that have it."""
+        within = np.where((seconds > limit) | (self._follows > after), NEVER, seconds)
+        lengths = int(np.nonzero((within < NEVER).any(axis=(0, 2)))[0].max(initial=0)) + 1
+        begin, reached = self._from[:lengths], self._nothing_placed()
+        taken = []
+        for table in within[:, :lengths]:
+            paths = reached[begin] + table
+            pick = paths.argmin(axis=0)
+            reached[:-1] = np.minimum(paths[pick, np.arange(len(pick))], NEVER)
+            taken.append(pick + 1)
+        chunk, at = np.zeros(len(seconds), dtype=np.int64), self._needed
+        if reached[at] < NEVER:
+            for p in reversed(range(len(seconds))):
+                chunk[p] = taken[p][at]
+                at -= int(chunk[p])
+        return int(reached[self._needed]), chunk

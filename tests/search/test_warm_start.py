@@ -1,0 +1,199 @@
+"""The best split by dynamic programming: against all splits of random integers, and against the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.workloads import BALANCE
+from cpsolver.cost.shard import Ints
+from cpsolver.problem.problem import resolve
+from cpsolver.search.bounds.bounds import plan_bound
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.compile import exact
+from cpsolver.search.compile.data import PlanData, plan_data, scale_for
+from cpsolver.search.compile.exact import Splitter
+from cpsolver.search.compile.model import CompiledModel, solve_plan
+from cpsolver.search.compile.options import ChipOptions, Option
+from cpsolver.search.compile.warm_start import warm_start
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from cpsolver.spec.spec import parse_spec
+from tests.support.problems import problem_of
+
+
+def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
+    """Up to three stages on up to two chip types, few options, all numbers drawn at random; no launcher."""
+    pp, longest, needed = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(1, 9))
+    chips = tuple(sorted(rng.integers(0, 2, pp).tolist()))
+    by_chip = {}
+    odd = np.cumsum([0, *rng.integers(0, 2, needed)])
+    for chip in dict.fromkeys(chips):
+        options = tuple(Option("block", n, n) for n in rng.integers(0, longest + 1, rng.integers(1, 4)).tolist())
+        shape = (chips.count(chip), len(options), int(odd[-1]) + 1)
+        fits = rng.integers(0, longest + 2, shape).clip(max=longest)
+        layer_steps, once = (rng.integers(0, 9, len(options)) for _ in range(2))
+        beyond_mean = np.cumsum([0, *rng.integers(-9, 10, needed)]) * in_place
+        places = tuple(p for p, own in enumerate(chips) if own == chip)
+        tie = np.zeros(len(options), dtype=np.int64)
+        by_chip[chip] = ChipOptions(places, options, fits, layer_steps, once, tie, beyond_mean)
+
+    def steps(least: int, most: int) -> Ints:
+        return np.asarray(rng.integers(least, most, pp))
+
+    return PlanData(
+        row=0,
+        chips=chips,
+        vpp=int(rng.integers(1, 3)),
+        slots=(0, 0),
+        needed=needed,
+        microbatches=int(rng.integers(1, 6)),
+        longest=longest,
+        by_chip=by_chip,
+        split="any",
+        odd=odd if in_place else None,
+        layer=steps(10, 60),
+        recompute=steps(0, 30),
+        fixed=steps(0, 100),
+        after_layer=steps(0, 200),
+        after_fixed=steps(0, 300),
+        degrees=(),
+        error_s=0.0,
+    )
+
+
+def every_split(plan: PlanData, choice: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """(objective, slowest stage, chunks) of every split and choice of options that fits."""
+    for chunk in product(range(1, plan.longest + 1), repeat=plan.pp):
+        if sum(chunk) != plan.needed:
+            continue
+        for picks in product(*choice):
+            stages = [stage_steps(plan, p, chunk, pick) for p, pick in enumerate(picks)]
+            if None not in stages:
+                times = [time for time in stages if time is not None]
+                after = max(int(plan.after_layer[p] * n + plan.after_fixed[p]) for p, n in enumerate(chunk))
+                pairs = plan.microbatches * plan.vpp - 1
+                yield pairs * max(times) + sum(times) + plan.vpp * after, max(times), chunk
+
+
+def stage_steps(plan: PlanData, p: int, chunk: tuple[int, ...], pick: int) -> int | None:
+    """A stage's steps; None where it does not fit."""
+    own, begin, length = plan.by_chip[plan.chips[p]], sum(chunk[:p]), chunk[p]
+    place, option = own.places.index(p), own.options[pick]
+    steps = plan.fixed[p] + plan.layer[p] * length + plan.recompute[p] * min(option.recomputed, length)
+    steps += own.layer_steps[pick] * length + own.steps[pick]
+    most = own.most[place, pick]
+    if plan.odd is not None:
+        most = own.fits[place, pick, plan.odd[begin + length] - plan.odd[begin]]
+        steps += own.beyond_mean[begin + length] - own.beyond_mean[begin]
+    return int(steps) if length <= most else None
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])
+def test_best_split_is_the_best_of_all(in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = some = 0
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        plan = random_plan(rng, in_place)
+        choice = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
+        every, splitter = list(every_split(plan, choice)), Splitter(plan)
+        found = splitter.best(choice)
+        none, some = none + (found is None), some + (found is not None)
+        assert (found is None) == (not every), seed
+        if found is None:
+            continue
+        true = min(objective for objective, *_ in every)
+        assert (found.objective, found.lower) == (true, true), seed
+        assert found.slowest == min(slowest for _, slowest, _ in every)
+        chosen = [(int(pick),) for pick in found.option]
+        assert true in [one for one, _, chunk in every_split(plan, tuple(chosen)) if chunk == tuple(found.chunk)]
+        known = true + int(rng.integers(-50, 50))
+        other = splitter.best(choice, known)
+        assert other is not None
+        assert other.lower == min(true, known)
+        assert other.objective == true or known <= true <= other.objective
+        with monkeypatch.context() as few:
+            few.setattr(exact, "_TRIES", int(rng.integers(1, 4)))
+            hasty = splitter.best(choice)
+        assert hasty is not None
+        assert hasty.lower <= true <= hasty.objective, seed
+    assert none > 50
+    assert some > 200
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])
+def test_start_with_an_option_shared_by_the_stages_of_a_chip_type_is_the_best_of_all(in_place: bool) -> None:
+    """Where stages share nothing it is too; the bounds hold in both cases."""
+    some = 0
+    for seed in range(1000, 1300):
+        plan = random_plan(np.random.default_rng(seed), in_place)
+        shared = product(*(range(len(own)) for own in plan.by_chip.values()))
+        by_type = [dict(zip(plan.by_chip, picks, strict=True)) for picks in shared]
+        choices = [tuple((picks[chip],) for chip in plan.chips) for picks in by_type]
+        free = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
+        for by_stage, allowed in ((False, choices), (True, [free])):
+            every = [split for choice in allowed for split in every_split(plan, choice)]
+            found = warm_start(plan, by_stage)
+            assert (found is None) == (not every), seed
+            if found is not None:
+                true = min(objective for objective, *_ in every)
+                assert (found.objective, found.lower) == (true, true), seed
+                assert found.slowest <= min(slowest for _, slowest, _ in every)
+                chosen = tuple((pick,) for pick in found.option)
+                assert true in [one for one, _, chunk in every_split(plan, chosen) if chunk == tuple(found.chunk)]
+                some += 1
+    assert some > 100
+
+
+FREE = {"mbs": 2, "cp": 1, "flash_attention": True}
+TIGHT: dict[str, dict[str, Any]] = {
+    "llama2-7b": {"chips": {"a100_40g": 8}, "margin": 0.4, "pin": FREE | {"pp": 4, "tp": 2, "dp": 1}},
+    "llama2-13b": {"chips": {"a100_40g": 16}, "margin": 0.15, "pin": FREE | {"pp": 4, "tp": 2, "dp": 2, "vpp": 2}},
+    "deepseek-v2-lite": {"chips": {"a800": 8}, "margin": 0.35, "pin": FREE | {"pp": 4, "tp": 1, "ep": 2}},
+}
+"""Memory so tight that stages recompute in different ways; the last has layers of two kinds."""
+
+
+@pytest.mark.parametrize("scope", ["stage", "chip"])
+@pytest.mark.parametrize("name", TIGHT)
+def test_best_split_is_what_the_solver_finds_alone(name: str, scope: str) -> None:
+    """The solver is given no start and no bound; modules, blocks and uniform recomputation are free."""
+    spec: dict[str, Any] = {"gpus": sum(TIGHT[name]["chips"].values()), "node": 8, "batch": 32, "sequence": 4096}
+    problem = problem_of(model=name, recompute_scope=scope, **spec, **TIGHT[name])
+    table, compared = Coefficients(problem, enumerate_rows(problem).rows), 0
+    ways = 0
+    for row in range(len(table.rows)):
+        chips = np.zeros(int(table.rows.pp[row]), dtype=np.int64)
+        bound = float(plan_bound(table, np.array([row]), chips[None, :])[0])
+        if np.isinf(bound) or compared == (3 if scope == "stage" else 1):
+            continue
+        scale = scale_for(2 * bound, float(sum(part[0] for part in table.weights(np.array([row])))))
+        data = plan_data(table, row, chips, scale, 2 * bound)
+        known = warm_start(data, by_stage=scope == "stage")
+        assert known is not None
+        assert known.lower == known.objective
+        ways += len({data.by_chip[0].options[option].kind for option in known.option}) > 1
+        solved = CompiledModel(problem, [data], scale, 0.0, 2 * bound).solve(time_limit_s=10)
+        best = known.objective * scale.unit_s / data.vpp
+        assert solved.status in ("optimal", "feasible")
+        assert solved.bound_s <= best * (1 + 1e-12)
+        assert best <= solved.step_time_s * (1 + 1e-12)
+        narrowed = solve_plan(table, row, chips, bound, np.inf, 20)
+        assert narrowed is not None
+        assert narrowed.status == "optimal"
+        assert abs(narrowed.step_time_s - best) <= 2 * data.error_s
+        compared += 1
+    assert compared > 0
+    assert (ways > 0) == (scope == "stage")
+
+
+@pytest.mark.parametrize("name", BALANCE)
+def test_balancing_eighty_layers_is_proven_at_once(name: str) -> None:
+    """Sixteen stages, each with recomputation of its own by layers and by modules."""
+    result = search(resolve(parse_spec(BALANCE[name])))
+    assert result.status == "optimal"
+    assert result.proof.solver_seconds < 5
