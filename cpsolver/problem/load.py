@@ -83,10 +83,7 @@ def _overlay(path: str | None) -> tuple[Overlay | None, tuple[Trouble, ...]]:
 
 
 def problem_from(
-    data: Mapping[str, Any],
-    document: Document | None = None,
-    base: Path | None = None,
-    overlay: Overlay | None = None,
+    data: Mapping[str, Any], document: Document | None = None, base: Path | None = None, overlay: Overlay | None = None
 ) -> Problem:
     """The problem in plain values; see `load_problem`."""
     try:

@@ -104,11 +104,7 @@ def infeasible_document(problem: Problem, found: Explanation, reasons: Sequence[
 
 
 def _conflict(conflict: Conflict) -> dict[str, Any]:
-    return {
-        "wishes": [str(wish) for wish in conflict.wishes],
-        "rules": list(conflict.rules),
-        "dp": list(conflict.dps),
-    }
+    return {"wishes": [str(wish) for wish in conflict.wishes], "rules": list(conflict.rules), "dp": list(conflict.dps)}
 
 
 def _remedy(problem: Problem, remedy: Remedy) -> dict[str, Any]:

@@ -65,11 +65,7 @@ def _measured_on(stack: Stack, calibration: Calibration) -> dict[str, int]:
 
 
 def _fields(stack: Stack, calibration: Calibration) -> dict[str, Any]:
-    return {
-        "name": stack.name,
-        "title": stack.title,
-        "measured_runs": _measured_on(stack, calibration),
-    }
+    return {"name": stack.name, "title": stack.title, "measured_runs": _measured_on(stack, calibration)}
 
 
 def _constant_fields(stack: Stack, calibration: Calibration, name: str) -> dict[str, Any]:

@@ -48,12 +48,7 @@ def _score(score: TimeScore | MemoryScore | None) -> dict[str, Any] | None:
     shared = {"runs": score.runs, "mean_abs_error": score.mean, "bias": score.bias}
     if isinstance(score, MemoryScore):
         return {**shared, "under_predicted": score.short, "under_predicted_with_margin": score.short_with_margin}
-    return {
-        **shared,
-        "median_abs_error": score.median,
-        "p90_abs_error": score.p90,
-        "measured_in_range": score.inside,
-    }
+    return {**shared, "median_abs_error": score.median, "p90_abs_error": score.p90, "measured_in_range": score.inside}
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

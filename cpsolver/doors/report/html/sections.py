@@ -56,11 +56,7 @@ def tiles(plan: Document) -> Html:
     chip, share = fullest(plan)
     told = (
         ("step time", f"{about(step)} {unit(step)}", f"80 % interval {low} to {high} {unit(step)}"),
-        (
-            "tokens/s",
-            count(plan["throughput_tokens_per_s"]),
-            f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU",
-        ),
+        ("tokens/s", count(plan["throughput_tokens_per_s"]), f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU"),
         ("MFU", percent(plan["mfu"]), "of the peak; recomputation not counted"),
         ("memory, fullest", percent(share), f"of {gib(plan['capacity_gib'][chip])} usable, {chip}"),
     )
