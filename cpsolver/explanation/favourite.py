@@ -89,10 +89,8 @@ def favourite(
             proven = proven and plan.proven
     if evaluation is not None and not found.broken:
         own = rank(problem, strategy, evaluation.step_time_s)
-        found.changes = sorted(
-            (change for change in found.changes if is_better(rank_of(problem, change.plan), own)),
-            key=lambda change: rank_of(problem, change.plan),
-        )
+        better = (change for change in found.changes if is_better(rank_of(problem, change.plan), own))
+        found.changes = sorted(better, key=lambda change: rank_of(problem, change.plan))
     found.changes = _first_of_each(found.changes)
     found.in_time = budget.left > 0 and not budget.cut_short and proven
     return found

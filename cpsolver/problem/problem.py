@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.overlay import Overlay
@@ -72,6 +73,11 @@ class Problem:
     @cached_property
     def _of_size(self) -> dict[int, Problem]:
         return {}
+
+    def with_fields(self, section: str, **values: Any) -> Problem:
+        """The problem with other values in a section of its spec ("search", say), taken as they are."""
+        changed = getattr(self.spec, section).model_copy(update=values)
+        return replace(self, spec=self.spec.model_copy(update={section: changed}))
 
     @property
     def node(self) -> int:

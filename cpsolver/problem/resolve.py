@@ -150,8 +150,8 @@ def _chips(troubles: list[Trouble], requests: Mapping[str, ChipRequest], trainin
     attempts = {name: _attempt(troubles, partial(_chip, name, each, training)) for name, each in requests.items()}
     chips = {name: chip for name, chip in attempts.items() if chip is not None}
     names = [chip.name for chip in chips.values()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in doubled]
     return chips
 
 
@@ -174,7 +174,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
         try:
             found = load_architecture(model)
         except UnknownModelError as error:
-            raise _unknown("model", model, error.nearest, "apss-cp models") from None
+            raise _unknown("model", "model", model, error.nearest, ("model",)) from None
     else:
         fields = _read(model, ("model",)) if isinstance(model, str) else model
         try:
@@ -187,7 +187,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     reasons = unsupported_reasons(found)
     if reasons:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
-        raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
+        raise InputError(Trouble("model", message, value=found.name, path=("model",)))
     return found
 
 
@@ -211,7 +211,7 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
         try:
             chip = load_calibration().chip(load_chip(name))
         except UnknownChipError as error:
-            raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
+            raise _unknown("chip", "cluster.chips", name, error.nearest, path) from None
     else:
         fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
         path = path if request.spec is None else (*path, "spec")
@@ -221,24 +221,13 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
             raise _invalid(path, error, fields, Chip) from None
     reasons = unusable_reasons(chip, training.precision, training.host_link)
     if reasons:
-        raise InputError((Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path),))
+        raise InputError(Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path))
     return chip
 
 
-def _unknown(where: str, value: str, nearest: tuple[str, ...], listing: str, path: Any = None) -> InputError:
-    kind = "model" if where == "model" else "chip"
-    return InputError(
-        (
-            Trouble(
-                where,
-                f"unknown {kind}",
-                value=value,
-                allowed=f"a name that `{listing}` lists, or the {kind}'s own fields",
-                nearest=nearest,
-                path=path or (where,),
-            ),
-        )
-    )
+def _unknown(kind: str, where: str, value: str, nearest: tuple[str, ...], path: KeyPath) -> InputError:
+    allowed = f"a name that `apss-cp {kind}s` lists, or the {kind}'s own fields"
+    return InputError(Trouble(where, f"unknown {kind}", value, allowed, nearest, path=path))
 
 
 def _plain(trouble: Trouble) -> dict[str, Any]:
