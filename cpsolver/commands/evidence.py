@@ -107,8 +107,8 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     refused. Needs scipy (apss-cp[calibrate]). docs/calibrate.md has the columns, the file and what it changes.
     Exit codes: 0 written; 2 bad input, or refused.
     """
+    from cpsolver.doors.report.calibration import calibration_document, calibration_report
     from cpsolver.doors.report.document import versions
-    from cpsolver.doors.report.learnt import calibration_document, calibration_report
     from cpsolver.evidence.calibrate.writing import overlay_of, overlay_text
     from cpsolver.evidence.posterior.library import check_scipy
     from cpsolver.inputs.output import check_writable, deliver
@@ -116,7 +116,7 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     check_scipy("calibrate")
     target = output or ("calibration.yaml" if runs == "-" else str(Path(runs).with_suffix(".calibration.yaml")))
     check_writable(target, runs)
-    lesson = _learnt(runs)
+    lesson = _calibrated(runs)
     overlay = overlay_of(lesson, str(versions()["apss_cp"]))
     refused = bool(lesson.doubts) and not anyway
     if not refused:
@@ -136,7 +136,7 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     click.get_current_context().exit(EXIT_BAD_INPUT if refused else 0)
 
 
-def _learnt(path: str) -> Lesson:
+def _calibrated(path: str) -> Lesson:
     """What the runs of a table teach, with bars on stderr; raises InputError where no run can be learnt from."""
     from cpsolver.doors.report.progress import Bar
     from cpsolver.evidence.calibrate.lesson import learn_from

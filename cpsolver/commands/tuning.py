@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cpsolver.commands.common import json_option, spec_argument
+from cpsolver.commands.common import json_option, spec_argument, write_answer
 
 if TYPE_CHECKING:
     from cpsolver.doors.tune.request import Opened, Request
@@ -59,64 +58,46 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     """
     from cpsolver.doors.tune.request import Request
 
-    request = Request(spec=spec, **options)
-    code = _run(request, as_json)
-    click.get_current_context().exit(code)
+    click.get_current_context().exit(_run(Request(spec=spec, **options), as_json))
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """An answer, as text or as JSON, and the exit code that goes with it."""
-
-    report: Any
-    document: dict[str, Any]
-    code: int
+_Answer = tuple[Any, dict[str, Any], int]
+"""What came of it, as text and as JSON, and the exit code that goes with it."""
 
 
 def _run(request: Request, as_json: bool) -> int:
-    from cpsolver.doors.report.document import dumps
     from cpsolver.doors.tune.request import opened
-    from cpsolver.inputs.output import deliver, deliver_report
 
     request.check()
     with opened(request) as tuning:
-        if request.ask:
-            shown = _asked(tuning)
-        elif request.tell is not None:
-            shown = _told(tuning)
-        else:
-            shown = _tuned(tuning)
-        if as_json:
-            deliver(dumps(shown.document), None)
-        else:
-            deliver_report(shown.report)
+        run = _asked if request.ask else _tuned if request.tell is None else _reported
+        report, document, code = run(tuning)
+        write_answer(as_json, None, lambda: document, lambda: report)
         for note in tuning.write_runs():
             click.echo(f"note: {note}", err=True)
-    return shown.code
+    return code
 
 
-def _asked(tuning: Opened) -> _Shown:
+def _asked(tuning: Opened) -> _Answer:
     from cpsolver.doors.tune.answer import asked_document
     from cpsolver.doors.tune.report import asked_report
 
     trials, reason = tuning.ask()
     document = asked_document(trials, reason, tuning.state.folder)
-    code = 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
-    return _Shown(asked_report(trials, reason), document, code)
+    return asked_report(trials, reason), document, 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
 
 
-def _told(tuning: Opened) -> _Shown:
+def _reported(tuning: Opened) -> _Answer:
     from cpsolver.doors.tune.answer import trial_document
     from cpsolver.doors.tune.report import told_report
 
     trial = tuning.tell()
-    return _Shown(told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0)
+    return told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0
 
 
-def _tuned(tuning: Opened) -> _Shown:
+def _tuned(tuning: Opened) -> _Answer:
     from cpsolver.doors.tune.answer import document
     from cpsolver.doors.tune.report import tuning_report
 
     answer = tuning.tune()
-    code = 0 if tuning.measured else EXIT_NOTHING_MEASURED
-    return _Shown(tuning_report(answer), document(answer), code)
+    return tuning_report(answer), document(answer), 0 if tuning.measured else EXIT_NOTHING_MEASURED

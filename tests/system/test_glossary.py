@@ -43,7 +43,6 @@ LEFT = {
     "Told",
     "Walk",
     "_again",
-    "_is_learnt",
     "_learnt",
     "_product_lines",
     "_products",
@@ -53,7 +52,6 @@ LEFT = {
     "_smallest_walk",
     "_told",
     "_told_of",
-    "_told_parts",
     "again",
     "attention_products",
     "belief",
@@ -65,7 +63,6 @@ LEFT = {
     "felt_by",
     "kept",
     "kept_bytes",
-    "learnt",
     "least_kept",
     "lesson",
     "most_again",
@@ -74,9 +71,7 @@ LEFT = {
     "repeated",
     "told",
     "told_of",
-    "told_of_run",
     "told_report",
-    "uncertainty",
     "walk",
 }
 """Names of modules, classes and functions with a retired word. May only shrink."""

@@ -52,10 +52,8 @@ def fitted_constants(stack: Stack, calibration: Calibration) -> dict[str, Fitted
 
 def standard_error(constant: str, fitted: Fitted) -> float | None:
     """One standard error in the constant's own unit; None where the fit gives none."""
-    if not fitted.error:
-        return None
     slope = fitted.value * (1.0 - fitted.value) if _SHARE in constant else fitted.value
-    return fitted.error * slope
+    return fitted.error * slope if fitted.error else None
 
 
 def _measured_on(stack: Stack, calibration: Calibration) -> dict[str, int]:

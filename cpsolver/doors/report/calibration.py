@@ -9,15 +9,14 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.document import versions
+from cpsolver.doors.report.layout import figure_table, section
 from cpsolver.doors.report.text import percent, plural, seconds
 from cpsolver.evidence.calibrate.lesson import Lesson
 from cpsolver.evidence.calibrate.limits import limits
-from cpsolver.evidence.calibrate.memory import Reading
 from cpsolver.evidence.calibrate.rows import Error, Told, error_of
 from cpsolver.evidence.posterior.constants import Uncertain
 from cpsolver.profiles.overlay import Learnt, Overlay
@@ -26,29 +25,17 @@ from cpsolver.profiles.overlay import Learnt, Overlay
 def calibration_report(lesson: Lesson, overlay: Overlay, written: str | None, most: int = 5) -> RenderableType:
     """The whole report; `written`: the overlay's file, None where the runs were refused; `most` worst rows."""
     parts: list[RenderableType] = [_headline(lesson)]
-    parts += _section("Step time, each layout predicted by the others", *_errors(lesson))
-    parts += _section("Constants", *_constants(lesson, overlay))
-    parts += _section("What no constant explains", Text(_misfit(lesson)))
+    parts += section("Step time, each layout predicted by the others", *_errors(lesson))
+    parts += section("Constants", *_constants(lesson, overlay))
+    parts += section("What no constant explains", Text(_misfit(lesson)))
     if lesson.readings or lesson.ran_out:
-        parts += _section("Memory", *_memory(lesson))
+        parts += section("Memory", *_memory(lesson))
     if most:
-        parts += _section("Furthest off", _worst(lesson.told, most), Text(_WORST_NOTE, style="dim"))
+        parts += section("Furthest off", _worst(lesson.told, most), Text(_WORST_NOTE, style="dim"))
     if lesson.evidence.left_out or lesson.evidence.troubles:
-        parts += _section("Not learnt from", *_left_out(lesson))
-    parts += _section("Next", *map(Text, _next(lesson, written)))
+        parts += section("Not learnt from", *_left_out(lesson))
+    parts += section("Next", *map(Text, _next(lesson, written)))
     return Group(*parts)
-
-
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
-
-
-def _grid(first: str, *heads: str, gap: int = 2) -> Table:
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
 
 
 def _headline(lesson: Lesson) -> Text:
@@ -62,7 +49,7 @@ def _headline(lesson: Lesson) -> Text:
 
 
 def _errors(lesson: Lesson) -> Iterator[RenderableType]:
-    table = _grid("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
+    table = figure_table("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
     table.add_row("all runs", *_cells(lesson.error), style="bold")
     if len(lesson.groups) > 1:
         for (chip, stack), told in lesson.groups.items():
@@ -83,18 +70,18 @@ def _cells(found: Error) -> tuple[str, ...]:
 def _constants(lesson: Lesson, overlay: Overlay) -> Iterator[RenderableType]:
     known = {(each.group, each.name): each for each in lesson.belief.constants}
     groups = [*overlay.chips.items(), *overlay.stacks.items()]
-    table = _grid("", "published", "likely", "learnt", "likely", "runs", gap=1)
-    unlearnt: dict[str, list[str]] = {}
+    table = figure_table("", "published", "likely", "learnt", "likely", "runs", gap=1)
+    unchanged: dict[str, list[str]] = {}
     for group, constants in groups:
-        told = {name: each for name, each in constants.items() if _is_learnt(each)}
-        unlearnt[group] = [name for name in constants if name not in told]
-        if told:
+        narrowed = {name: fit for name, fit in constants.items() if _is_narrowed(fit)}
+        unchanged[group] = [name for name in constants if name not in narrowed]
+        if narrowed:
             table.add_row(Text(group, style="bold"))
-        for name, each in told.items():
-            table.add_row(f"  {name}", *_values(known[group, name], each), str(each.rows))
+        for name, fit in narrowed.items():
+            table.add_row(f"  {name}", *_values(known[group, name], fit), str(fit.rows))
     if table.row_count:
         yield table
-    for group, names in unlearnt.items():
+    for group, names in unchanged.items():
         if names:
             yield Text.assemble((f"{group}: nothing learnt of ", "dim"), (", ".join(names), "dim"))
     yield Text(
@@ -103,8 +90,8 @@ def _constants(lesson: Lesson, overlay: Overlay) -> Iterator[RenderableType]:
     )
 
 
-def _is_learnt(each: Learnt) -> bool:
-    return each.rows > 0 and each.sd <= limits().learnt * each.sd_before
+def _is_narrowed(fit: Learnt) -> bool:
+    return fit.rows > 0 and fit.sd <= limits().learnt * fit.sd_before
 
 
 def _values(constant: Uncertain, each: Learnt) -> tuple[str, ...]:
@@ -141,9 +128,10 @@ def _misfit(lesson: Lesson) -> str:
 def _memory(lesson: Lesson) -> Iterator[RenderableType]:
     if lesson.readings:
         before, after = (fmean(abs(getattr(each, name)) for each in lesson.readings) for name in ("before", "after"))
+        furthest = max(lesson.readings, key=lambda reading: abs(reading.after))
         yield Text(
             f"{plural(len(lesson.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
-            f"{percent(before)} with the published constants{_worst_reading(lesson.readings)}."
+            f"{percent(before)} with the published constants; furthest {furthest.name}, {furthest.after * 100:+.1f} %."
         )
     for each in lesson.ran_out:
         verdict = "explained" if each.explained else "not explained: it is still said to fit"
@@ -153,16 +141,11 @@ def _memory(lesson: Lesson) -> Iterator[RenderableType]:
         )
 
 
-def _worst_reading(readings: Sequence[Reading]) -> str:
-    worst = max(readings, key=lambda each: abs(each.after))
-    return f"; furthest {worst.name}, {worst.after * 100:+.1f} %"
-
-
 _WORST_NOTE = "By the others: the middle of the interval that the runs of other layouts give."
 
 
 def _worst(told: Sequence[Told], most: int) -> Table:
-    table = _grid("", "measured", "published", "error", "by the others", "error")
+    table = figure_table("", "measured", "published", "error", "by the others", "error")
     for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
         published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
         errors = f"{each.before * 100:+.1f} %", f"{each.middle * 100:+.1f} %"
@@ -203,7 +186,7 @@ def calibration_document(lesson: Lesson, overlay: Overlay, written: str | None) 
         "covers": [each.model_dump() for each in overlay.covers],
         "constants": {"chips": _plain(overlay.chips), "stacks": _plain(overlay.stacks)},
         "error": asdict(lesson.error),
-        "groups": [_group(chip, stack, told) for (chip, stack), told in lesson.groups.items()],
+        "groups": [{"chip": c, "stack": s, **asdict(error_of(runs))} for (c, s), runs in lesson.groups.items()],
         "misfit_levels": {f"{level.size:g}": level.weight for level in levels},
         "rows": [_row(each) for each in lesson.told],
         "memory": [asdict(each) for each in lesson.readings],
@@ -216,10 +199,6 @@ def calibration_document(lesson: Lesson, overlay: Overlay, written: str | None) 
 
 def _plain(groups: Any) -> dict[str, Any]:
     return {group: {name: each.model_dump() for name, each in constants.items()} for group, constants in groups.items()}
-
-
-def _group(chip: str, stack: str, told: tuple[Told, ...]) -> dict[str, Any]:
-    return {"chip": chip, "stack": stack, **asdict(error_of(told))}
 
 
 def _row(each: Told) -> dict[str, Any]:
