@@ -19,7 +19,7 @@ from cpsolver.profiles.launcher import Launcher, load_launcher
 from cpsolver.profiles.overlay import Overlay
 from cpsolver.profiles.runs import both
 from cpsolver.profiles.stack import Stack, load_stack
-from cpsolver.profiles.techniques import Switch
+from cpsolver.profiles.switches import Switch
 from cpsolver.spec.spec import ChipRequest, Spec, names_a_file
 from cpsolver.spec.training import Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded
-from cpsolver.profiles.techniques import OffloadModule, OptimizerName, Precision, Switch
+from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 
 Split = Literal["none", "first_last", "any"]
 """Layers by stage: all equal; all but the first and the last equal; any."""
@@ -163,9 +164,7 @@ def load_launcher(name: str) -> Launcher:
 
 def _read(name: str) -> dict[str, Any]:
     """A profile's fields; a profile that extends another has its facts where it states none of its own."""
-    from ruamel.yaml import YAML
-
-    fields: dict[str, Any] = YAML(typ="safe").load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    fields: dict[str, Any] = dict(package_data(_FOLDER / f"{name}.yaml"))
     base = fields.pop("extends", None)
     if base is not None:
         fields["facts"] = {**_read(base)["facts"], **(fields.get("facts") or {})}

@@ -16,7 +16,7 @@ from pydantic import Field
 from cpsolver.plans.strategy import MODULES
 from cpsolver.profiles.launcher import FACTS, Launcher
 from cpsolver.profiles.runnable import Bools, Rows, allowed_variants
-from cpsolver.profiles.techniques import OffloadModule, OptimizerName, Precision, Switch
+from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 
 _SPLITS = ("uneven_layers", "uneven_interleaved", "uneven_context", "uneven_groups", "uneven_mtp")

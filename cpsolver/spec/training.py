@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.techniques import OffloadModule as OffloadModule
-from cpsolver.profiles.techniques import OptimizerName as OptimizerName
-from cpsolver.profiles.techniques import Precision, techniques
+from cpsolver.profiles.switches import OffloadModule as OffloadModule
+from cpsolver.profiles.switches import OptimizerName as OptimizerName
+from cpsolver.profiles.switches import Precision
+from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.decisions import Count
 
 Number = Annotated[float, Field(strict=True)]

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from hw_specs import Chip, UnknownChipError, chip_names, load_chip
 
@@ -38,7 +39,4 @@ def like(device_name: str) -> tuple[str, ...]:
 
 @lru_cache
 def _patterns() -> tuple[tuple[str, str | None], ...]:
-    from ruamel.yaml import YAML
-
-    listed = YAML(typ="safe").load(_FILE.read_text(encoding="utf-8"))["names"]
-    return tuple((entry["pattern"], entry["chip"]) for entry in listed)
+    return tuple((entry["pattern"], entry["chip"]) for entry in package_data(_FILE)["names"])

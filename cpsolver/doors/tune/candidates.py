@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from math import exp
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from scipy.stats import norm
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.posterior.posterior import Belief
 from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.inputs.data import package_data
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -83,9 +84,7 @@ def chance_of_running_out(belief: Belief, place: Place) -> float:
     return float(norm.cdf(mean / spread))
 
 
-@lru_cache
+@cache
 def facts() -> dict[str, float]:
     """The values of thompson.yaml by name."""
-    from ruamel.yaml import YAML
-
-    return {name: entry["value"] for name, entry in YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")).items()}
+    return {name: entry["value"] for name, entry in package_data(_FILE).items()}

@@ -14,6 +14,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from cpsolver.doors.tune.trial import TRIAL_MEMORIES, TrialMemory
+from cpsolver.inputs.data import package_data
 
 _DATA = Path(__file__).parent / "tune.yaml"
 _GIB = 2**30
@@ -63,12 +64,9 @@ class _Line:
     nan: int
 
 
-@lru_cache
 def log_facts() -> dict[str, Any]:
     """The data file: formats, limits and messages, each with its source."""
-    from ruamel.yaml import YAML
-
-    found: dict[str, Any] = YAML(typ="safe").load(_DATA.read_text(encoding="utf-8"))
+    found: dict[str, Any] = package_data(_DATA)
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+
+from cpsolver.inputs.data import package_schema
 
 _FILE = Path(__file__).parent / "limits.yaml"
 
@@ -22,9 +23,6 @@ class Limits:
     learnt: float
 
 
-@lru_cache
 def limits() -> Limits:
     """The limits that come with the package."""
-    from ruamel.yaml import YAML
-
-    return Limits(**YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+    return package_schema(_FILE, Limits)

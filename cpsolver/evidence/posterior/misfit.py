@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import log2
 from pathlib import Path
 
 import numpy as np
 
 from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.inputs.data import package_schema
 from models_zoo.on_paper import ON_PAPER
 
 _FILE = Path(__file__).parent / "spread.yaml"
@@ -36,12 +36,9 @@ class Spread:
     memory: Mapping[str, float]
 
 
-@lru_cache
 def load_spread() -> Spread:
     """What published runs say."""
-    from ruamel.yaml import YAML
-
-    return Spread(**YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+    return package_schema(_FILE, Spread)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
@@ -102,11 +102,8 @@ def _known(value: int | None) -> int:
     return value
 
 
-@lru_cache
 def _frameworks() -> dict[str, dict[str, Any]]:
-    from ruamel.yaml import YAML
-
-    found: dict[str, dict[str, Any]] = YAML(typ="safe").load(_FRAMEWORKS.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = package_data(_FRAMEWORKS)
     return found
 
 

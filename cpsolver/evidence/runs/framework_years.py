@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.data import package_data
 
 _RULES = Path(__file__).parent / "framework_years.yaml"
 
@@ -23,5 +23,5 @@ def framework_year(name: str) -> str:
 @cache
 def _rules() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Pattern and year of each rule, in order; an empty year stands in the name itself."""
-    rules = load_yaml(_RULES).data["rules"]
+    rules = package_data(_RULES)["rules"]
     return tuple((re.compile(rule["pattern"]), str(rule.get("year", ""))) for rule in rules)
