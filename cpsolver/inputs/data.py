@@ -34,7 +34,8 @@ def package_data(path: Path) -> Any:
 
 def package_schema(path: Path, schema: type[T]) -> T:
     """The file as a pydantic model or a dataclass. Raises InputError with the place of each wrong value."""
-    checked: T = _checked(path, schema)
+    kind: type[Any] = schema  # as a key of the cache, whose types know no T
+    checked: T = _checked(path, kind)
     return checked
 
 
