@@ -34,13 +34,16 @@ def package_data(path: Path) -> Any:
 
 def package_schema(path: Path, schema: type[T]) -> T:
     """The file as a pydantic model or a dataclass. Raises InputError with the place of each wrong value."""
-    kind: type[Any] = schema  # as a key of the cache, whose types know no T
-    checked: T = _checked(path, kind)
-    return checked
+    if (path, schema) not in _CHECKED:
+        _CHECKED[path, schema] = _checked(path, schema)
+    found: T = _CHECKED[path, schema]
+    return found
 
 
-@cache
-def _checked(path: Path, schema: type[Any]) -> Any:
+_CHECKED: dict[tuple[Path, type[Any]], Any] = {}
+
+
+def _checked(path: Path, schema: type[T]) -> T:
     data = package_data(path)
     try:
         return TypeAdapter(schema).validate_python(data)
