@@ -14,7 +14,8 @@ from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.result import Result
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.objective import rank
 from cpsolver.search.result import Plan
 from cpsolver.search.search import search

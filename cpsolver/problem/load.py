@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import Names, resolve, unknown_names
 from cpsolver.profiles.overlay import Overlay, load_overlay
-from cpsolver.spec.spec import parse_spec
-
-_SOUND: dict[str, Any] = {
-    "model": "llama2-7b",
-    "cluster": {"num_gpus": 1, "gpus_per_node": 1, "chips": "a800"},
-    "training": {"global_batch_size": 1, "sequence_length": 1},
-}
-_NAMES = ("model", "cluster.chips", "stack")
+from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.spec import Spec, parse_spec, with_files_in
+from cpsolver.spec.training import Training
 
 
 def load_problem(path: str | Path, calibration: str | None = None, **search: Any) -> Problem:
@@ -63,7 +61,7 @@ def problem_from(
         return resolve(parse_spec(data, document, base), overlay)
     except InputError as error:
         found = list(error.troubles)
-        found += [trouble for trouble in _name_troubles(data, base) if not _told(trouble, found)]
+        found += [trouble for trouble in unknown_names(_sound_names(data, base)) if not _told(trouble, found)]
         found = [_with_path(trouble) for trouble in found]
     if document is not None:
         inside = [trouble for trouble in found if trouble.file in (None, document.file)]
@@ -79,28 +77,27 @@ def _with_path(trouble: Trouble) -> Trouble:
     return trouble if trouble.path or trouble.file else replace(trouble, path=tuple(filter(None, [trouble.where])))
 
 
-def _name_troubles(data: Mapping[str, Any], base: Path | None) -> list[Trouble]:
-    """Unknown names in a spec whose other values may be wrong."""
+def _sound_names(data: Mapping[str, Any], base: Path | None) -> Names:
+    """The names in a spec whose other values may be wrong, each judged by itself."""
     cluster = data.get("cluster")
     chips = cluster.get("chips") if isinstance(cluster, Mapping) else None
     if isinstance(chips, Mapping):
         chips = {name: _without_limit(chip) for name, chip in chips.items()}
-    tries: list[dict[str, Any]] = [
-        {"model": data.get("model")},
-        {"cluster": {**_SOUND["cluster"], "chips": chips}},
-        {"stack": data.get("stack")},
-    ]
-    found: list[Trouble] = []
-    for part in tries:
-        try:
-            spec = parse_spec({**_SOUND, **part}, None, base)
-        except InputError:
-            continue  # wrong in itself, and told so already
-        try:
-            resolve(spec)
-        except InputError as error:
-            found += [trouble for trouble in error.troubles if trouble.file or trouble.where.startswith(_NAMES)]
-    return found
+    model, requests = _field(Spec, "model", data.get("model")), _field(Cluster, "chips", chips) or {}
+    if base is not None:
+        model, requests = with_files_in(base, model, requests)
+    training = Training(global_batch_size=1, sequence_length=1)
+    return Names(model, requests, _field(Spec, "stack", data.get("stack")), training)
+
+
+def _field(section: type[BaseModel], name: str, value: Any) -> Any:
+    """The value of a section's field, short forms written out; None where it is not sound."""
+    field = section.model_fields[name]
+    annotated: Any = Annotated[field.annotation, field]  # with its validators and limits
+    try:
+        return TypeAdapter(annotated).validate_python(value)
+    except ValidationError:
+        return None  # told with all that is wrong with the spec
 
 
 def _without_limit(chip: Any) -> Any:

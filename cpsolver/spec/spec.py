@@ -122,7 +122,10 @@ def parse_spec(data: Mapping[str, Any], document: Document | None = None, base_d
         found.append(Trouble("", "is nested too deeply"))
     if found or spec is None:
         raise InputError(document.in_order(found) if document else found)
-    return spec if base_dir is None else _with_files_in(spec, base_dir)
+    if base_dir is None:
+        return spec
+    model, chips = with_files_in(base_dir, spec.model, spec.cluster.chips)
+    return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
 
 
 def spec_json_schema() -> dict[str, Any]:
@@ -141,14 +144,15 @@ def names_a_file(model: str) -> bool:
     return model.lower().endswith(FILE_ENDINGS)
 
 
-def _with_files_in(spec: Spec, folder: Path) -> Spec:
-    """The spec with the files that it names found from `folder`."""
-    model = str(folder / spec.model) if isinstance(spec.model, str) and names_a_file(spec.model) else spec.model
-    chips = {
+def with_files_in(
+    folder: Path, model: str | dict[str, Any], chips: Mapping[str, ChipRequest]
+) -> tuple[str | dict[str, Any], dict[str, ChipRequest]]:
+    """A spec's model and chips with the files that they name found from `folder`."""
+    model = str(folder / model) if isinstance(model, str) and names_a_file(model) else model
+    return model, {
         name: chip if chip.file is None else chip.model_copy(update={"file": str(folder / chip.file)})
-        for name, chip in spec.cluster.chips.items()
+        for name, chip in chips.items()
     }
-    return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
 
 
 _PARTS: dict[KeyPath, type[BaseModel]] = {

@@ -13,7 +13,8 @@ from cpsolver.explanation.changes import Clock, best_plan, is_better, rank_of
 from cpsolver.explanation.favourite import FREED, favourite, pins_of
 from cpsolver.explanation.prices import wish_prices
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec.spec import parse_spec
 from tests.support.command import in_tmp, run, write  # noqa: F401

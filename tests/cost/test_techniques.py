@@ -14,7 +14,8 @@ from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import CORE
-from cpsolver.problem.problem import Problem, Supply, resolve
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import stack_names
 from cpsolver.profiles.techniques import Figures, techniques
 from cpsolver.spec.spec import parse_spec

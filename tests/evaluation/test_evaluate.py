@@ -12,7 +12,8 @@ from cpsolver.cost.schedule import closed_form_s, lower_bound_s
 from cpsolver.cost.shard import Shard
 from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture

@@ -6,7 +6,8 @@ import pytest
 
 from cpsolver.evaluation import timeline
 from cpsolver.evaluation.timeline import plan_timeline, simulated_step_s
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 

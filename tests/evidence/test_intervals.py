@@ -16,7 +16,8 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence import intervals as uncertainty
 from cpsolver.evidence.intervals import interval, keys_of, spread
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.result import Plan, Proof, Result
 from cpsolver.spec.spec import parse_spec
 from tests.support.fitted import FITTED

@@ -19,7 +19,7 @@ from cpsolver.evidence.posterior.forecast import forecast, posterior_of
 from cpsolver.evidence.posterior.predictions import Place
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import laid_over
+from cpsolver.problem.resolve import laid_over
 from cpsolver.profiles.overlay import Overlay, load_overlay
 from tests.support.calibrating import cluster_rows, text_of
 

@@ -9,7 +9,8 @@ import pytest
 from cpsolver.explanation import Explanation, changes, explain_infeasible, explanation
 from cpsolver.explanation import cause as explain
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.search.result import Result
 from cpsolver.search.search import search

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
 

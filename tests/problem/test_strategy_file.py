@@ -6,7 +6,8 @@ import pytest
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy, strategy_from, strategy_to_dict
 from cpsolver.spec.spec import load_spec
 from tests.support.checkout import ROOT

@@ -13,7 +13,8 @@ import pytest
 from cpsolver.cost.shard import SHARDED, Candidates
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles import launcher
 from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
 from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_rows, allowed_variants, mixed_rows

@@ -16,7 +16,8 @@ from cpsolver.evidence.runs.case import Unpredictable, make_case
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.explanation import explanation
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
 from cpsolver.profiles.runnable import allowed_rows
 from cpsolver.profiles.runs import Runs, both

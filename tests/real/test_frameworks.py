@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export import deepspeed, flagscale, torchtitan
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import load_architecture
 from tests.support.framework_plans import CASES, plan, written

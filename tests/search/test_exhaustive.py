@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.data import plan_data

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.workloads import BALANCE
 from cpsolver.cost.shard import Ints
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile import fill

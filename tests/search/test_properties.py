@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cpsolver.cost.schedule import closed_form_s, lower_bound_s, simulate
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules.pins import CHOICES
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, list_architectures
 from tests.support.command import in_tmp, run, write  # noqa: F401

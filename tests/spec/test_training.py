@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec.spec import parse_spec
 from cpsolver.spec.training import Training

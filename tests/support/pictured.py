@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cpsolver.evaluation.evaluate import Evaluation, evaluate
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 
 A800, H800 = StageGroup("a800", (8, 8)), StageGroup("h800", (8, 8))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import Constant, Constants
 from cpsolver.spec.spec import parse_spec
 from hw_specs import Chip

@@ -12,7 +12,7 @@ from cli import main
 from cpsolver.doors.batch.cases import make_cases
 from cpsolver.doors.batch.sweep import load_sweep
 from cpsolver.inputs.document import parse_yaml
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec.spec import load_spec, parse_spec
 from tests.support.checkout import ROOT

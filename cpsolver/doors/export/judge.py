@@ -11,7 +11,8 @@ from cpsolver.doors.export.targets import exporter
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.launcher import load_launcher
 from cpsolver.rules import violations
 from cpsolver.rules.launching import launcher

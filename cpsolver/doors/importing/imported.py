@@ -21,7 +21,7 @@ from cpsolver.doors.importing.switches import training_fields
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, UnsupportedConfigError, from_hugging_face, is_hugging_face
 

@@ -11,7 +11,8 @@ from cpsolver.doors.profile.entries import named_entry
 from cpsolver.doors.profile.figures import Given
 from cpsolver.doors.profile.shapes import Precision, Wanted, tensor_parallel_sizes
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
 

@@ -9,7 +9,8 @@ from cpsolver.evaluation.meters import in_terms_of
 from cpsolver.evidence.intervals import interval
 from cpsolver.evidence.runs.case import Case, Unpredictable, make_case
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
-from cpsolver.problem.problem import Problem, Supply, laid_over
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.resolve import laid_over
 from cpsolver.profiles.calibration import Calibration, load_calibration
 from cpsolver.profiles.overlay import Overlay
 from hw_specs.units import bytes_to_gib

@@ -10,7 +10,7 @@ import pytest
 from cpsolver.doors.importing.files import spec_text, strategy_text
 from cpsolver.doors.importing.imported import Imported, Options, import_source
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
 from cpsolver.spec.spec import load_spec
 from tests.support.command import in_tmp, write  # noqa: F401

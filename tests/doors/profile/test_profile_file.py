@@ -21,7 +21,7 @@ from cpsolver.doors.profile.predicted import byte_pairs, product_pairs
 from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.task import Measured, Measurement
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.problem import resolve
+from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip, complete_chip, load_chip
 from tests.support.command import in_tmp, run, write

@@ -16,7 +16,8 @@ from cpsolver.doors.report.html.page import evaluation_page, result_page
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.search.result import Result
 from cpsolver.search.search import search

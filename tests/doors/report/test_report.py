@@ -22,7 +22,8 @@ from cpsolver.doors.report.progress import Waiting, Watcher, describe
 from cpsolver.doors.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import StageGroup, Strategy
-from cpsolver.problem.problem import Problem, resolve
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import Violation, violations
 from cpsolver.search.result import Progress, Result
 from cpsolver.search.search import search

@@ -1,0 +1,263 @@
+"""How a problem comes to be: every name of a spec looked up, and all that is unknown or unusable told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
+from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.plans.strategy import Sharded
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.launcher import Launcher, load_launcher
+from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.runs import both
+from cpsolver.profiles.stack import load_stack
+from cpsolver.profiles.switches import Switch
+from cpsolver.spec.spec import ChipRequest, Spec, names_a_file
+from cpsolver.spec.training import Training
+from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
+from models_zoo import (
+    Architecture,
+    UnknownModelError,
+    UnsupportedConfigError,
+    from_hugging_face,
+    is_hugging_face,
+    load_architecture,
+    unsupported_reasons,
+)
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What of a spec is looked up; what is not sound there is None, or is no entry of `chips`.
+
+    Whether a chip can be planned for depends on `training`; a spec's own where that is sound.
+    """
+
+    model: str | Mapping[str, Any] | None
+    chips: Mapping[str, ChipRequest]
+    stack: str | None
+    training: Training
+
+
+def unknown_names(names: Names) -> list[Trouble]:
+    """What is unknown, unsupported or unusable of the names that are sound: model, chips, stack."""
+    troubles: list[Trouble] = []
+    if names.model is not None:
+        _attempt(troubles, partial(_model, names.model))
+    _chips(troubles, names.chips, names.training)
+    if names.stack is not None:
+        _attempt(troubles, partial(load_stack, names.stack))
+    return troubles
+
+
+def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
+    """Look up every name of the spec; raises InputError with all that is unknown, unsupported or unusable.
+
+    Chips of the catalogue and the stack come with the constants fitted to published runs, and with what an overlay
+    says of them on top; one that does not cover a chip with the stack is a trouble. A chip that the spec describes
+    itself is taken at its word.
+    """
+    troubles: list[Trouble] = []
+    model = _attempt(troubles, partial(_model, spec.model))
+    stack = _attempt(troubles, partial(load_stack, spec.stack))
+    launcher = None if spec.launcher is None else _attempt(troubles, partial(load_launcher, str(spec.launcher)))
+    chips = _chips(troubles, spec.cluster.chips, spec.training)
+    profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
+    for what, profile in profiles.items():
+        troubles += [] if profile is None else _not_trained(what, profile, spec, model)
+    if overlay is not None and stack is not None:
+        troubles += _not_covered(overlay, spec, {chip.name for chip in chips.values()}, stack.name)
+    if troubles or model is None or stack is None:
+        raise InputError(tuple(troubles))
+    total, limits = spec.cluster.num_gpus, {name: request.max for name, request in spec.cluster.chips.items()}
+    supplies = (Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
+    problem = Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
+    return problem if overlay is None else laid_over(problem, overlay)
+
+
+def laid_over(problem: Problem, overlay: Overlay) -> Problem:
+    """The problem, its constants as published, with those of an overlay that covers it."""
+    supplies = tuple(replace(supply, chip=overlay.chip(supply.chip)) for supply in problem.supplies)
+    return replace(problem, supplies=supplies, stack=overlay.stack(problem.stack), overlay=overlay)
+
+
+def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> Iterator[Trouble]:
+    """A trouble for each chip that the overlay has no runs of with this stack, or that the spec describes itself."""
+    allowed = f"{overlay.covered}; or calibrate with runs of it too"
+    for written, request in spec.cluster.chips.items():
+        path: KeyPath = ("cluster", "chips", written)
+        if request.spec is not None or request.file is not None:
+            message = f"{overlay.file} was learnt on chips of the catalogue, and the spec describes this one itself"
+            yield Trouble(dotted(path), message, allowed=overlay.covered, path=path)
+    for name in sorted(name for name in named if not overlay.has(name, stack)):
+        message = f"{overlay.file} has no runs of {name} with the stack {stack}"
+        yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
+
+
+def _not_trained(what: str, profile: Launcher, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
+    """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
+    training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
+
+    def trouble(name: str, message: str, allowed: str) -> Trouble:
+        allowed = f"{allowed}, or another {what}"
+        return Trouble(f"training.{name}", message, getattr(training, name), allowed, path=("training", name))
+
+    if training.precision not in profile.precisions:
+        yield trouble("precision", f"{whose} does not train in it", ", ".join(profile.precisions))
+    if training.optimizer not in profile.optimizers:
+        yield trouble("optimizer", f"{whose} does not have it", ", ".join(profile.optimizers))
+    for name in get_args(Switch):
+        default = Training.model_fields[name].default
+        if getattr(training, name) != default and name not in profile.switches:
+            yield trouble(name, f"{whose} has no setting for it", str(default).lower())
+    if not set(training.activation_offload) <= set(profile.activation_offload):
+        has = ", ".join(profile.activation_offload)
+        yield trouble("activation_offload", f"{whose} does not send these to the host", has or "null")
+    if 0 < training.optimizer_offload < 1 and not set(pinned or get_args(Sharded)) <= set(profile.partial_offload):
+        kinds = " or ".join(profile.partial_offload)
+        if kinds:
+            message = f"{whose} sends a part of the optimizer to the host only where {kinds} are shared out"
+            yield trouble("optimizer_offload", message, f"0, 1, search.pin.sharded = {kinds}")
+    moe = None if model is None else model.moe
+    if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
+        message = f"{whose} has experts in every n-th layer from the first one behind the dense ones only"
+        told = f"moe.freq {moe.freq}, moe.offset {moe.offset}, moe.first_dense {moe.first_dense}"
+        yield Trouble("model", f"{message}: {told}", value=model and model.name, path=("model",))
+
+
+def _attempt(troubles: list[Trouble], make: Callable[[], _Found]) -> _Found | None:
+    """What `make` returns; what it raises is added to the troubles."""
+    try:
+        return make()
+    except InputError as error:
+        troubles.extend(error.troubles)
+        return None
+
+
+def _chips(troubles: list[Trouble], requests: Mapping[str, ChipRequest], training: Training) -> dict[str, Chip]:
+    """The chips by what the spec calls them; unknown ones, and those that are one chip, are added to the troubles."""
+    attempts = {name: _attempt(troubles, partial(_chip, name, each, training)) for name, each in requests.items()}
+    chips = {name: chip for name, chip in attempts.items() if chip is not None}
+    names = [chip.name for chip in chips.values()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
+    return chips
+
+
+def _read(file: str, path: KeyPath) -> Mapping[str, Any]:
+    """The fields in a file that the spec names at `path`; a file that cannot be read is a trouble at that place."""
+    try:
+        return load_yaml(file).data
+    except InputError as error:
+        raise InputError(tuple(_placed(trouble, file, path) for trouble in error.troubles)) from None
+
+
+def _placed(trouble: Trouble, file: str, path: KeyPath) -> Trouble:
+    if trouble.line is not None:
+        return trouble  # it is in the file, and says where
+    return replace(trouble, where=dotted(path), value=file, path=path, file=None)
+
+
+def _model(model: str | Mapping[str, Any]) -> Architecture:
+    if isinstance(model, str) and not names_a_file(model):
+        try:
+            found = load_architecture(model)
+        except UnknownModelError as error:
+            raise _unknown("model", model, error.nearest, "apss-cp models") from None
+    else:
+        fields = _read(model, ("model",)) if isinstance(model, str) else model
+        try:
+            fields = from_hugging_face(fields) if is_hugging_face(fields) else fields
+            found = Architecture.model_validate({"name": _own_name(model), **dict(fields)})
+        except ValidationError as error:
+            raise _invalid(("model",), error, fields, Architecture) from None
+        except UnsupportedConfigError as error:
+            raise InputError([_unsupported(reason, error) for reason in error.reasons]) from None
+    reasons = unsupported_reasons(found)
+    if reasons:
+        message = f"not yet supported by the cost model: {', '.join(reasons)}"
+        raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
+    return found
+
+
+def _own_name(model: str | Mapping[str, Any]) -> str:
+    """What a model without a name in its fields is called: as its file, or the folder of its config.json."""
+    if not isinstance(model, str):
+        return "custom"
+    path = Path(model)
+    return (path.resolve().parent.name if path.stem == "config" else path.stem) or "custom"
+
+
+def _unsupported(reason: str, error: UnsupportedConfigError) -> Trouble:
+    where = dotted(("model", *((error.where,) if error.where else ())))
+    return Trouble(where, reason, error.value, error.allowed, error.nearest, path=("model",))
+
+
+def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
+    path: KeyPath = ("cluster", "chips", name)
+    where = dotted(path)
+    if request.spec is None and request.file is None:
+        try:
+            chip = load_calibration().chip(load_chip(name))
+        except UnknownChipError as error:
+            raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
+    else:
+        fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
+        path = path if request.spec is None else (*path, "spec")
+        try:
+            chip = complete_chip({**(fields or {}), "name": name, "architecture": None})  # fitted to no family's runs
+        except ValidationError as error:
+            raise _invalid(path, error, fields, Chip) from None
+    reasons = unusable_reasons(chip, training.precision, training.host_link)
+    if reasons:
+        raise InputError((Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path),))
+    return chip
+
+
+def _unknown(where: str, value: str, nearest: tuple[str, ...], listing: str, path: Any = None) -> InputError:
+    kind = "model" if where == "model" else "chip"
+    return InputError(
+        (
+            Trouble(
+                where,
+                f"unknown {kind}",
+                value=value,
+                allowed=f"a name that `{listing}` lists, or the {kind}'s own fields",
+                nearest=nearest,
+                path=path or (where,),
+            ),
+        )
+    )
+
+
+def _plain(trouble: Trouble) -> dict[str, Any]:
+    """A validator's own words without pydantic's preface, and without the whole mapping that it judged."""
+    preface = "Value error, "
+    if not trouble.message.startswith(preface):
+        return {}
+    return {"message": trouble.message.removeprefix(preface), "value": None}
+
+
+def _invalid(where: KeyPath, error: ValidationError, fields: Any, schema: type[BaseModel]) -> InputError:
+    """Pydantic's errors on a user's own model or chip, with the place in the spec before each."""
+
+    def fields_at(path: KeyPath) -> Mapping[str, Any]:
+        return {} if path else schema.model_fields
+
+    found = [(detail["loc"], validation_trouble(detail, fields, fields_at)) for detail in error.errors()]
+    placed = [
+        replace(trouble, path=(*where, *(loc if _plain(trouble) else trouble.path)), **_plain(trouble))
+        for loc, trouble in found
+    ]
+    return InputError(tuple(replace(trouble, where=dotted(trouble.path)) for trouble in placed))
