@@ -31,10 +31,9 @@ from cpsolver.evidence.posterior.posterior import Belief, learn
 from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place
 from cpsolver.evidence.posterior.time_posterior import unlearnt
 from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import calibrated
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import Calibration, load_calibration
+from cpsolver.profiles.constants import Calibration, load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "calibrate_published.md"
@@ -115,7 +114,7 @@ def load_group(entry: dict[str, Any]) -> Group:
     places = []
     for run in runs:
         case = make_case(run)
-        places.append(Place(calibrated(case, base), case.strategy))
+        places.append(Place(case.problem.with_constants(base), case.strategy))
     constants = uncertain_constants(place.problem for place in places)
     lineariser = Straight([each for each in constants if each.kind != "memory"], places)
     return Group(entry["name"], runs, places, lineariser, _published_half(places))

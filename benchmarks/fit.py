@@ -27,10 +27,10 @@ from cpsolver.evidence.runs.case import make_case
 from cpsolver.evidence.runs.table import PUBLISHED as TABLE
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.document import load_yaml
-from cpsolver.profiles.calibration import PUBLISHED, Calibration, Fitted, load_calibration
+from cpsolver.profiles.constants import PUBLISHED_FIT, Calibration, Fitted, load_calibration
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "cpsolver" / "profiles" / "calibrations" / f"{PUBLISHED}.yaml"
+OUTPUT = PUBLISHED_FIT
 LEFT_OUT = HERE / "results" / "left_out.csv"
 """log(predicted / measured) of every run, from fits that have seen nothing of the run's source or publisher."""
 SOURCES = TABLE.parent / "sources.yaml"
@@ -128,7 +128,7 @@ def _with(calibration: Calibration, more: dict[str, dict[str, Fitted]]) -> Calib
 
 
 def _write(calibration: Calibration) -> None:
-    whole = calibration.model_copy(update={"name": PUBLISHED})
+    whole = calibration.model_copy(update={"name": OUTPUT.stem})
     OUTPUT.write_text(_as_yaml(whole), encoding="utf-8")
     click.echo(f"wrote {OUTPUT.relative_to(HERE.parent)}")
 

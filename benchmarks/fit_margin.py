@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 from cpsolver.evaluation.meters import memory_bytes
 from cpsolver.evidence.runs.case import Case
-from cpsolver.evidence.runs.predict import calibrated
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import Calibration, Fitted
+from cpsolver.profiles.constants import Calibration, Fitted
 from hw_specs.units import gib_to_bytes
 
 FEWEST = 8
@@ -30,7 +29,7 @@ def fit_margins(runs: Sequence[MeasuredRun], cases: Sequence[Case], calibration:
     for run, case in zip(runs, cases, strict=True):
         if run.peak_mem_gib is None:
             continue
-        problem = calibrated(case, calibration)
+        problem = case.problem.with_constants(calibration)
         said = memory_bytes(problem, case.strategy, run.peak_mem_kind)
         short.setdefault(problem.stack.name, []).append(1.0 - said / gib_to_bytes(run.peak_mem_gib))
         start[problem.stack.name] = case.problem.stack.memory_margin

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.evidence.runs.case import Case
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import ALL, Fitted
+from cpsolver.profiles.constants import ALL, Fitted
 from cpsolver.profiles.stack import load_stack
 from hw_specs.units import gib_to_bytes
 

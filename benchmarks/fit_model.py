@@ -22,7 +22,7 @@ from cpsolver.cost.memory import StageBytes
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evidence.runs.case import Case
 from cpsolver.problem.problem import Supply
-from cpsolver.profiles.calibration import ALL, Calibration, Fitted
+from cpsolver.profiles.constants import ALL, Calibration, Fitted
 from cpsolver.profiles.stack import Stack, load_stack
 
 Floats = NDArray[np.float64]

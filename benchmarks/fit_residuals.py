@@ -10,7 +10,7 @@ import numpy as np
 from cpsolver.evidence.intervals import UNSEEN, keys_of
 from cpsolver.evidence.runs.case import Case
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import Residuals
+from cpsolver.profiles.constants import Residuals
 
 FEWEST = 8
 """A group needs so many runs to speak for itself."""

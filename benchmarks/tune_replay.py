@@ -30,7 +30,6 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.posterior.posterior import Belief
 from cpsolver.evidence.posterior.predictions import Floats, Place
 from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import calibrated
 from cpsolver.evidence.runs.ranking import layout_of
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
@@ -99,7 +98,7 @@ def tasks() -> Iterator[Task]:
         cases = [make_case(same[0]) for same in layouts.values()]
         times = [statistics.fmean(run.step_time_s or 0.0 for run in same) for same in layouts.values()]
         plans = {case.strategy: time for case, time in zip(cases, times, strict=True)}
-        yield Task(str(entry["name"]), calibrated(cases[0], found), plans)
+        yield Task(str(entry["name"]), cases[0].problem.with_constants(found), plans)
 
 
 def thompson_order(task: Task, seed: int) -> list[Strategy]:

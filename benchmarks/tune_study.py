@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-import cpsolver
 from benchmarks.tune_policies import POLICIES, TASKS, TRIALS, first_search, problem_of, random_plans, with_search
 from cpsolver.doors.tune.logs import default_skip
 from cpsolver.doors.tune.simulated import Cluster, Truth, hidden_truth
 from cpsolver.doors.tune.trial import Proposal, Trial
+from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.misfit import load_spread
 from cpsolver.evidence.posterior.posterior import learn
 from cpsolver.evidence.posterior.predictions import Place
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.constants import PUBLISHED_FIT, SPREAD, UNCERTAIN
 from cpsolver.search.search import search
 
 NOISE, FAILURES, ITERATIONS = 0.02, 0.05, 10
@@ -31,8 +32,6 @@ LEARNT = 5
 """Trials after which the belief is held against the truth."""
 DEEP = 40
 """With misfit no search finds the fastest plan: that many of the best without it are looked at."""
-CENTRAL = 1.2815515655446004
-"""Standard deviations that enclose four in five of a Gaussian."""
 GIB = 2**30
 
 
@@ -73,11 +72,9 @@ def run_case(case: Case, policies: tuple[str, ...], best: float | None = None) -
 
 def inputs(task: str) -> str:
     """A short name for the task's spec and the files that truths are drawn from: with others, records are of others."""
-    package = Path(cpsolver.__file__).parent
-    posterior, fit = "evidence/posterior", "profiles/calibrations/published.yaml"
-    files = (f"{posterior}/uncertain.yaml", f"{posterior}/spread.yaml", fit)
+    files = (UNCERTAIN, SPREAD, PUBLISHED_FIT)
     spec = repr(TASKS.get(task)).encode()
-    return sha256(b"".join([spec, *((package / name).read_bytes() for name in files)])).hexdigest()[:12]
+    return sha256(b"".join([spec, *(path.read_bytes() for path in files)])).hexdigest()[:12]
 
 
 def _record(case: Case, truth: Truth, best: float, policy: str) -> dict[str, Any]:
@@ -158,7 +155,7 @@ def coverage(case: Case, truth: Truth, trials: list[Trial]) -> dict[str, Any]:
     at = np.array([true[each.key] for each in belief.constants])
     spreads = np.sqrt(np.diag(belief.covariance))
     prior = np.array([1.0 if each.kind == "memory" else load_spread().scale for each in belief.constants])
-    inside = np.abs(at - belief.mean) <= CENTRAL * spreads
+    inside = np.abs(at - belief.mean) <= WITHIN_80 * spreads
     told = spreads < 0.9 * prior
     plans = untried(case, trials)
     mean, covariance = belief.step_times([Place(problem, plan) for plan in plans])
@@ -176,7 +173,7 @@ def coverage(case: Case, truth: Truth, trials: list[Trial]) -> dict[str, Any]:
 
 def _held(logs: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> list[float]:
     """Plans inside their interval, plans, and the median width of the intervals, largest over smallest less 1."""
-    wide = CENTRAL * np.sqrt(np.diag(covariance))
+    wide = WITHIN_80 * np.sqrt(np.diag(covariance))
     return [int((np.abs(logs - mean) <= wide).sum()), len(logs), float(np.median(np.exp(2 * wide) - 1))]
 
 

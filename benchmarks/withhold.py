@@ -21,7 +21,7 @@ from cpsolver.evidence.runs.case import Case, make_case
 from cpsolver.evidence.runs.ranking import layout_of, task_of
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "withheld.yaml"

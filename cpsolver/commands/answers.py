@@ -86,8 +86,8 @@ def validate_table(
     if output is not None and scatter is not None and Path(output).absolute() == Path(scatter).absolute():
         raise InputError(Trouble("", "is the file of --output and of --scatter: give two", file=scatter))
     table = read_runs(cases)
-    from cpsolver.evidence.runs.predict import predict
-    from cpsolver.profiles.overlay import load_overlay
+    from cpsolver.evidence.runs.validation import predict
+    from cpsolver.profiles.constants import load_overlay
 
     overlay = None if calibration is None else load_overlay(calibration)
     with Bar("predicting runs") as bar:

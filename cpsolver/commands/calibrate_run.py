@@ -15,7 +15,7 @@ from cpsolver.inputs.output import check_writable, deliver, deliver_report
 if TYPE_CHECKING:
     from cpsolver.evidence.calibrate.lesson import Lesson
     from cpsolver.evidence.calibrate.rows import Told
-    from cpsolver.profiles.overlay import Overlay
+    from cpsolver.profiles.constants import Overlay
 
 
 def run_calibration(path: str, output: str | None, anyway: bool, worst: int, as_json: bool) -> tuple[list[str], bool]:

@@ -13,8 +13,7 @@ from math import exp
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.calibration import Calibration, load_calibration
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Calibration, Overlay, load_calibration
 
 EVERY = "every run"
 UNSEEN = "unseen source"

@@ -13,9 +13,9 @@ from benchmarks.fit_model import Fit, Free, Predictor, bent, calibration, load_f
 from benchmarks.fit_residuals import residual_groups
 from cpsolver.evidence.intervals import EVERY, UNSEEN
 from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import predict
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.evidence.runs.validation import predict
+from cpsolver.profiles.constants import load_calibration
 from cpsolver.profiles.stack import load_stack
 from tests.support.checkout import ROOT
 

@@ -8,11 +8,10 @@ from functools import cache
 import pytest
 
 from cpsolver.evidence.runs.case import Unpredictable, architecture, framework, make_case
-from cpsolver.evidence.runs.predict import predict
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.evidence.runs.validation import validate
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.evidence.runs.validation import predict, validate
+from cpsolver.profiles.constants import load_calibration
 
 
 @cache

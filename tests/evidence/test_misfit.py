@@ -12,7 +12,7 @@ from cpsolver.doors.tune.trial import TRIAL_MEMORIES
 from cpsolver.evidence.posterior.misfit import Spots, covariance, features, load_spread, spots
 from cpsolver.evidence.posterior.predictions import Place
 from cpsolver.evidence.runs.run import MemoryKind
-from cpsolver.profiles.overlay import COORDINATES
+from cpsolver.profiles.constants import COORDINATES
 from tests.support.believed import menu, places, small, spots_of, spread_of
 from tests.support.problems import chip_spec, problem_of, strategy_of
 

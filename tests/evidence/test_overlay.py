@@ -19,8 +19,7 @@ from cpsolver.evidence.posterior.forecast import forecast, posterior_of
 from cpsolver.evidence.posterior.predictions import Place
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.resolve import laid_over
-from cpsolver.profiles.overlay import Overlay, load_overlay
+from cpsolver.profiles.constants import Overlay, load_overlay
 from tests.support.calibrating import cluster_rows, text_of
 
 
@@ -53,7 +52,7 @@ def test_forecasts_of_the_file_are_those_of_the_belief(lesson: Lesson, overlay: 
     noise = lesson.belief.times.spread.noise**2
     for place in _places(lesson):
         mean, covariance = lesson.belief.step_times([place])
-        found = forecast(laid_over(place.problem, overlay), overlay, place.strategy)
+        found = forecast(place.problem.with_constants(overlay), overlay, place.strategy)
         assert found.mean == pytest.approx(mean[0], abs=2e-4)  # slopes are taken a little elsewhere
         assert found.sd == pytest.approx((covariance[0, 0] + noise) ** 0.5, rel=5e-3)
 
@@ -70,7 +69,7 @@ def test_the_posterior_of_the_file_is_the_belief(lesson: Lesson, overlay: Overla
 
 def test_the_problem_has_the_constants_of_the_posterior_mean(lesson: Lesson, overlay: Overlay) -> None:
     problem = lesson.evidence.rows[0].seen.place.problem
-    ours, theirs = laid_over(problem, overlay), lesson.belief.problem(problem)
+    ours, theirs = problem.with_constants(overlay), lesson.belief.problem(problem)
     for name, figure in ours.supplies[0].chip.efficiency.items():
         assert figure.value == pytest.approx(theirs.supplies[0].chip.efficiency[name].value, rel=1e-6)
     assert ours.stack.step_overhead_ms == pytest.approx(theirs.stack.step_overhead_ms, rel=1e-6)
@@ -79,8 +78,8 @@ def test_the_problem_has_the_constants_of_the_posterior_mean(lesson: Lesson, ove
 def test_a_plan_like_the_runs_gets_a_tighter_interval(lesson: Lesson, overlay: Overlay) -> None:
     place = _places(lesson)[1]
     low, high, _ = spread(place.problem, place.strategy)
-    ours_low, ours_high, basis = spread(laid_over(place.problem, overlay), place.strategy)
-    found = forecast(laid_over(place.problem, overlay), overlay, place.strategy)
+    ours_low, ours_high, basis = spread(place.problem.with_constants(overlay), place.strategy)
+    found = forecast(place.problem.with_constants(overlay), overlay, place.strategy)
     assert found.sd < 0.5 * found.sd_before
     assert ours_high - ours_low < 0.9 * (high - low)
     assert basis.startswith("learnt from 5 runs in ")
@@ -93,7 +92,7 @@ def test_a_plan_of_what_no_run_tells_does_not(lesson: Lesson, overlay: Overlay) 
     problem = replace(place.problem, spec=spec)
     plan = replace(place.strategy, cp=8, tp=2, dp=1)
     low, high, _ = spread(problem, plan)
-    ours_low, ours_high, _ = spread(laid_over(problem, overlay), plan)
+    ours_low, ours_high, _ = spread(problem.with_constants(overlay), plan)
     assert ours_high - ours_low >= high - low
 
 
@@ -104,7 +103,7 @@ def test_half_an_interval_grows_with_what_the_published_one_knew() -> None:
 
 def test_the_middle_of_the_interval_is_the_forecast(lesson: Lesson, overlay: Overlay) -> None:
     place = _places(lesson)[0]
-    problem = laid_over(place.problem, overlay)
+    problem = place.problem.with_constants(overlay)
     found = forecast(problem, overlay, place.strategy)
     interval = interval_of(problem, place.strategy, exp(found.predicted))
     assert log(interval.low_s * interval.high_s) / 2 == pytest.approx(found.mean)

@@ -10,10 +10,9 @@ import pytest
 
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evidence.posterior import predictions
-from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants, with_values
+from cpsolver.evidence.posterior.constants import Uncertain, Values, moved, uncertain_constants
 from cpsolver.evidence.posterior.predictions import Lineariser, Place, memories
-from cpsolver.profiles.calibration import CHIP_FACTORS
-from cpsolver.profiles.overlay import uncertain
+from cpsolver.profiles.constants import CHIP_FACTORS, uncertain
 from cpsolver.profiles.stack import Constants
 from hw_specs import Chip
 from tests.support.believed import menu, places, small
@@ -94,7 +93,7 @@ def _efficiency(chip: Chip) -> dict[str, float]:
 
 def test_only_the_named_chip_is_scaled() -> None:
     problem = problem_of({"x": chip_spec(), "y": chip_spec()})
-    found = with_values(problem, {("y", "network"): 0.5, ("z", "gemm"): 0.5}, "a test")
+    found = problem.with_constants(Values({("y", "network"): 0.5, ("z", "gemm"): 0.5}, "a test"))
     (old_x, old_y), (x, y) = ([_efficiency(supply.chip) for supply in each.supplies] for each in (problem, found))
     assert x == old_x
     assert y == {**old_y, "network": old_y["network"] * 0.5}
@@ -103,13 +102,15 @@ def test_only_the_named_chip_is_scaled() -> None:
 
 def test_only_the_named_stack_is_changed() -> None:
     stack = small().stack
-    found = with_values(small(), {(stack.name, "host_layer_us"): 7.0, ("another", "straggling"): 7.0}, "a test")
+    values = {(stack.name, "host_layer_us"): 7.0, ("another", "straggling"): 7.0}
+    found = small().with_constants(Values(values, "a test"))
     assert (found.stack.host_layer_us, found.stack.straggling) == (7.0, stack.straggling)
     assert found.stack.constants.host_layer_us.source == "a test"
 
 
 def test_a_factor_lifts_no_efficiency_above_its_peak() -> None:
-    chip = with_values(small(), {("x", name): 100.0 for name in ("gemm", "memory", "network")}, "a test").supplies[0]
+    values = {("x", name): 100.0 for name in ("gemm", "memory", "network")}
+    chip = small().with_constants(Values(values, "a test")).supplies[0]
     found = _efficiency(chip.chip)
     assert (found["gemm_bf16"], found["memory"], found["network"]) == (1.0, 1.0, 1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Overlay
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.resolve import resolve
+from cpsolver.problem.resolve import resolve_like
 from cpsolver.profiles.launcher import load_launcher
 from cpsolver.rules import violations
 from cpsolver.rules.launching import launcher
@@ -69,10 +69,9 @@ def for_target(problem: Problem, target: str) -> Problem | None:
     if problem.spec.launcher is not None:
         return None
     try:
-        there = resolve(problem.spec.model_copy(update={"launcher": target}), problem.overlay)
+        return resolve_like(problem, problem.spec.model_copy(update={"launcher": target}))
     except InputError:
         return None
-    return replace(there, supplies=problem.supplies, stack=problem.stack, model=problem.model)
 
 
 def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
@@ -109,10 +108,9 @@ def _solved(
     problem: Problem, s: Strategy, target: str, count: int, search: Callable[[Problem], Any]
 ) -> tuple[Strategy, Launch, float] | None:
     try:
-        there = resolve(_pinned(problem, s, target, count), problem.overlay)
+        there = resolve_like(problem, _pinned(problem, s, target, count))
     except InputError:
         return None  # what is kept contradicts the spec itself
-    there = replace(there, supplies=problem.supplies, stack=problem.stack, model=problem.model)
     result = search(there)
     for plan in result.plans:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpsolver.doors.profile.figures import Figure
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 from hw_specs import EFFICIENCY_NAMES, Chip
 
 

@@ -17,7 +17,7 @@ from cpsolver.evidence.calibrate.limits import limits
 from cpsolver.evidence.calibrate.memory import Reading
 from cpsolver.evidence.calibrate.rows import Error, Told, error_of
 from cpsolver.evidence.posterior.constants import Uncertain
-from cpsolver.profiles.overlay import Learnt, Overlay
+from cpsolver.profiles.constants import Learnt, Overlay
 
 
 def calibration_report(lesson: Lesson, overlay: Overlay, written: str | None, most: int = 5) -> RenderableType:

@@ -20,6 +20,7 @@ from cpsolver.doors.report.text import plural
 from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.trial import Believed, Proposal, Stop, Trial
+from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.misfit import load_spread, spots
@@ -30,9 +31,6 @@ from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
 from cpsolver.search.search import search
 from hw_specs.units import gib_to_bytes
-
-WITHIN_80 = 1.2816
-"""Standard deviations to either side that hold four in five of a normal distribution."""
 
 
 def thompson(problem: Problem, settings: ChooserSettings) -> ThompsonChooser:

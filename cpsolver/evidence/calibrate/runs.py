@@ -13,13 +13,12 @@ from cpsolver.evidence.intervals import interval
 from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.predictions import Place
 from cpsolver.evidence.runs.case import Unpredictable, make_case
-from cpsolver.evidence.runs.predict import calibrated
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import Table, missing_columns
 from cpsolver.inputs.errors import Trouble
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 from hw_specs import UnknownFigureError
 from hw_specs.units import gib_to_bytes
 
@@ -88,7 +87,7 @@ def _row(run: MeasuredRun) -> Row | str:
         return f"incomplete: {', '.join(missing_columns(run)) or 'the table marks it so'}"
     try:
         case = make_case(run)
-        problem = calibrated(case, load_calibration())
+        problem = case.problem.with_constants(load_calibration())
         found = evaluate(problem, case.strategy)
         low, high = interval(problem, case.strategy, found.step_time_s)
     except (Unpredictable, UnknownFigureError) as error:

@@ -13,7 +13,7 @@ from cpsolver.evidence.calibrate.lesson import Lesson, sds_before
 from cpsolver.evidence.calibrate.limits import limits
 from cpsolver.evidence.posterior.constants import Uncertain
 from cpsolver.evidence.posterior.posterior import memory_linear
-from cpsolver.profiles.overlay import Cover, Errors, Learnt, Overlay, Run, digests
+from cpsolver.profiles.constants import Cover, Errors, Learnt, Overlay, Run, digests
 
 _DIGITS = 7
 _HEAD = """\

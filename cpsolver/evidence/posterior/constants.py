@@ -6,12 +6,14 @@ A position counts standard deviations of the prior from the published value: 0 i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, log
 from typing import Literal
 
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import replaced, scaled, uncertain
+from cpsolver.profiles.constants import Layer, learnt_constants, uncertain
+from cpsolver.profiles.stack import Constant, Stack
+from hw_specs import Chip
 
 Kind = Literal["chips", "stacks", "memory"]
 
@@ -86,14 +88,23 @@ def moved(problem: Problem, constants: Sequence[Uncertain], positions: Iterable[
     values = {
         (each.group, each.name): each.value(float(at)) for each, at in zip(constants, positions, strict=True) if at
     }
-    return with_values(problem, values, source)
+    return problem.with_constants(Values(values, source))
 
 
-def with_values(problem: Problem, values: Mapping[tuple[str, str], float], source: str) -> Problem:
-    """The problem with constants replaced, by (chip or stack, name); a chip's are factors on its efficiencies."""
-    supplies = tuple(replace(supply, chip=scaled(supply.chip, _of(supply.name, values))) for supply in problem.supplies)
-    return replace(problem, supplies=supplies, stack=replaced(problem.stack, _of(problem.stack.name, values), source))
+@dataclass(frozen=True)
+class Values(Layer):
+    """Constants by (chip or stack, name); a chip's are factors on its efficiencies. `source`: of a stack's."""
 
+    by_name: Mapping[tuple[str, str], float]
+    source: str
 
-def _of(group: str, values: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    return {name: value for (owner, name), value in values.items() if owner == group}
+    def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
+        """See Layer."""
+        return self._of(chip.name).items()
+
+    def values(self, stack: Stack) -> Mapping[str, Constant]:
+        """See Layer."""
+        return learnt_constants(self._of(stack.name), self.source)
+
+    def _of(self, group: str) -> dict[str, float]:
+        return {name: value for (owner, name), value in self.by_name.items() if owner == group}

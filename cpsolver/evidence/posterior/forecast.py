@@ -14,7 +14,7 @@ from cpsolver.evidence.posterior.predictions import Linear, Lineariser, Place
 from cpsolver.evidence.posterior.time_posterior import TimePosterior, closed_form, unlearnt
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import Overlay, uncertain
+from cpsolver.profiles.constants import Overlay, uncertain
 
 _ALMOST_ALL = 1 - 1e-9
 

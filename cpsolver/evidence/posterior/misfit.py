@@ -10,15 +10,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
-from pathlib import Path
 
 import numpy as np
 
 from cpsolver.evidence.posterior.predictions import Floats, Place
 from cpsolver.inputs.data import package_schema
+from cpsolver.profiles.constants import SPREAD
 from models_zoo.on_paper import ON_PAPER
 
-_FILE = Path(__file__).parent / "spread.yaml"
 _SWITCH = 2.0
 """Recomputation or sharding, on or off, sets layouts as far apart as two doublings."""
 
@@ -38,7 +37,7 @@ class Spread:
 
 def load_spread() -> Spread:
     """What published runs say."""
-    return package_schema(_FILE, Spread)
+    return package_schema(SPREAD, Spread)
 
 
 @dataclass(frozen=True)

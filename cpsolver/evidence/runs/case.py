@@ -11,7 +11,8 @@ from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup, Strategy
-from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.spec.spec import Cluster, Spec, Training
 from hw_specs import load_chip
@@ -77,8 +78,8 @@ def make_case(run: MeasuredRun) -> Case:
     sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
     cluster = Cluster.model_validate(sizes)
     spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
-    problem = Problem(spec, model, (Supply(chip, _known(run.num_gpus)),), stack)
     _check_layout(run)
+    problem = assemble(spec, model, {chip.name: chip}, stack)
     return Case(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
 
 

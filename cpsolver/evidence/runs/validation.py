@@ -9,7 +9,10 @@ from functools import cached_property
 
 from pydantic import ValidationError
 
-from cpsolver.evidence.runs.case import Unpredictable
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.meters import in_terms_of
+from cpsolver.evidence.intervals import interval
+from cpsolver.evidence.runs.case import Unpredictable, make_case
 from cpsolver.evidence.runs.ranking import RankScore, rank_score
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.score import (
@@ -24,7 +27,9 @@ from cpsolver.evidence.runs.score import (
 )
 from cpsolver.evidence.runs.table import missing_columns
 from cpsolver.inputs.errors import Trouble
+from cpsolver.profiles.constants import Overlay, load_calibration
 from hw_specs import UnknownFigureError
+from hw_specs.units import bytes_to_gib
 
 _NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
 
@@ -93,6 +98,37 @@ class Validation:
     def rank(self) -> RankScore:
         """Whether the predictions order layouts as the measurements do."""
         return rank_score(self.scored)
+
+
+def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
+    """Step time with its interval, and memory in the terms of the run's own measurement.
+
+    `overlay`: what runs of the user's own taught, on top of the published calibration.
+
+    Raises:
+        Unpredictable: when the cost model does not know the run's framework or layout, or the overlay not its chip
+            and stack.
+    """
+    case = make_case(run)
+    problem = case.problem.with_constants(load_calibration())
+    if overlay is not None:
+        chip, stack = problem.supplies[0].name, problem.stack.name
+        if not overlay.has(chip, stack):
+            raise Unpredictable(f"the calibration does not cover {chip} with {stack}, only {overlay.covered}")
+        problem = problem.with_constants(overlay)
+    found = evaluate(problem, case.strategy)
+    low, high = interval(problem, case.strategy, found.step_time_s)
+    memory = in_terms_of(run.peak_mem_kind, [stage.memory for stage in found.stages])
+    return Prediction(
+        step_time_s=found.step_time_s,
+        low_s=low,
+        high_s=high,
+        memory_gib=bytes_to_gib(memory),
+        memory_with_margin_gib=bytes_to_gib(memory / (1.0 - problem.memory_margin)),
+        breakdown_s=dict(found.breakdown_s),
+        stack=problem.stack.name,
+        architecture=problem.supplies[0].chip.architecture or problem.supplies[0].name,
+    )
 
 
 def validate(

@@ -15,7 +15,7 @@ from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.meters import memory_bytes
-from cpsolver.evidence.posterior.constants import with_values
+from cpsolver.evidence.posterior.constants import Values
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -148,7 +148,8 @@ FEW = [plan for plan in menu() if (plan.tp, plan.pp) != (1, 4)]
 
 def _tried(network: float, count: int) -> list[Trial]:
     """Trials proposed on a cluster with a network so many times as fast as published."""
-    true, by, own = with_values(lean(), {("x", "network"): network}, "a test"), chooser(solve=Menu(FEW)), list[Trial]()
+    true = lean().with_constants(Values({("x", "network"): network}, "a test"))
+    by, own = chooser(solve=Menu(FEW)), list[Trial]()
     for number in range(1, count + 1):
         plan = proposed(own, by)
         own.append(trial(number, plan, seconds(plan.strategy, true)))
@@ -157,7 +158,7 @@ def _tried(network: float, count: int) -> list[Trial]:
 
 def _use_of_the_network(plan: Strategy) -> float:
     """-dlog(step time) by dlog(network speed)."""
-    faster = with_values(lean(), {("x", "network"): 1.01}, "a test")
+    faster = lean().with_constants(Values({("x", "network"): 1.01}, "a test"))
     return float(-np.log(seconds(plan, faster) / seconds(plan)) / np.log(1.01))
 
 
@@ -167,7 +168,7 @@ def test_a_network_seen_to_be_slow_is_avoided() -> None:
 
 
 def test_it_finds_in_two_trials_what_trying_in_order_does_not() -> None:
-    true = with_values(lean(), {("x", "network"): 0.4}, "a test")
+    true = lean().with_constants(Values({("x", "network"): 0.4}, "a test"))
     best = min(seconds(plan, true) for plan in FEW)
     assert min(each.step_time_s or 0.0 for each in _tried(0.4, 2)) == best
     in_order = [plan.strategy for plan in Menu(FEW)(lean()).plans[:2]]

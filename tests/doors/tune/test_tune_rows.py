@@ -7,8 +7,8 @@ from pathlib import Path
 
 from cpsolver.doors.tune.rows import runs_table
 from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import predict
 from cpsolver.evidence.runs.table import read_runs
+from cpsolver.evidence.runs.validation import predict
 from tests.support.command import in_tmp as in_tmp
 from tests.support.command import run
 from tests.support.tuning import TRAINING, kept, problem, tune
