@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from cpsolver.evaluation.meters import memory_bytes
-from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.profiles.constants import Calibration, Fitted
 from hw_specs.units import gib_to_bytes
@@ -22,7 +22,9 @@ _STEP = 1000
 """Margins are rounded up to thousandths."""
 
 
-def fit_margins(runs: Sequence[MeasuredRun], cases: Sequence[Case], calibration: Calibration) -> dict[str, Fitted]:
+def fit_margins(
+    runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan], calibration: Calibration
+) -> dict[str, Fitted]:
     """Fitted memory_margin by stack, for a calibration whose other constants are settled."""
     short: dict[str, list[float]] = {}
     start: dict[str, float] = {}

@@ -140,8 +140,8 @@ CPU seconds are of choosing; in random and grid with searches that seeds share."
 def _section(records: list[dict[str, Any]], misfit: bool) -> list[str]:
     title = "## Constants and errors that no constant explains" if misfit else "## Constants alone"
     best = (
-        "Levels of misfit are drawn as profiles/calibrations/spread.yaml has them. The fastest plan is not proven: it is\n"
-        f"the fastest of the best {DEEP} without misfit and of all that any policy tried."
+        "Levels of misfit are drawn as profiles/calibrations/spread.yaml has them. The fastest plan is not proven: it\n"
+        f"is the fastest of the best {DEEP} without misfit and of all that any policy tried."
         if misfit
         else "The fastest plan is proven: an exact search with the true constants."
     )

@@ -18,10 +18,9 @@ from cpsolver.doors.tune.logs import default_skip
 from cpsolver.doors.tune.simulated import Cluster, Truth, hidden_truth
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.evidence.intervals import WITHIN_80
-from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.misfit import load_spread
 from cpsolver.evidence.posterior.posterior import learn
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.predictions import Observation, PlacedPlan
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import PUBLISHED_FIT, SPREAD, UNCERTAIN
@@ -134,32 +133,32 @@ def _trial(cluster: Cluster, proposal: Proposal, number: int) -> Trial:
     return replace(trial, step_time_s=seconds, peak_memory_gib=bytes_held / GIB, memory_kind="allocated")
 
 
-def seen_of(problem: Problem, trials: list[Trial]) -> list[Seen]:
+def seen_of(problem: Problem, trials: list[Trial]) -> list[Observation]:
     """What the trials say: those that were measured, and those that ran out of memory."""
     found = []
     for trial in trials:
-        place, name = Place(problem, trial.strategy), str(trial.number)
+        place, name = PlacedPlan(problem, trial.strategy), str(trial.number)
         if trial.outcome == "oom":
-            found.append(Seen(name, place, out_of_memory=True))
+            found.append(Observation(name, place, out_of_memory=True))
         elif trial.measured:
             held = None if trial.peak_memory_gib is None else trial.peak_memory_gib * GIB
-            found.append(Seen(name, place, trial.step_time_s, held, trial.memory_kind))
+            found.append(Observation(name, place, trial.step_time_s, held, trial.memory_kind))
     return found
 
 
 def coverage(case: Case, truth: Truth, trials: list[Trial]) -> dict[str, Any]:
     """How often 80 % intervals hold the truth: of constants, and of step times of plans that were not tried."""
     problem = problem_of(case.task)
-    belief = learn(seen_of(problem, trials), [problem])
+    posterior = learn(seen_of(problem, trials), [problem])
     true = dict(zip((each.key for each in truth.constants), truth.positions, strict=True))
-    at = np.array([true[each.key] for each in belief.constants])
-    spreads = np.sqrt(np.diag(belief.covariance))
-    prior = np.array([1.0 if each.kind == "memory" else load_spread().scale for each in belief.constants])
-    inside = np.abs(at - belief.mean) <= WITHIN_80 * spreads
+    at = np.array([true[each.key] for each in posterior.constants])
+    spreads = np.sqrt(np.diag(posterior.covariance))
+    prior = np.array([1.0 if each.kind == "memory" else load_spread().scale for each in posterior.constants])
+    inside = np.abs(at - posterior.mean) <= WITHIN_80 * spreads
     told = spreads < 0.9 * prior
     plans = untried(case, trials)
-    mean, covariance = belief.step_times([Place(problem, plan) for plan in plans])
-    before = learn([], [problem]).step_times([Place(problem, plan) for plan in plans])
+    mean, covariance = posterior.step_times([PlacedPlan(problem, plan) for plan in plans])
+    before = learn([], [problem]).step_times([PlacedPlan(problem, plan) for plan in plans])
     logs = np.array([log(truth.step_time_s(plan)) for plan in plans])
     return {
         "constants": [int(inside.sum()), len(inside)],

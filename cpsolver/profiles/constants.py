@@ -138,7 +138,7 @@ def load_calibration() -> Calibration:
     return package_schema(PUBLISHED_FIT, Calibration)
 
 
-class Learnt(_Entry):
+class LearntConstant(_Entry):
     """A constant: its value and where that lies, from `published` on in the spreads of calibrations/uncertain.yaml.
 
     `sd_before`, `sd`: standard deviations without and with the runs, in the same unit; `rows`: how many runs feel the
@@ -153,7 +153,7 @@ class Learnt(_Entry):
     rows: Annotated[int, Field(ge=0)]
 
 
-class Cover(_Entry):
+class CoveredRuns(_Entry):
     """A chip and stack whose runs were learnt from, and how many have a step time."""
 
     chip: str
@@ -161,7 +161,7 @@ class Cover(_Entry):
     runs: Annotated[int, Field(ge=0)]
 
 
-class Run(_Entry):
+class OverlayRun(_Entry):
     """A run as forecasts need it. `off`: log(measured / predicted with the published constants).
 
     `at`: where its layout lies, in doublings; `slopes`: how log(predicted) moves with a constant, by the constant's
@@ -176,7 +176,7 @@ class Run(_Entry):
     slopes: dict[str, dict[str, FiniteFloat]] = {}
 
 
-class Errors(_Entry):
+class OverlayErrors(_Entry):
     """Of step times, each layout left out in turn: mean size of predicted / measured - 1, share inside the interval."""
 
     before: NotNegative
@@ -193,12 +193,12 @@ class Overlay(Layer, _Entry):
     apss_cp: str
     runs_file: str
     made_with: dict[str, str]
-    covers: Annotated[tuple[Cover, ...], Field(min_length=1)]
+    covers: Annotated[tuple[CoveredRuns, ...], Field(min_length=1)]
     doubts: tuple[str, ...] = ()
-    errors: Errors
-    chips: dict[str, dict[str, Learnt]]
-    stacks: dict[str, dict[str, Learnt]]
-    runs: tuple[Run, ...]
+    errors: OverlayErrors
+    chips: dict[str, dict[str, LearntConstant]]
+    stacks: dict[str, dict[str, LearntConstant]]
+    runs: tuple[OverlayRun, ...]
     file: str = Field(default="", exclude=True)
 
     def __eq__(self, other: object) -> bool:
@@ -269,11 +269,11 @@ def load_overlay(path: str | Path) -> Overlay:
 
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     """The fields of the model that stands there."""
-    places: dict[str, type[BaseModel]] = {"covers": Cover, "errors": Errors, "runs": Run}
+    places: dict[str, type[BaseModel]] = {"covers": CoveredRuns, "errors": OverlayErrors, "runs": OverlayRun}
     if not path:
         return {field.alias or name: field for name, field in Overlay.model_fields.items() if name != "file"}
     if path[0] in ("chips", "stacks"):
-        return Learnt.model_fields if len(path) == 3 else {}
+        return LearntConstant.model_fields if len(path) == 3 else {}
     return places[str(path[0])].model_fields if path[0] in places else {}
 
 

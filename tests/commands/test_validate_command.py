@@ -18,7 +18,7 @@ from rich.console import Console
 from cpsolver.doors.report import progress
 from cpsolver.doors.report.scatter import scatter_html
 from cpsolver.doors.report.validation import validation_report
-from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.validation import Validation, validate
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -168,7 +168,7 @@ def test_a_prediction_that_is_no_time_is_not_scored(tmp_path, wrong) -> None:
 
 def test_a_row_that_makes_no_model_is_left_out_with_the_reason(tmp_path) -> None:
     row = {"heads": 7, "kv_heads": 7, "tp": 1, "dp": 8}
-    found = validate(runs(tmp_path, row), lambda run: make_case(run) and predict(run))
+    found = validate(runs(tmp_path, row), lambda run: placed_plan(run) and predict(run))
     assert found.outcomes[0].skipped == "no sound model: hidden 4096 is not a multiple of heads 7: give head_dim"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.posterior.constants import Values
-from cpsolver.evidence.runs.case import make_case
 from cpsolver.evidence.runs.columns import COLUMNS
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.profiles.constants import load_calibration
 
@@ -58,7 +58,7 @@ def _seconds(text: str, truth: tuple[tuple[tuple[str, str], float], ...]) -> flo
         path = Path(folder) / "row.csv"
         path.write_text(text, encoding="utf-8")
         (run,) = read_runs(path).runs
-    case = make_case(run)
+    case = placed_plan(run)
     problem = case.problem.with_constants(load_calibration(), Values(dict(truth), "a test"))
     return evaluate(problem, case.strategy).step_time_s
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from cpsolver.doors.tune.trial import Chooser
-from cpsolver.evidence.posterior.evidence import Seen
-from cpsolver.evidence.posterior.library import check_scipy
+from cpsolver.evidence.posterior import check_scipy
+from cpsolver.evidence.posterior.predictions import Observation
 from cpsolver.problem.problem import Problem
 
 POLICIES = {"thompson": "thompson:thompson", "top": "in_order:in_order"}
@@ -28,7 +28,7 @@ class ChooserSettings:
     gain: float | None = None
     chance: float | None = None
     seed: int = 0
-    earlier: tuple[Seen, ...] = ()
+    earlier: tuple[Observation, ...] = ()
 
 
 Maker = Callable[[Problem, ChooserSettings], Chooser]

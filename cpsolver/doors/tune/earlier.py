@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpsolver.evidence.calibrate.runs import Row, evidence_of
-from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.calibrate.observations import ObservedRun, evidence_of
+from cpsolver.evidence.posterior.predictions import Observation
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.problem import Problem
@@ -15,7 +15,7 @@ from cpsolver.problem.problem import Problem
 class Earlier:
     """What a table says of a problem's chips and stack, and a word on each row that is left out."""
 
-    seen: tuple[Seen, ...]
+    observations: tuple[Observation, ...]
     notes: tuple[str, ...]
 
 
@@ -42,9 +42,9 @@ def read_earlier(path: str, problem: Problem) -> Earlier:
     others = [row.run.id for row in found.rows if row not in mine]
     notes = [f"{path}: {', '.join(ids)}: left out, {reason}" for reason, ids in found.left_out.items()]
     notes += [f"{path}: {', '.join(others)}: left out, not on {here}"] if others else []
-    return Earlier(tuple(row.seen for row in mine), tuple(notes))
+    return Earlier(tuple(row.observation for row in mine), tuple(notes))
 
 
-def _fits(row: Row, problem: Problem) -> bool:
+def _fits(row: ObservedRun, problem: Problem) -> bool:
     chip, stack = row.group
     return chip in problem.chip_names and stack == problem.stack.name

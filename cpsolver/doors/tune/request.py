@@ -139,7 +139,7 @@ class Opened:
             gain=None if request.gain is None else request.gain / 100,
             chance=None if request.chance is None else request.chance / 100,
             seed=request.seed,
-            earlier=self.earlier.seen,
+            earlier=self.earlier.observations,
         )
         return make_chooser(policy, there or self.problem, settings)
 

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cpsolver.doors.tune.trial import Trial
-from cpsolver.evidence.runs.case import Unpredictable, make_case
 from cpsolver.evidence.runs.columns import COLUMNS, BadCell
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.output import file_error
 from cpsolver.plans.strategy import CORE, Strategy
@@ -148,7 +148,7 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
     if len(set(strategy.stage_chips)) > 1:
         return "a row has one chip type, and the plan several"
     try:
-        case = make_case(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
+        case = placed_plan(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
     except Unpredictable as error:
         return f"a row cannot say it: {error.reason}"
     except ValidationError as error:

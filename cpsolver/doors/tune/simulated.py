@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from cpsolver.cost.memory import StageBytes
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
-from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants
+from cpsolver.evidence.posterior.constants import UncertainConstant, moved, uncertain_constants
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation, violations
@@ -43,10 +43,10 @@ class Misfit:
         """log(step time / what the cost model says) of a plan."""
         import numpy as np
 
-        from cpsolver.evidence.posterior.misfit import load_spread, spots
-        from cpsolver.evidence.posterior.predictions import Place
+        from cpsolver.evidence.posterior.misfit import load_spread, locations
+        from cpsolver.evidence.posterior.predictions import PlacedPlan
 
-        spread, spot = load_spread(), spots([Place(problem, strategy)])
+        spread, spot = load_spread(), locations([PlacedPlan(problem, strategy)])
         at = spot.coordinates[0]
         waves, phases = _waves(self.seed, spot.clusters[0], len(at))
         smooth = spread.misfit * sqrt(2 / _WAVES) * float(np.cos(waves @ at / spread.reach + phases).sum())
@@ -62,7 +62,7 @@ class Truth:
     """
 
     problem: Problem
-    constants: tuple[Uncertain, ...]
+    constants: tuple[UncertainConstant, ...]
     positions: tuple[float, ...]
     misfit: Misfit | None = None
 

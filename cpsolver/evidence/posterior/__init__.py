@@ -1,1 +1,13 @@
 """What a user's own runs teach: a posterior over the few constants that differ from cluster to cluster."""
+
+from __future__ import annotations
+
+from cpsolver.inputs.errors import InputError, Trouble
+
+
+def check_scipy(command: str) -> None:
+    """Raises InputError where scipy is not installed, which the posterior of memory needs."""
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError:
+        raise InputError(Trouble(command, f"needs scipy: pip install 'apss-cp[{command}]'")) from None

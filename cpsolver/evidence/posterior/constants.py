@@ -19,7 +19,7 @@ Kind = Literal["chips", "stacks", "memory"]
 
 
 @dataclass(frozen=True)
-class Uncertain:
+class UncertainConstant:
     """A constant of one chip (a factor on its efficiency) or stack (its value). `start`: the published value.
 
     `kind`: chips and stacks move step times, memory moves bytes. `spread`: one standard deviation as a logarithm,
@@ -59,31 +59,31 @@ class Uncertain:
         return log(value / self.start) / self.spread
 
 
-def uncertain_constants(problems: Iterable[Problem]) -> tuple[Uncertain, ...]:
+def uncertain_constants(problems: Iterable[Problem]) -> tuple[UncertainConstant, ...]:
     """All that may change in these problems, each once: of their chips, then of their stacks."""
-    found: dict[tuple[str, str], Uncertain] = {}
+    found: dict[tuple[str, str], UncertainConstant] = {}
     for problem in problems:
         for each in (*_of_chips(problem), *_of_stack(problem)):
             found.setdefault((each.group, each.name), each)
     return tuple(sorted(found.values(), key=lambda each: ("chips", "stacks", "memory").index(each.kind)))
 
 
-def _of_chips(problem: Problem) -> Iterable[Uncertain]:
+def _of_chips(problem: Problem) -> Iterable[UncertainConstant]:
     for supply in problem.supplies:
         for name, entry in uncertain()["chips"].items():
-            yield Uncertain("chips", supply.name, name, 1.0, **entry)
+            yield UncertainConstant("chips", supply.name, name, 1.0, **entry)
 
 
-def _of_stack(problem: Problem) -> Iterable[Uncertain]:
+def _of_stack(problem: Problem) -> Iterable[UncertainConstant]:
     kinds: tuple[Kind, ...] = ("stacks", "memory")
     for kind in kinds:
         for name, entry in uncertain()[kind].items():
             start = float(getattr(problem.stack, name))
             if start > 0.0 and not (entry.get("share", False) and start >= 1.0):
-                yield Uncertain(kind, problem.stack.name, name, start, **entry)
+                yield UncertainConstant(kind, problem.stack.name, name, start, **entry)
 
 
-def moved(problem: Problem, constants: Sequence[Uncertain], positions: Iterable[float], source: str) -> Problem:
+def moved(problem: Problem, constants: Sequence[UncertainConstant], positions: Iterable[float], source: str) -> Problem:
     """The problem with its constants at these positions; `source` says where the stack's come from."""
     values = {
         (each.group, each.name): each.value(float(at)) for each, at in zip(constants, positions, strict=True) if at

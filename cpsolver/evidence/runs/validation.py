@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.meters import in_terms_of
 from cpsolver.evidence.intervals import interval
-from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.ranking import RankScore, rank_score
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.score import (
@@ -38,7 +38,7 @@ Predict = Callable[[MeasuredRun], Prediction]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """What became of a row: a prediction, or the reason why there is none. `run` is None for a row with a trouble."""
 
     id: str
@@ -57,7 +57,7 @@ class Outcome:
 class Validation:
     """A table's rows in the order of the file, the troubles found in it, and the scores of what was predicted."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RowOutcome, ...]
     troubles: tuple[Trouble, ...] = ()
 
     @cached_property
@@ -109,7 +109,7 @@ def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
         Unpredictable: when the cost model does not know the run's framework or layout, or the overlay not its chip
             and stack.
     """
-    case = make_case(run)
+    case = placed_plan(run)
     problem = case.problem.with_constants(load_calibration())
     if overlay is not None:
         chip, stack = problem.supplies[0].name, problem.stack.name
@@ -150,30 +150,30 @@ def validate(
     return Validation(tuple(sorted(outcomes, key=lambda outcome: outcome.line)), troubles)
 
 
-def _outcome(run: MeasuredRun, predict: Predict) -> Outcome:
+def _outcome(run: MeasuredRun, predict: Predict) -> RowOutcome:
     if not run.complete:
         missing = ", ".join(missing_columns(run)) or "the table marks it so"
-        return Outcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
+        return RowOutcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
     if run.outcome != "ok":
-        return Outcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
+        return RowOutcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
     try:
         prediction = predict(run)
     except Unpredictable as error:
-        return Outcome(run.id, run.line, run, skipped=error.reason)
+        return RowOutcome(run.id, run.line, run, skipped=error.reason)
     except ValidationError as error:  # sizes that make no model, which only its schema can tell
         told = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        return Outcome(run.id, run.line, run, skipped=f"no sound model: {told}")
+        return RowOutcome(run.id, run.line, run, skipped=f"no sound model: {told}")
     except UnknownFigureError as error:
-        return Outcome(run.id, run.line, run, skipped=str(error))
+        return RowOutcome(run.id, run.line, run, skipped=str(error))
     except (ValueError, ArithmeticError) as error:  # a layout that no check foresaw must not cost the other rows
-        return Outcome(run.id, run.line, run, skipped=f"beyond the cost model: {error}")
+        return RowOutcome(run.id, run.line, run, skipped=f"beyond the cost model: {error}")
     times = prediction.step_time_s, prediction.memory_gib
     if not all(math.isfinite(value) and value > 0 for value in times):
-        return Outcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
-    return Outcome(run.id, run.line, run, prediction)
+        return RowOutcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
+    return RowOutcome(run.id, run.line, run, prediction)
 
 
-def _troubled(troubles: Iterable[Trouble]) -> list[Outcome]:
+def _troubled(troubles: Iterable[Trouble]) -> list[RowOutcome]:
     """One outcome for each row at fault, with all the columns that are wrong."""
     rows: dict[tuple[int, str], list[str]] = {}
     for trouble in troubles:
@@ -182,5 +182,5 @@ def _troubled(troubles: Iterable[Trouble]) -> list[Outcome]:
     found = []
     for (line, name), columns in rows.items():
         at_fault = ", ".join(dict.fromkeys(columns))
-        found.append(Outcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
+        found.append(RowOutcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
     return found

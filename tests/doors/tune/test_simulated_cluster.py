@@ -17,8 +17,8 @@ import pytest
 from cpsolver.doors.tune.logs import Expected, Reading, default_skip, read_log
 from cpsolver.doors.tune.simulated import Cluster, Misfit, Truth, describe, hidden_truth
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.misfit import covariance, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.misfit import covariance, load_spread, locations
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.load import load_problem
 from cpsolver.problem.problem import Problem
@@ -102,8 +102,8 @@ def test_misfit_multiplies_step_times_and_is_the_plans_own() -> None:
 def test_misfit_has_the_covariance_that_the_belief_has() -> None:
     plans = [PLAN, strategy_of("x:4", dp=2, tp=2)]
     drawn = [[Misfit(seed, 1.0).log_error(small(), plan) for plan in plans] for seed in range(400)]
-    places = [Place(small(), plan) for plan in plans]
-    expected = covariance(SPREAD, spots(places), spots(places))
+    places = [PlacedPlan(small(), plan) for plan in plans]
+    expected = covariance(SPREAD, locations(places), locations(places))
     for i in (0, 1):
         for j in (0, 1):
             found = mean(each[i] * each[j] for each in drawn)

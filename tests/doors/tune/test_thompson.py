@@ -86,7 +86,7 @@ def test_before_anything_is_measured_the_search_is_at_the_mean_and_then_at_a_dra
         by.next(trials)
     speeds = [_speed(problem) for problem in solve.asked]
     assert speeds[:2] == [_speed(lean())] * 2
-    assert speeds[2] not in (_speed(lean()), _speed(by.belief(later).problem(lean())))
+    assert speeds[2] not in (_speed(lean()), _speed(by.posterior(later).problem(lean())))
 
 
 def test_the_same_trials_and_seed_give_the_same_proposal_to_whoever_asks() -> None:
@@ -185,16 +185,16 @@ def test_what_was_measured_moves_what_is_predicted() -> None:
 
 def _believed_need(by: ThompsonChooser, plan: Strategy, trials: Sequence[Trial] = ()) -> float:
     """log(memory needed / memory there), as believed after the trials."""
-    return by.belief(trials).fill(by._candidates.place(plan))[0]
+    return by.posterior(trials).fill(by._candidates.placed(plan))[0]
 
 
 @pytest.mark.parametrize(("share", "suspected"), [(0.99, True), (0.5, False)])
 def test_a_crash_of_a_plan_that_hardly_fits_counts_as_out_of_memory(share: float, suspected: bool) -> None:
     plan = menu()[0]
     by = chooser(lean(40 * exp(_believed_need(chooser(), plan)) / share, 0.0))
-    place, crash = by._candidates.place(plan), trial(1, plan, outcome="failed")
-    assert (chance_of_running_out(by.belief([]), place) >= facts()["suspect"]) == suspected
-    assert [each.out_of_memory for each in by.belief([crash]).seen] == [True] * suspected
+    place, crash = by._candidates.placed(plan), trial(1, plan, outcome="failed")
+    assert (chance_of_running_out(by.posterior([]), place) >= facts()["suspect"]) == suspected
+    assert [each.out_of_memory for each in by.posterior([crash]).observations] == [True] * suspected
     assert (_believed_need(by, plan, [crash]) > _believed_need(by, plan)) == suspected
 
 
@@ -237,22 +237,22 @@ def test_candidates_are_those_believed_to_fit_and_what_was_measured_stays() -> N
     tight = lean(0.4, 0.0)
     by = chooser(tight, solve=Menu(menu()))
     for plan in menu():
-        by._candidates.place(plan)
-    belief = by.belief([])
-    kept = by._candidates.legal(belief, [menu()[0]])
+        by._candidates.placed(plan)
+    posterior = by.posterior([])
+    kept = by._candidates.legal(posterior, [menu()[0]])
     assert kept[0] == menu()[0]
-    assert kept[1:] == [plan for plan in menu()[1:] if not violations(belief.problem(tight), plan)]
+    assert kept[1:] == [plan for plan in menu()[1:] if not violations(posterior.problem(tight), plan)]
     assert 1 < len(kept) < len(menu())
 
 
 def test_no_more_candidates_are_kept_than_asked_for_and_they_are_the_fastest() -> None:
     few = Candidates(lean(), 8, 3, Menu())
     for plan in menu():
-        few.place(plan)
+        few.placed(plan)
     slow, *_, least = reversed(ranked_all())
-    kept = few.legal(chooser().belief([]), [slow])
+    kept = few.legal(chooser().posterior([]), [slow])
     assert (kept[0], kept[1], len(kept)) == (slow, least, 4)
-    assert few.legal(chooser().belief([]), []) == [least, *kept[2:]]
+    assert few.legal(chooser().posterior([]), []) == [least, *kept[2:]]
 
 
 def test_where_nothing_fits_it_says_so() -> None:

@@ -24,8 +24,8 @@ _LINKS = "scale_up: {bandwidth_gb_s: 300}, scale_out: {bandwidth_gbit_s: 200}}"
 
 def test_rows_of_the_chip_and_stack_are_evidence() -> None:
     found = read_earlier(write("runs.csv", text_of(cluster_rows(3))), load_problem(_spec("a800")))
-    assert [each.name for each in found.seen] == ["run-0", "run-1", "run-2"]
-    assert all(each.step_time_s for each in found.seen)
+    assert [each.name for each in found.observations] == ["run-0", "run-1", "run-2"]
+    assert all(each.step_time_s for each in found.observations)
     assert found.notes == ()
 
 
@@ -33,7 +33,7 @@ def test_rows_of_another_chip_are_left_out_and_told() -> None:
     rows = cluster_rows(2)
     rows[1] |= {"chip": "h800"}
     found = read_earlier(write("runs.csv", text_of(rows)), load_problem(_spec("a800")))
-    assert [each.name for each in found.seen] == ["run-0"]
+    assert [each.name for each in found.observations] == ["run-0"]
     assert found.notes == ("runs.csv: run-1: left out, not on a800 with megatron-core",)
 
 

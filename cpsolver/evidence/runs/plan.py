@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup, Strategy
-from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.spec.spec import Cluster, Spec, Training
@@ -42,16 +41,8 @@ class Unpredictable(Exception):
         self.reason, self.field = reason, field
 
 
-@dataclass(frozen=True)
-class Case:
-    """A run as the planner sees it, before any calibration."""
-
-    problem: Problem
-    strategy: Strategy
-
-
-def make_case(run: MeasuredRun) -> Case:
-    """The problem and the plan of a run.
+def placed_plan(run: MeasuredRun) -> PlacedPlan:
+    """The problem, its constants as documented, and the plan of a run.
 
     Raises:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
@@ -80,7 +71,7 @@ def make_case(run: MeasuredRun) -> Case:
     spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
     _check_layout(run)
     problem = assemble(spec, model, {chip.name: chip}, stack)
-    return Case(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+    return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
 
 
 def _check_layout(run: MeasuredRun) -> None:
