@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.fit_model import calibration, load_free
 from benchmarks.withhold import OUTPUT as WITHHELD
-from cpsolver.doors.tune.candidates import Candidates
+from cpsolver.doors.tune.candidates import CandidatePlans
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Trial
@@ -64,7 +64,7 @@ class Task:
         return seconds.index(best) + 1, close
 
 
-class Measured(Candidates):
+class Measured(CandidatePlans):
     """The layouts of a task in the place of what searches find: all of them run, for they did."""
 
     def __init__(self, task: Task) -> None:

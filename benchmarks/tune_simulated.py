@@ -1,7 +1,7 @@
 """How well ways of choosing trials do on simulated clusters: ``python -m benchmarks.tune_simulated [--save]``.
 
 On every cluster each policy has ten trials; no training command is run. A cluster is the cost model with constants
-that the policies do not know (doors/tune/simulated.py), with --misfit also with errors that no constant explains.
+that the policies do not know (examples/simulated_cluster.py), with --misfit also with errors that no constant explains.
 Records are kept in a file of JSON lines: a run that is stopped goes on where it was. With --save the tables go to
 benchmarks/results/tune_simulated.md, of everything that the file holds.
 """

@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks.tune_policies import POLICIES, TASKS, TRIALS, first_search, problem_of, random_plans, with_search
 from cpsolver.doors.tune.logs import default_skip
-from cpsolver.doors.tune.simulated import Cluster, Truth, hidden_truth
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.misfit import load_spread
@@ -25,6 +24,7 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import PUBLISHED_FIT, SPREAD, UNCERTAIN
 from cpsolver.search.search import search
+from examples.simulated_cluster import SimulatedCluster, Truth, hidden_truth
 
 NOISE, FAILURES, ITERATIONS = 0.02, 0.05, 10
 LEARNT = 5
@@ -95,7 +95,7 @@ def _record(case: Case, truth: Truth, best: float, policy: str) -> dict[str, Any
 
 def run_trials(case: Case, truth: Truth, policy: str) -> tuple[list[Trial], list[Trial | None], str | None]:
     """What the policy tried, what it would settle for after each trial, and why it stopped early, if it did."""
-    cluster = Cluster(truth, case.seed, NOISE, FAILURES)
+    cluster = SimulatedCluster(truth, case.seed, NOISE, FAILURES)
     chooser, trials, settled = POLICIES[policy](case.task, case.seed), list[Trial](), list[Trial | None]()
     for number in range(1, TRIALS + 1):
         proposal = chooser.next(trials)
@@ -110,7 +110,7 @@ def _true_s(truth: Truth, trial: Trial | None) -> float | None:
     return truth.step_time_s(trial.strategy) if trial is not None and trial.measured else None
 
 
-def _trial(cluster: Cluster, proposal: Proposal, number: int) -> Trial:
+def _trial(cluster: SimulatedCluster, proposal: Proposal, number: int) -> Trial:
     run = cluster.run(proposal.strategy, number, ITERATIONS)
     trial = Trial(
         number=number,

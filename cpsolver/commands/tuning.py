@@ -10,7 +10,7 @@ import click
 from cpsolver.commands.common import json_option, spec_argument
 
 if TYPE_CHECKING:
-    from cpsolver.doors.tune.request import Opened, Request
+    from cpsolver.doors.tune.request import OpenTuning, TuneRequest
 
 EXIT_NOTHING_MEASURED = 4
 _positive = click.FloatRange(min=0, min_open=True)
@@ -57,9 +57,9 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
     Needs scipy (apss-cp[tune]). Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
     """
-    from cpsolver.doors.tune.request import Request
+    from cpsolver.doors.tune.request import TuneRequest
 
-    request = Request(spec=spec, **options)
+    request = TuneRequest(spec=spec, **options)
     code = _run(request, as_json)
     click.get_current_context().exit(code)
 
@@ -73,7 +73,7 @@ class _Shown:
     code: int
 
 
-def _run(request: Request, as_json: bool) -> int:
+def _run(request: TuneRequest, as_json: bool) -> int:
     from cpsolver.doors.report.document import dumps
     from cpsolver.doors.tune.request import opened
     from cpsolver.inputs.output import deliver, deliver_report
@@ -95,9 +95,9 @@ def _run(request: Request, as_json: bool) -> int:
     return shown.code
 
 
-def _asked(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import asked_document
+def _asked(tuning: OpenTuning) -> _Shown:
     from cpsolver.doors.tune.report import asked_report
+    from cpsolver.doors.tune.result import asked_document
 
     trials, reason = tuning.ask()
     document = asked_document(trials, reason, tuning.state.folder)
@@ -105,17 +105,17 @@ def _asked(tuning: Opened) -> _Shown:
     return _Shown(asked_report(trials, reason), document, code)
 
 
-def _told(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import trial_document
+def _told(tuning: OpenTuning) -> _Shown:
     from cpsolver.doors.tune.report import told_report
+    from cpsolver.doors.tune.result import trial_document
 
     trial = tuning.tell()
     return _Shown(told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0)
 
 
-def _tuned(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import document
+def _tuned(tuning: OpenTuning) -> _Shown:
     from cpsolver.doors.tune.report import tuning_report
+    from cpsolver.doors.tune.result import document
 
     answer = tuning.tune()
     code = 0 if tuning.measured else EXIT_NOTHING_MEASURED

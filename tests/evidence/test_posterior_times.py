@@ -8,12 +8,12 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from cpsolver.doors.tune.simulated import hidden_truth
 from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.misfit import covariance
 from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Observation, PlacedPlan
 from cpsolver.evidence.posterior.time_posterior import closed_form, learn_times, unlearnt
+from examples.simulated_cluster import hidden_truth
 from tests.support.believed import places, small, spots_of, spread_of
 
 SPREAD = spread_of()

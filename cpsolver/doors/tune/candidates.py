@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from math import exp
 from pathlib import Path
@@ -22,7 +21,7 @@ from cpsolver.search.result import Result
 _FILE = Path(__file__).parent / "thompson.yaml"
 
 
-class Candidates:
+class CandidatePlans:
     """Candidate plans of a problem, each once, in the order in which they were found."""
 
     def __init__(self, problem: Problem, plans_a_search: int, most: int, solve: Callable[[Problem], Result]) -> None:
@@ -59,11 +58,8 @@ class Candidates:
         return [*keep, *others[: self._most]]
 
     def _searched(self, posterior: Posterior, positions: Floats | None) -> Problem:
-        spec = self._problem.spec
-        search = spec.search.model_copy(update={"top": self._top})
-        cluster = spec.cluster.model_copy(update={"memory_margin": self._margin(posterior)})
-        spec = spec.model_copy(update={"search": search, "cluster": cluster})
-        return replace(posterior.problem(self._problem, positions), spec=spec)
+        problem = posterior.problem(self._problem, positions)
+        return problem.with_(search={"top": self._top}, cluster={"memory_margin": self._margin(posterior)})
 
     def _margin(self, posterior: Posterior) -> float:
         """Share of the memory that a plan leaves free: the planner's, or less once trials tell what plans need.

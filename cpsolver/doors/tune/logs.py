@@ -34,7 +34,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     """What was found. Times in seconds, memory in GiB.
 
     `step_time_s`: the median over `iterations` iterations after the warm-up; `spread`: half the width of their middle
@@ -109,7 +109,7 @@ def _with_key(entries: Iterable[Mapping[str, Any]], line: str) -> Iterator[Mappi
     return (entry for entry in entries if any(key in line for key in entry["keys"]))
 
 
-def read_log(path: Path, expected: Expected, skip: int) -> Reading:
+def read_log(path: Path, expected: Expected, skip: int) -> LogReading:
     """What the file says; a file that is not there says nothing."""
     scanner = Scanner(expected, skip)
     try:
@@ -218,14 +218,14 @@ class Scanner:
         if value != wanted:
             self._differs[str(name)] = f"{name} is {value} in the log and {wanted} in the plan"
 
-    def reading(self) -> Reading:
+    def reading(self) -> LogReading:
         """What the lines so far say."""
         seconds, iterations, spread, notes = self._from_json() if self._told else self._from_lines()
         kind, memory = self._peak()
         wrong = "; ".join(self._differs.values()) or (self._absurd if seconds is None else None)
         if self._differs:
             wrong = f"the log is of another layout: {wrong}. Does the command pass the plan's arguments?"
-        return Reading(
+        return LogReading(
             step_time_s=seconds,
             iterations=iterations,
             spread=spread,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from cpsolver.doors.tune import supervisor
-from cpsolver.doors.tune.logs import Expected, Reading, Scanner, log_facts
+from cpsolver.doors.tune.logs import Expected, LogReading, Scanner, log_facts
 from cpsolver.doors.tune.supervisor import CLAIM, JOB, LOG, RESULT, STOP, claimed, write_whole
 
 _POLL_S = 0.1
@@ -38,7 +38,7 @@ class Ending:
     now: bool = False
 
 
-Watch = Callable[[Reading], bool]
+Watch = Callable[[LogReading], bool]
 """Told now and then what the log says so far; True ends the trial, enough was seen."""
 
 
@@ -153,7 +153,7 @@ class _Follower:
         self._file: IO[str] | None = None
         self._last = self._scanner.reading()
 
-    def reading(self) -> Reading:
+    def reading(self) -> LogReading:
         if self._file is None and self._path.exists():
             self._file = open(self._path, encoding="utf-8", errors="replace")  # noqa: SIM115
         if self._file is not None and (more := self._file.read()):

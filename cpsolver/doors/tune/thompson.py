@@ -15,11 +15,10 @@ from math import exp, sqrt
 
 import numpy as np
 
-from cpsolver.doors.report.progress import Watcher
 from cpsolver.doors.report.text import plural
-from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
-from cpsolver.doors.tune.choosers import ChooserSettings
-from cpsolver.doors.tune.trial import Believed, Proposal, Stop, Trial
+from cpsolver.doors.tune.candidates import CandidatePlans, chance_of_running_out, facts
+from cpsolver.doors.tune.choosers import ChooserSettings, watched_search
+from cpsolver.doors.tune.trial import PlanEstimate, Proposal, Stop, Trial
 from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.misfit import load_spread, locations
@@ -28,7 +27,6 @@ from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Observat
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
-from cpsolver.search.search import search
 from hw_specs.units import gib_to_bytes
 
 
@@ -61,12 +59,12 @@ class ThompsonChooser:
         problem: Problem,
         settings: ChooserSettings,
         solve: Callable[[Problem], Result] | None = None,
-        candidates: Candidates | None = None,
+        candidates: CandidatePlans | None = None,
     ) -> None:
         self._problem, self._settings = problem, settings
         top = settings.top or max(int(facts()["plans_a_search"]), problem.spec.search.top)
         most = int(facts()["candidates"])
-        self._candidates = candidates or Candidates(problem, top, most, solve or _watched)
+        self._candidates = candidates or CandidatePlans(problem, top, most, solve or watched_search)
         constants = [each for each in uncertain_constants([problem]) if each.kind != "memory"]
         self._lineariser = Lineariser(constants, at_origin=True)
         self._searched: dict[int, tuple[Strategy, ...]] = {}
@@ -95,7 +93,7 @@ class ThompsonChooser:
             state, trials, at, f"{told}; a plan more than {gain:.1%} faster is left with chance {chance:.0%}"
         )
 
-    def believed(self, trials: Sequence[Trial]) -> Sequence[Believed]:
+    def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
         """The candidates by what is believed of their true step times, with the chance of each to be the fastest."""
         state = self._state(trials, searching=False)
         if not state.plans:
@@ -107,7 +105,7 @@ class ThompsonChooser:
         for at in np.argsort(mean, kind="stable").tolist():
             off = WITHIN_80 * sqrt(covariance[at, at])
             low, high = exp(mean[at] - off), exp(mean[at] + off)
-            found.append(Believed(state.plans[at], exp(mean[at]), low, high, float(wins[at])))
+            found.append(PlanEstimate(state.plans[at], exp(mean[at]), low, high, float(wins[at])))
         return found
 
     def best(self, trials: Sequence[Trial]) -> Trial | None:
@@ -264,8 +262,3 @@ def _unexplained(trial: Trial) -> bool:
 
 def _told(state: _State) -> str:
     return f"{plural(len(state.posterior.observations), 'run')} to learn from"
-
-
-def _watched(problem: Problem) -> Result:
-    with Watcher() as watcher:
-        return search(problem, watcher)

@@ -81,7 +81,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Believed:
+class PlanEstimate:
     """What is believed of a plan after all trials: seconds with an 80 % interval.
 
     `chance_best`: that it is the fastest of all, None where the chooser does not say.
@@ -101,7 +101,7 @@ class Chooser(Protocol):
         """The next plan, other than those that run; one whose trial was interrupted unmeasured may come again."""
         ...
 
-    def believed(self, trials: Sequence[Trial]) -> Sequence[Believed]:
+    def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
         """What is believed of plans, tried and not, the fastest first."""
         ...
 

@@ -9,7 +9,7 @@ from math import exp
 import numpy as np
 import pytest
 
-from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
+from cpsolver.doors.tune.candidates import CandidatePlans, chance_of_running_out, facts
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
@@ -246,7 +246,7 @@ def test_candidates_are_those_believed_to_fit_and_what_was_measured_stays() -> N
 
 
 def test_no_more_candidates_are_kept_than_asked_for_and_they_are_the_fastest() -> None:
-    few = Candidates(lean(), 8, 3, Menu())
+    few = CandidatePlans(lean(), 8, 3, Menu())
     for plan in menu():
         few.placed(plan)
     slow, *_, least = reversed(ranked_all())
@@ -259,7 +259,7 @@ def test_where_nothing_fits_it_says_so() -> None:
     found = chooser(lean(0.1)).next([])
     assert isinstance(found, Stop)
     assert "no plan fits" in found.reason
-    assert chooser(lean(0.1)).believed([]) == ()
+    assert chooser(lean(0.1)).estimates([]) == ()
 
 
 # Stopping
@@ -279,7 +279,7 @@ def test_ctrl_c_in_a_search_ends_the_tune_and_starts_no_other_search() -> None:
     by = chooser(solve=solve)
     with pytest.raises(KeyboardInterrupt):
         by.next([])
-    assert by.believed([]) == ()
+    assert by.estimates([]) == ()
     assert by.best([]) is None
     assert len(solve.asked) == 1
 
@@ -307,7 +307,7 @@ def test_of_two_that_measured_alike_the_one_believed_faster_is_best() -> None:
 
 def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
     by, trials = chooser(), measured(*menu()[:3])
-    found = by.believed(trials)
+    found = by.estimates(trials)
     times = [each.predicted_s for each in found]
     assert times == sorted(times)
     assert sum(each.chance_best or 0.0 for each in found) == pytest.approx(1.0)
@@ -319,7 +319,7 @@ def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
 
 def test_a_plan_that_ran_out_of_memory_is_not_believed_in() -> None:
     first = proposed([])
-    assert first.strategy not in {each.strategy for each in chooser().believed([trial(1, first, outcome="oom")])}
+    assert first.strategy not in {each.strategy for each in chooser().estimates([trial(1, first, outcome="oom")])}
 
 
 def test_the_values_that_are_not_in_code_are_all_there_and_in_range() -> None:

@@ -42,8 +42,8 @@ def test_the_report_of_a_resumed_tune_searches_nothing() -> None:
     first = ThompsonChooser(lean(), FEW, Menu()).next([])
     assert isinstance(first, Proposal)
     ended = replace(trial(1, first, 1.0), candidates=first.candidates)
-    believed = ThompsonChooser(lean(), FEW, solve).believed([ended])
-    assert {plan.strategy for plan in believed} == set(first.candidates)
+    estimates = ThompsonChooser(lean(), FEW, solve).estimates([ended])
+    assert {plan.strategy for plan in estimates} == set(first.candidates)
     assert solve.asked == []
 
 

@@ -42,7 +42,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Kit:
+class JobBuilder:
     """What turns plans into jobs. `target`: what plans are exported to, None where nothing asks for it."""
 
     problem: Problem

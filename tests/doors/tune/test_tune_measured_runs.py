@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cpsolver.doors.tune.rows import runs_table
+from cpsolver.doors.tune.measured_runs import runs_table
 from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.evidence.runs.validation import predict
