@@ -1,5 +1,6 @@
 # make plan   plans the example         make test    every test, ruff and mypy
 # make quick  tests for daily work      make bench   times whole solves
+# make test-full  the tests that `make test` leaves out: all of the frozen answers (tests/net)
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
 # make fit    fits and cross-validates the cost model's constants (an hour)
 # make accuracy  writes docs/accuracy.md
@@ -10,7 +11,7 @@ READY := $(VENV)/.ready
 REAL := .venv-real
 REAL_READY := $(REAL)/.ready
 
-.PHONY: plan test quick test-real real-env bench fit accuracy clean
+.PHONY: plan test test-full quick test-real real-env bench fit accuracy clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,10 +33,13 @@ plan: $(READY)
 	$(BIN)/apss-cp solve examples/llama2-70b-a800-256.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "not full" -n auto --dist loadfile
+
+test-full: $(READY)
+	$(BIN)/python -m pytest -m full -n auto
 
 quick: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -x
+	$(BIN)/python -m pytest -m "not slow and not full" -x
 
 real-env: $(REAL_READY)
 

@@ -33,7 +33,7 @@ def main() -> None:
     asked = _parse()
     records = load(asked.records)
     jobs = missing(records, asked.clusters, asked.misfit, tuple(asked.policies.split(",")))
-    with open(asked.records, "a", encoding="utf-8") as file:
+    with Path(asked.records).open("a", encoding="utf-8") as file:
         for found in _done(jobs, asked.jobs):
             records += found
             file.writelines(json.dumps(record) + "\n" for record in found)

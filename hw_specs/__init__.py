@@ -1,8 +1,7 @@
 """Hardware catalogue: accelerators with peaks, memory, fabrics and achieved efficiencies, with sources."""
 
-from hw_specs.catalogue import chip_names, complete_chip, list_chips, load_chip
-from hw_specs.errors import UnknownChipError, UnknownFigureError
-from hw_specs.schema import EFFICIENCY_NAMES, Chip, Efficiency, unusable_reasons
+from hw_specs.catalogue import UnknownChipError, chip_names, complete_chip, list_chips, load_chip
+from hw_specs.schema import EFFICIENCY_NAMES, Chip, Efficiency, UnknownFigureError, unusable_reasons
 
 __all__ = [
     "EFFICIENCY_NAMES",

@@ -8,13 +8,25 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hw_specs.errors import UnknownChipError
 from hw_specs.schema import Chip
 
 _DATA = Path(__file__).parent / "data"
 _DEFAULTS = _DATA / "_defaults.yaml"
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9._]{0,99}")
 _GIVEN = {"confidence": "assumed", "source": "given by the user"}
+
+
+class UnknownChipError(KeyError):
+    """No chip of that name or alias; `nearest` holds the closest names, best first."""
+
+    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        return f"no chip named {self.name!r} in the catalogue.{hint}"
 
 
 def load_chip(name: str) -> Chip:
@@ -30,9 +42,9 @@ def load_chip(name: str) -> Chip:
             return _load_file(path)
         for path in _files():
             if wanted in _normalise(path.read_text(encoding="utf-8")):
-                found = _load_file(path)
-                if wanted in map(_normalise, found.aliases):
-                    return found
+                chip = _load_file(path)
+                if wanted in map(_normalise, chip.aliases):
+                    return chip
     raise UnknownChipError(name, _nearest(wanted))
 
 
@@ -74,8 +86,8 @@ def _default_efficiencies(vendor: str) -> dict[str, Any]:
 
 
 def _files() -> list[Path]:
-    found = (path for path in _DATA.glob("*.yaml") if not path.name.startswith("_"))
-    return sorted(found, key=lambda path: path.stem)
+    entries = (path for path in _DATA.glob("*.yaml") if not path.name.startswith("_"))
+    return sorted(entries, key=lambda path: path.stem)
 
 
 def _normalise(text: str) -> str:

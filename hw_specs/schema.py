@@ -7,7 +7,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from hw_specs import units
-from hw_specs.errors import UnknownFigureError
 
 Confidence = Literal["verified", "secondary", "assumed", "measured"]
 """measured: on the user's own device, by `apss-cp profile`."""
@@ -52,11 +51,20 @@ _ABOVE_ONE = (
 _LARGEST_FRACTION = 1.25  # bus bandwidth counts a reduction in the switch as more than the wire carries
 
 
-class _Frozen(BaseModel):
+class UnknownFigureError(ValueError):
+    """The catalogue does not know a figure of a chip (see `unusable_reasons` to ask beforehand)."""
+
+    def __init__(self, chip: str, figure: str) -> None:
+        super().__init__(f"chip {chip!r}: {figure} is not known")
+        self.chip = chip
+        self.figure = figure
+
+
+class _HardwareRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PeakTflops(_Frozen):
+class PeakTflops(_HardwareRecord):
     """Dense peaks (no sparsity) of the matrix units in TFLOP/s; `None` = not supported or not published."""
 
     bf16: PositiveFloat | None = None
@@ -67,14 +75,14 @@ class PeakTflops(_Frozen):
     fp32: PositiveFloat | None = None
 
 
-class VectorTflops(_Frozen):
+class VectorTflops(_HardwareRecord):
     """Peaks of the vector units in TFLOP/s."""
 
     fp32: PositiveFloat | None = None
     fp16: PositiveFloat | None = None
 
 
-class Memory(_Frozen):
+class Memory(_HardwareRecord):
     """Device memory. `usable_gib` is what a framework sees as the device's total, in GiB."""
 
     capacity_gb: PositiveFloat | None = None
@@ -84,7 +92,7 @@ class Memory(_Frozen):
     kind: str | None = None
 
 
-class ScaleUp(_Frozen):
+class ScaleUp(_HardwareRecord):
     """The fast fabric between neighbours. Bandwidths are one way: per device, and for one pair of devices.
 
     `domain_size` counts the devices that share the fabric; `spans_nodes` says that it reaches beyond one host
@@ -107,7 +115,7 @@ class ScaleUp(_Frozen):
         return self
 
 
-class ScaleOut(_Frozen):
+class ScaleOut(_HardwareRecord):
     """The network between nodes: line rate per device, one way, in Gb/s."""
 
     bandwidth_gbit_s: PositiveFloat | None = None
@@ -115,7 +123,7 @@ class ScaleOut(_Frozen):
     confidence: Confidence = "assumed"
 
 
-class HostLink(_Frozen):
+class HostLink(_HardwareRecord):
     """The PCIe link to the host; `bandwidth_gb_s` one way. `chip_to_chip_gb_s`: a superchip's own link."""
 
     pcie_generation: PositiveInt
@@ -130,7 +138,7 @@ class HostLink(_Frozen):
         return max(self.bandwidth_gb_s, self.chip_to_chip_gb_s or 0.0)
 
 
-class Efficiency(_Frozen):
+class Efficiency(_HardwareRecord):
     """One measured or assumed figure of `EFFICIENCY_NAMES`, with where it comes from."""
 
     value: PositiveFloat
@@ -139,7 +147,7 @@ class Efficiency(_Frozen):
     origin: Origin = "chip"
 
 
-class Chip(_Frozen):
+class Chip(_HardwareRecord):
     """One accelerator. After loading, `efficiency` holds every name of `EFFICIENCY_NAMES`.
 
     `architecture` names the family of dies that share kernels and so their efficiency. `compute_units` counts

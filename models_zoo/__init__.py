@@ -1,8 +1,7 @@
 """Architecture catalogue: models with their sources, exact parameter counts, and what can be planned."""
 
-from models_zoo.catalogue import architecture_names, list_architectures, load_architecture
-from models_zoo.errors import UnknownModelError, UnsupportedConfigError
-from models_zoo.hugging_face import from_hugging_face, is_hugging_face, supported_families
+from models_zoo.catalogue import UnknownModelError, architecture_names, list_architectures, load_architecture
+from models_zoo.hugging_face import UnsupportedConfigError, from_hugging_face, is_hugging_face, supported_families
 from models_zoo.params import (
     LayerParameters,
     active_parameters,
@@ -12,8 +11,7 @@ from models_zoo.params import (
     layer_parameters,
     total_parameters,
 )
-from models_zoo.schema import Architecture
-from models_zoo.support import unsupported_reasons
+from models_zoo.schema import Architecture, unsupported_reasons
 
 __all__ = [
     "Architecture",

@@ -7,11 +7,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models_zoo.errors import UnknownModelError
 from models_zoo.schema import Architecture
 
 _DATA = Path(__file__).parent / "data"
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]{0,99}")
+
+
+class UnknownModelError(KeyError):
+    """No model of that name or alias; `nearest` holds the closest names, best first."""
+
+    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
+        return f"no model named {self.name!r} in the catalogue.{hint}"
 
 
 def load_architecture(name: str) -> Architecture:
@@ -27,9 +39,9 @@ def load_architecture(name: str) -> Architecture:
             return _load_file(path)
         for path in _files():
             if wanted in _normalise(path.read_text(encoding="utf-8")):
-                found = _load_file(path)
-                if wanted in map(_normalise, found.aliases):
-                    return found
+                architecture = _load_file(path)
+                if wanted in map(_normalise, architecture.aliases):
+                    return architecture
     raise UnknownModelError(name, _nearest(wanted))
 
 

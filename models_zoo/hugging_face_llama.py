@@ -1,14 +1,41 @@
-"""Families of Hugging Face configurations that are a LLaMA with differences: each function says which.
+"""The keys of a Hugging Face configuration, and the families that differ from LLaMA in few of them.
 
 By the configuration and modelling code of transformers 5.23, and for families that it lacks (internlm, internlm2,
-baichuan, kimi_k2) by the code that their checkpoints bring along. Serves hugging_face.py.
+baichuan, kimi_k2) by the code that their checkpoints bring along. Each function says what differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from models_zoo.hugging_face_reader import Fields, Reader
+Config = Mapping[str, Any]
+Fields = dict[str, Any]
+
+
+class Reader:
+    """The keys of `config`; `reasons` say why it cannot be read."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.reasons: list[str] = []
+
+    def get(self, *names: str, default: Any = None) -> Any:
+        """The first of several keys that is there and not null."""
+        return next((self.config[name] for name in names if self.config.get(name) is not None), default)
+
+    def size(self, *names: str) -> int:
+        """A whole number that must be there."""
+        value = self.get(*names)
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.reasons.append(f"{' or '.join(names)} is missing, or no whole number")
+            return 1
+        return value
+
+    def refuse(self, condition: object, reason: str) -> None:
+        """Collect a reason where the condition holds."""
+        if condition:
+            self.reasons.append(reason)
 
 
 def _llama(r: Reader, *, tied: bool = False, bias_qkv: bool = False, bias_out: bool = False) -> Fields:
@@ -31,9 +58,9 @@ def _llama(r: Reader, *, tied: bool = False, bias_qkv: bool = False, bias_out: b
 
 
 def _window(r: Reader, layers: int, default: int | None = None, every: int | None = None) -> Fields:
-    """Sliding windows: by `layer_types` or `sliding_window_pattern` with full ones every so many, else in every layer.
+    """Sliding windows: with full layers by `layer_types` or `sliding_window_pattern`, else in every layer.
 
-    `default` and `every` are the family's own size, and its own pattern where the configuration tells none.
+    `default` is the family's own size and `every` its own pattern, for a configuration that gives none.
     """
     size = r.get("sliding_window", default=default)
     kinds = r.get("layer_types")
@@ -51,7 +78,7 @@ def _window(r: Reader, layers: int, default: int | None = None, every: int | Non
 
 
 def _late_window(r: Reader, layers: int) -> Fields:
-    """Qwen's windows: none unless turned on, and from layer `max_window_layers` on where no `layer_types` are told."""
+    """Qwen's windows: none unless turned on; without `layer_types` they start at layer `max_window_layers`."""
     first = r.get("max_window_layers", default=0)
     if not r.get("use_sliding_window") or (first >= layers and not r.get("layer_types")):
         return {}
@@ -79,7 +106,7 @@ def _qwen2(r: Reader) -> Fields:
 
 
 def _qwen3(r: Reader) -> Fields:
-    """Norms of queries and keys by head; head_dim is 128 where nothing is said."""
+    """Norms of queries and keys by head; head_dim is 128 by default."""
     fields = _llama(r)
     window = _late_window(r, fields["layers"])
     head_dim = fields["head_dim"] or 128
@@ -217,7 +244,7 @@ def _olmo(r: Reader) -> Fields:
 
 
 def _internlm(r: Reader) -> Fields:
-    """Biases of all four projections of attention, told by `bias` (InternLM: yes; InternLM2: no)."""
+    """Biases of all four projections of attention, by `bias`: true for InternLM and false for InternLM2 by default."""
     first = r.get("model_type") == "internlm"
     biased = bool(r.get("bias", default=first))
     return {**_llama(r), "bias_qkv": biased, "bias_attention_out": biased}

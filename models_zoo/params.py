@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models_zoo.mixers import linear_attention_parameters, mamba_parameters
-from models_zoo.schema import Architecture, Moe
+from models_zoo.schema import Architecture, LinearAttention, Mamba, Moe
 
 
 @dataclass(frozen=True)
@@ -101,19 +100,6 @@ def active_parameters(arch: Architecture) -> int:
     return _outside_layers(arch) + sum(layer_parameters(arch, index).active for index in range(arch.layers))
 
 
-def mtp_parameters(arch: Architecture) -> int:
-    """Parameters of the modules for multi-token prediction, which no total has; 0 where the model has none.
-
-    Each: norms of the token's embedding and of the hidden state, a projection of both (2h to h, no bias), a layer
-    like the model's last, a final norm (MultiTokenPredictionLayer of Megatron core). Embedding and head are the
-    model's own, shared.
-    """
-    if arch.mtp_layers == 0:
-        return 0
-    layer = layer_parameters(arch, arch.layers - 1).total
-    return arch.mtp_layers * (3 * _norm(arch) + 2 * arch.hidden * arch.hidden + layer)
-
-
 def _outside_layers(arch: Architecture) -> int:
     return embedding_parameters(arch) + head_parameters(arch) + final_norm_parameters(arch)
 
@@ -133,9 +119,9 @@ def _mlp(arch: Architecture, width: int, ffn: int) -> int:
 
 def _other_mixer(arch: Architecture, mixer: str) -> int:
     if mixer == "linear" and arch.linear_attention is not None:
-        return linear_attention_parameters(arch.linear_attention, arch.hidden)
+        return _linear_attention(arch.linear_attention, arch.hidden)
     if mixer == "mamba" and arch.mamba is not None:
-        return mamba_parameters(arch.mamba, arch.hidden)
+        return _mamba(arch.mamba, arch.hidden)
     return 0
 
 
@@ -219,3 +205,48 @@ def _experts(arch: Architecture, moe: Moe) -> tuple[int, int, int, int]:
     router = _linear(arch.hidden, moe.experts, moe.router_bias)
     latent = 2 * arch.hidden * moe.latent if moe.latent else 0
     return router + latent, moe.experts * expert, moe.top_k * expert, shared + gate
+
+
+def _mamba(mamba: Mamba, hidden: int) -> int:
+    """Mamba-2: input projection, convolution, per-head constants (A, D, dt), gated norm, output."""
+    inner = mamba.heads * mamba.head_dim
+    convolved = inner + 2 * mamba.groups * mamba.state
+    into = hidden * (inner + convolved + mamba.heads)
+    convolution = convolved * (mamba.conv + 1)
+    return into + convolution + 3 * mamba.heads + inner + inner * hidden
+
+
+def _linear_attention(linear: LinearAttention, hidden: int) -> int:
+    """One linear-attention mixer of either kind."""
+    if linear.kind == "gated_deltanet":
+        return _gated_deltanet(linear, hidden)
+    return _kimi_delta(linear, hidden)
+
+
+def _gated_deltanet(linear: LinearAttention, hidden: int) -> int:
+    """q, k, v, gate z; b and a per value head; convolution on q, k, v; decay constants; head norm; output."""
+    keys = (linear.key_heads or 0) * (linear.key_dim or 0)
+    values = (linear.value_heads or 0) * (linear.value_dim or 0)
+    value_heads = linear.value_heads or 0
+    into = hidden * (2 * keys + 2 * values + 2 * value_heads)
+    convolution = (2 * keys + values) * linear.conv
+    return into + convolution + 2 * value_heads + (linear.value_dim or 0) + values * hidden
+
+
+def _kimi_delta(linear: LinearAttention, hidden: int) -> int:
+    """q, k, v with convolutions; low-rank decay gate; beta; output gate; head norm; output."""
+    heads, dim = linear.heads or 0, linear.dim or 0
+    width = heads * dim
+    low_rank = hidden * dim + dim * width
+    gate = hidden * width if linear.full_rank_gate else low_rank
+    constants = heads + width
+    return (
+        3 * hidden * width
+        + 3 * width * linear.conv
+        + low_rank
+        + hidden * heads
+        + gate
+        + constants
+        + dim
+        + width * hidden
+    )

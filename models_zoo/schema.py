@@ -11,12 +11,28 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema
 Confidence = Literal["verified", "secondary", "assumed"]
 _INTEGER = SchemaValidator(core_schema.int_schema())
 
+DESCRIPTIVE_FIELDS = {
+    "name",
+    "aliases",
+    "family",
+    "max_positions",
+    "published_params_billion",
+    "published_params_basis",
+    "published_params_gap",
+    "sources",
+    "confidence",
+    "proposal",
+    "inferred_fields",
+    "notes",
+}
+"""Fields of an architecture that change neither time nor memory."""
 
-class _Frozen(BaseModel):
+
+class _ArchitectureRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Indexer(_Frozen):
+class Indexer(_ArchitectureRecord):
     """The small scorer of sparse attention that picks `topk` keys for each query."""
 
     heads: PositiveInt
@@ -24,7 +40,7 @@ class Indexer(_Frozen):
     topk: PositiveInt
 
 
-class Attention(_Frozen):
+class Attention(_ArchitectureRecord):
     """How a layer attends. Widths are in elements; `None` means "not a part of this kind".
 
     `full_every` counts layers: with a `sliding_window`, layers n, 2n, 3n, ... attend to everything and the
@@ -52,7 +68,7 @@ class Attention(_Frozen):
     indexer: Indexer | None = None
 
 
-class Moe(_Frozen):
+class Moe(_ArchitectureRecord):
     """Mixture of experts. Layer i has experts when i >= first_dense and (i - offset) % freq == 0.
 
     `latent` is the width the routed experts work in when it is not the model's own; `shared_ffn` is the
@@ -73,7 +89,7 @@ class Moe(_Frozen):
     hash_routed_layers: NonNegativeInt = 0
 
 
-class LinearAttention(_Frozen):
+class LinearAttention(_ArchitectureRecord):
     """Layers whose mixer is a linear recurrence over the sequence.
 
     Which layers: all but every `Architecture.full_attention_interval`-th, or simply `layers` of them. The
@@ -92,7 +108,7 @@ class LinearAttention(_Frozen):
     full_rank_gate: bool = False
 
 
-class Mamba(_Frozen):
+class Mamba(_ArchitectureRecord):
     """A state-space mixer (Mamba-2): inner width = heads x head_dim."""
 
     kind: Literal["mamba2"] = "mamba2"
@@ -103,7 +119,7 @@ class Mamba(_Frozen):
     conv: PositiveInt
 
 
-class Architecture(_Frozen):
+class Architecture(_ArchitectureRecord):
     """One decoder-only transformer, as published or as a user describes it.
 
     A plain LLaMA-like model needs `name`, `layers`, `hidden`, `ffn`, `heads` and `vocab`; `kv_heads`
@@ -158,23 +174,24 @@ class Architecture(_Frozen):
     @model_validator(mode="wrap")
     @classmethod
     def _consistent(cls, data: Any, check: Callable[[Any], Architecture]) -> Architecture:
-        """Each field by itself, and those that are sound against each other: all that is wrong at once."""
+        """Check each field by itself, and the sound ones against each other, to report all that is wrong at once."""
         if not isinstance(data, dict):
             return check(data)
-        found, made = [], None
+        details, architecture = [], None
         try:
-            made = check(_derived(data))
+            architecture = check(_derived(data))
         except ValidationError as error:
-            found = [(".".join(map(str, detail["loc"][:2])), detail) for detail in error.errors(include_url=False)]
-        refused = {where for where, detail in found if detail["type"] != "missing"}
-        told = list(_contradictions(_Written.of(data, refused)))
-        lines: list[Any] = [detail for where, detail in found if where in refused or where not in dict(told)]
-        for where, text in told:
+            details = [(".".join(map(str, detail["loc"][:2])), detail) for detail in error.errors(include_url=False)]
+        refused = {where for where, detail in details if detail["type"] != "missing"}
+        contradictions = list(_contradictions(_Written.of(data, refused)))
+        contradicted = dict(contradictions)
+        errors: list[Any] = [detail for where, detail in details if where in refused or where not in contradicted]
+        for where, text in contradictions:
             context = {"error": ValueError(text)}
-            lines.append({"type": "value_error", "loc": tuple(where.split(".")), "input": data, "ctx": context})
-        if lines or made is None:
-            raise ValidationError.from_exception_data(cls.__name__, lines)
-        return made
+            errors.append({"type": "value_error", "loc": tuple(where.split(".")), "input": data, "ctx": context})
+        if errors or architecture is None:
+            raise ValidationError.from_exception_data(cls.__name__, errors)
+        return architecture
 
     def has_experts(self, layer_index: int) -> bool:
         """Whether this layer (counted from 0) is a mixture of experts."""
@@ -203,6 +220,26 @@ class Architecture(_Frozen):
             return True
         every = self.attention.full_every
         return every is not None and (layer_index + 1) % every == 0
+
+
+def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
+    """What the cost model cannot express of this model; empty when it can express all of it.
+
+    Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
+    """
+    attention, moe = arch.attention, arch.moe
+    own_width = attention.global_head_dim or attention.global_kv_heads or attention.global_shared_kv
+    present = {
+        "compressed sparse attention": attention.kind == "csa",
+        "sparse attention with an indexer": attention.indexer is not None,
+        "heads of another width in layers that attend fully": bool(own_width),
+        "linear-attention layers": arch.linear_attention is not None,
+        "state-space (mamba) layers": arch.mamba is not None,
+        "layers with one mixer each (layer_pattern)": arch.layer_pattern is not None,
+        "experts that work in a width of their own (latent)": moe is not None and moe.latent is not None,
+        "parallel attention and MLP block (one norm a layer)": arch.norms_per_layer == 1,
+    }
+    return tuple(reason for reason, has_it in present.items() if has_it)
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
@@ -245,13 +282,13 @@ class _Written(dict[str, Any]):
     def number(self, name: str, default: int | None = None) -> int | None:
         return _whole(self[name]) if name in self else default
 
-    def said(self, name: str, default: object = None) -> str:
+    def shown(self, name: str, default: object = None) -> str:
         """`moe.experts is 8`, `moe is given`, `moe.freq is not given (1)`."""
         if name not in self:
             return f"{name} is not given" + ("" if default is None else f" ({default})")
         value = self[name]
-        shown = str(value).lower() if isinstance(value, bool) else repr(value)
-        return f"{name} is {shown if isinstance(value, (str, int, float)) else 'given'}"
+        literal = str(value).lower() if isinstance(value, bool) else repr(value)
+        return f"{name} is {literal if isinstance(value, (str, int, float)) else 'given'}"
 
 
 _NEEDED = {
@@ -279,11 +316,11 @@ def _contradictions(given: _Written) -> Iterator[tuple[str, str]]:
     """Fields that cannot hold together: the name of the one to mend, and what is wrong, with both values."""
     for (name, needed), why in _NEEDED.items():
         if given.get(name) and needed not in given:
-            yield needed, f"{given.said(name)} but {given.said(needed)}: {why}"
-    for name, most in (("moe.top_k", "moe.experts"), *((name, "layers") for name in _AMONG_LAYERS)):
-        value, limit = given.number(name), given.number(most)
+            yield needed, f"{given.shown(name)} but {given.shown(needed)}: {why}"
+    for name, bound in (("moe.top_k", "moe.experts"), *((name, "layers") for name in _AMONG_LAYERS)):
+        value, limit = given.number(name), given.number(bound)
         if limit and value and value > limit:
-            yield name, f"{name} {value} is more than {most} {limit}"
+            yield name, f"{name} {value} is more than {bound} {limit}"
     for name in ("kv_heads", "attention.global_kv_heads", "attention.o_groups"):
         part, heads = given.number(name), given.number("heads")
         if heads and part and heads % part:
@@ -299,11 +336,11 @@ def _of_widths(given: _Written, section: str, kinds: tuple[str, ...]) -> Iterato
     kind = given.get(f"{section}.kind", "" if section == "attention" else None)
     for width in dict.fromkeys(width for name in kinds for width in _WIDTHS[name]):
         field, owners = f"{section}.{width}", [k for k in kinds if width in _WIDTHS[k] + _MAY_HAVE.get(k, ())]
-        said = f"{given.said(f'{section}.kind')} but {given.said(field)}"
+        message = f"{given.shown(f'{section}.kind')} but {given.shown(field)}"
         if field in given and kind is not None and kind not in owners:
-            yield field, f"{said}: a width of kind {' and '.join(owners)}"
+            yield field, f"{message}: a width of kind {' and '.join(owners)}"
         elif field not in given and width in _WIDTHS.get(kind or "", ()):
-            yield field, said
+            yield field, message
 
 
 def _of_heads(given: _Written) -> Iterator[tuple[str, str]]:
@@ -311,10 +348,10 @@ def _of_heads(given: _Written) -> Iterator[tuple[str, str]]:
     if heads and hidden and hidden % heads and "head_dim" not in given:
         yield "head_dim", f"hidden {hidden} is not a multiple of heads {heads}: give head_dim"
     kv_heads, wanted = given.number("kv_heads", heads), _KV_HEADS.get(kind or "")
-    kept = {"as many": kv_heads == heads, "fewer": kv_heads != heads, "1": kv_heads == 1}
-    if heads and heads > 1 and kv_heads and wanted and not kept[wanted]:
-        said = f"attention.kind is {kind!r} but {given.said('kv_heads', heads)} and heads is {heads}"
-        yield "kv_heads", f"{said}: it has {wanted} key-value heads"
+    agrees = {"as many": kv_heads == heads, "fewer": kv_heads != heads, "1": kv_heads == 1}
+    if heads and heads > 1 and kv_heads and wanted and not agrees[wanted]:
+        message = f"attention.kind is {kind!r} but {given.shown('kv_heads', heads)} and heads is {heads}"
+        yield "kv_heads", f"{message}: it has {wanted} key-value heads"
     position = given.get("position", "rope")
     if position == "learned" and "max_positions" not in given:
         yield "max_positions", "position is 'learned' but max_positions is not given: the rows of the position table"
@@ -326,13 +363,13 @@ def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
         yield "moe.first_dense", f"moe.first_dense {first} is more than layers {layers}"
     offset = given.number("moe.offset", 0)
     if offset and every and offset >= every:
-        yield "moe.offset", f"moe.offset is {offset} but {given.said('moe.freq', 1)}: must be less"
+        yield "moe.offset", f"moe.offset is {offset} but {given.shown('moe.freq', 1)}: must be less"
     for field in ("moe.shared_ffn", "moe.shared_gate"):
         if given.get(field) and given.number("moe.shared_experts", 0) == 0:
-            yield "moe.shared_experts", f"{given.said(field)} but {given.said('moe.shared_experts', 0)}"
+            yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
     dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
     if given.number("ffn") == 0 and "layer_pattern" not in given and dense:
-        yield "ffn", f"ffn is 0 but {given.said(dense)}: some layers have a dense MLP"
+        yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
 
 
 def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
@@ -342,7 +379,7 @@ def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
     for letter, section in {"M": "mamba", "E": "moe", "linear": "linear_attention"}.items() if pattern else ():
         if (letter in pattern) != (section in given):
             amount = pattern.count(letter) or "no"
-            yield section, f"layer_pattern has {amount} {letter} layers but {given.said(section)}"
+            yield section, f"layer_pattern has {amount} {letter} layers but {given.shown(section)}"
     if given.get("linear_attention") and not {"full_attention_interval", "linear_attention.layers"} & given.keys():
         text = "linear_attention is given but neither full_attention_interval nor linear_attention.layers is"
         yield "linear_attention.layers", f"{text}: which layers it has"

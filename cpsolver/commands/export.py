@@ -173,6 +173,7 @@ def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str |
     from cpsolver.doors.export.deliver import write_files
     from cpsolver.doors.export.report import launch_document, launch_text
     from cpsolver.doors.report.document import dumps
+    from cpsolver.inputs.errors import one_line
 
     if folder is not None:
         write_files(folder, launch)
@@ -183,4 +184,4 @@ def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str |
     else:
         click.echo(f"{folder}: {', '.join(launch.files)}; start {launch.main}" if launch.main else folder)
         for note in launch.notes:
-            click.echo(f"- {note}")
+            click.echo(f"- {one_line(note)}")

@@ -49,23 +49,23 @@ def import_(
     Without -o the spec goes to stdout, and what was read to stderr. docs/import.md says what is read and what is not.
     Exit codes: 0 imported; 2 bad input, every problem listed.
     """
-    from cpsolver.doors.importing import told
-    from cpsolver.doors.importing.imported import Options, import_source
+    from cpsolver.doors.importing.imported import ImportOptions, import_source
+    from cpsolver.doors.importing.output import import_document, import_report, wrapped
     from cpsolver.doors.importing.variables import parse_given
 
     _check_files(source, output, strategy_output)
-    imported = import_source(source, Options(given=parse_given(given), **options))
+    imported = import_source(source, ImportOptions(given=parse_given(given), **options))
     spec = _write(imported, output, strategy_output, force)
     if as_json:
         from cpsolver.doors.report.document import dumps
 
-        click.echo(dumps(told.document(imported)))
+        click.echo(dumps(import_document(imported)))
         return
     if output is None:
         click.echo(spec, nl=False)
-    report = told.report(imported, output, strategy_output)
+    report = import_report(imported, output, strategy_output)
     stream = sys.stderr if output is None else sys.stdout
-    click.echo(told.wrapped(report) if stream.isatty() else report, err=output is None)
+    click.echo(wrapped(report) if stream.isatty() else report, err=output is None)
 
 
 def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:
@@ -82,7 +82,7 @@ def _check_files(source: str, output: str | None, strategy_output: str | None) -
 def _write(imported: Imported, output: str | None, strategy_output: str | None, force: bool) -> str:
     """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there."""
     from cpsolver.commands.answers import write_starter
-    from cpsolver.doors.importing.files import spec_text, strategy_text
+    from cpsolver.doors.importing.output import spec_text, strategy_text
     from cpsolver.inputs.errors import InputError, Trouble
 
     spec = spec_text(imported)

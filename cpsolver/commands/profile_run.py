@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from cpsolver.doors.profile.predicted import Pair
+    from cpsolver.doors.profile.compare import ModelComparison
     from cpsolver.doors.profile.run import Profile
     from cpsolver.doors.profile.shapes import Precision
 
@@ -28,13 +28,13 @@ def run_profile(
     options: Mapping[str, Any], device: str, output: str | None, budget: float | None, as_json: bool
 ) -> bool:
     """Measure, write the chip file and print the comparison; True: it was interrupted. Raises InputError."""
+    from cpsolver.doors.profile.chip_file import guessed_entry
     from cpsolver.doors.profile.device import find_device
-    from cpsolver.doors.profile.entries import guessed_entry
-    from cpsolver.doors.profile.request import Asked, resolve_request
+    from cpsolver.doors.profile.request import ProfileOptions, resolve_request
     from cpsolver.doors.profile.run import check_output, conclude, journal_of, measure_all
     from cpsolver.doors.profile.settings import settings
 
-    request = resolve_request(Asked(**options))
+    request = resolve_request(ProfileOptions(**options))
     here = find_device(device)
     wanted = request.wanted
     most = here.count if here.kind != "cpu" else 1024
@@ -87,7 +87,7 @@ def profile_document(done: Profile, target: str) -> dict[str, Any]:
     }
 
 
-def _pair(each: Pair) -> dict[str, Any]:
+def _pair(each: ModelComparison) -> dict[str, Any]:
     return {**asdict(each), "ratio": each.ratio}
 
 
@@ -110,11 +110,11 @@ def profile_report(done: Profile, target: str, device: str) -> RenderableType:
 
 
 def _entry_line(done: Profile, device: str) -> str:
-    from cpsolver.doors.profile.entries import like
+    from cpsolver.doors.profile.chip_file import similar_entries
 
     if done.entry is not None:
         return f"What is not measured comes from the catalogue's {done.entry.name}."
-    near = like(device)
+    near = similar_entries(device)
     hint = f" (nearest: {', '.join(near)})" if near else ""
     return f"The catalogue has no entry for it{hint}; --replaces CHIP names one."
 
@@ -152,7 +152,7 @@ def _figures_note(done: Profile) -> str:
     )
 
 
-def _pairs(title: str, pairs: Sequence[Pair], unit: float, word: str) -> list[RenderableType]:
+def _pairs(title: str, pairs: Sequence[ModelComparison], unit: float, word: str) -> list[RenderableType]:
     if not pairs:
         return []
     from rich.text import Text
@@ -167,7 +167,7 @@ def _pairs(title: str, pairs: Sequence[Pair], unit: float, word: str) -> list[Re
     return [table, Text("")]
 
 
-def _product_lines(products: Sequence[Pair]) -> list[RenderableType]:
+def _product_lines(products: Sequence[ModelComparison]) -> list[RenderableType]:
     """How far the cost model is off over all products, and the worst."""
     if not products:
         return []

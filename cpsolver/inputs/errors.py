@@ -33,6 +33,14 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
+def one_line(text: str) -> str:
+    """Text as one line of printable characters, for a comment in a file; all others as Python escapes them: `\\n`.
+
+    A name of the user's then cannot end the comment that it stands in.
+    """
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def dotted(path: Iterable[str | int]) -> str:
     """A path as people write it: `search.pin.tp[1]`."""
     text = ""

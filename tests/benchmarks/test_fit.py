@@ -13,6 +13,7 @@ from benchmarks.fit_model import Fit, Free, Predictor, bent, calibration, load_f
 from benchmarks.fit_residuals import residual_groups
 from cpsolver.evidence.intervals import EVERY, UNSEEN
 from cpsolver.evidence.runs.plan import placed_plan
+from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.evidence.runs.validation import predict
 from cpsolver.profiles.constants import load_calibration
@@ -27,7 +28,7 @@ FREE = [
 TRUTH = np.array([-0.8, 0.9, 0.7])
 
 
-def runs(start: str):
+def runs(start: str) -> list[MeasuredRun]:
     return [run for run in read_runs(PUBLISHED).runs if run.complete and run.id.startswith(start)]
 
 
@@ -99,6 +100,8 @@ def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() ->
     assert found[0].peak_mem_gib is not None
     worst = replace(found[0], peak_mem_gib=found[0].peak_mem_gib * 2)
     said = predict(worst)
+    assert said.memory_gib is not None
+    assert worst.peak_mem_gib is not None
     margin = fit_margins([worst, *found[1:]], cases, load_calibration())["zero-bubble"]
     assert (margin.start, margin.rows) == (start, FEWEST)
     assert said.memory_gib / (1 - margin.value) >= worst.peak_mem_gib > said.memory_gib / (1 - margin.value + 0.001)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.importing.known import catalogue_matches
+from cpsolver.doors.importing.catalogue_match import catalogue_matches
 from models_zoo import (
     Architecture,
     UnsupportedConfigError,
@@ -155,7 +155,7 @@ SMALL = dense(6, 64, 160, 8, 2, 1000, head_dim=8)
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
 ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1}
-COUNTED = {
+COUNTED: dict[str, tuple[dict[str, Any], int]] = {
     "llama": ({}, 374_592),
     "mistral": ({}, 374_592),
     "mixtral": (EXPERTS, 929_088),

@@ -18,7 +18,6 @@ from models_zoo import (
     total_parameters,
     unsupported_reasons,
 )
-from models_zoo.params import mtp_parameters
 
 SEED_NAMES = [
     "llama-7b",
@@ -147,29 +146,6 @@ def test_latent_attention_by_hand() -> None:
     assert layer.attention_out == 128 * 128 * 7168
     assert layer.attention_norms == 1536 + 512
     assert layer.shared_experts == 3 * 7168 * 2048
-
-
-def test_multi_token_prediction_by_hand() -> None:
-    """The weights' own documentation: 11.5B unique parameters, beside the shared embedding and head of 0.9B each."""
-    arch = load_architecture("deepseek-v3-671b")
-    layer = layer_parameters(arch, 60)
-    assert layer.experts > 0
-    assert mtp_parameters(arch) == layer.total + 2 * 7168 * 7168 + 3 * 7168
-    assert mtp_parameters(arch) == pytest.approx(11.5e9, rel=0.01)
-    shared = embedding_parameters(arch) + head_parameters(arch)
-    assert mtp_parameters(arch) + shared == pytest.approx(14e9, rel=0.05)
-    assert total_parameters(arch) == pytest.approx(671.026e9, abs=1e6)
-
-
-def test_multi_token_prediction_counts_every_module() -> None:
-    one, three = small(mtp_layers=1), small(layers=4, mtp_layers=3)
-    layer = 4 * 64 * 64 + 3 * 64 * 256 + 2 * 64
-    assert mtp_parameters(small()) == 0
-    assert mtp_parameters(one) == layer + 2 * 64 * 64 + 3 * 64
-    assert mtp_parameters(three) == 3 * mtp_parameters(one)
-    assert total_parameters(one) == total_parameters(small())
-    biased = small(mtp_layers=1, norm="layernorm")
-    assert mtp_parameters(biased) == mtp_parameters(one) + 5 * 64
 
 
 def test_dense_layers_come_first_where_the_model_says_so() -> None:

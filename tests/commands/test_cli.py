@@ -39,7 +39,7 @@ def commands() -> list[tuple[str, click.Command]]:
 
 
 @pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
-def test_every_command_has_help_with_an_example_and_documents_its_options(name, command):
+def test_every_command_has_help_with_an_example_and_documents_its_options(name: str, command: click.Command) -> None:
     _, line = COMMANDS[name]
     assert len(line) <= 72
     assert f"  {name}" in run("--help").stdout
@@ -52,7 +52,7 @@ def test_every_command_has_help_with_an_example_and_documents_its_options(name, 
             assert option.opts[0] in text
 
 
-def test_help_and_version_import_nothing_heavy():
+def test_help_and_version_import_nothing_heavy() -> None:
     heavy = ("numpy", "ortools", "pydantic", "rich.console", "ruamel.yaml")
     code = f"""
 import sys, cli
@@ -67,28 +67,28 @@ print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
     assert done.stderr.strip() == "[]"
 
 
-def test_a_misspelt_command_gets_the_nearest():
+def test_a_misspelt_command_gets_the_nearest() -> None:
     result = run("slove", "spec.yaml")
     assert result.exit_code == 2
     assert "Did you mean 'solve'?" in result.stderr
     assert "No such command 'xyz'." in run("xyz").stderr
 
 
-def test_version():
+def test_version() -> None:
     assert re.fullmatch(r"apss-cp, version \d+\.\d+\.\d+\S*\n", run("--version").stdout)
 
 
 # solve.
 
 
-def test_solve_prints_a_report_and_exits_0():
+def test_solve_prints_a_report_and_exits_0() -> None:
     result = run("solve", write("spec.yaml", SMALL))
     assert result.exit_code == 0
     assert result.stderr == ""
     assert "Proven: the 2 fastest of" in result.stdout
 
 
-def test_solve_json_is_one_consistent_document():
+def test_solve_json_is_one_consistent_document() -> None:
     result = run("solve", write("spec.yaml", SMALL), "--json")
     document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
     assert list(document) == ["status", "problem", "plans", "proof", "reasons", "versions"]
@@ -111,10 +111,10 @@ def test_solve_json_is_one_consistent_document():
         assert "published runs" in plan["interval_basis"]
         assert set(plan["breakdown_s"]) == set(PARTS)
         for stage in plan["stages"]:
-            times = dict(stage["microbatch_s"])
-            assert times.pop("total") == pytest.approx(sum(times.values()))
+            seconds = dict(stage["microbatch_s"])
+            assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
             assert {"fragments"} < set(stage["memory_gib"])
-            assert "sharding" in times
+            assert "sharding" in seconds
             assert stage["device_memory_gib"] > stage["memory_gib"]["total"]
             parts = dict(stage["memory_gib"])
             total = parts.pop("total")
@@ -125,7 +125,7 @@ def test_solve_json_is_one_consistent_document():
     assert sum(proof["refused"].values()) + sum(proof[end] for end in ends) == proof["considered"]
 
 
-def test_a_solved_plan_can_be_evaluated_with_the_same_numbers():
+def test_a_solved_plan_can_be_evaluated_with_the_same_numbers() -> None:
     spec = write("spec.yaml", SMALL)
     plans = json.loads(run("solve", spec, "--json").stdout)["plans"]
     for plan in plans:
@@ -138,7 +138,7 @@ def test_a_solved_plan_can_be_evaluated_with_the_same_numbers():
             assert name in ("rank", "tie_with_best") or value == plan[name]
 
 
-def test_top_and_time_limit_replace_the_specs():
+def test_top_and_time_limit_replace_the_specs() -> None:
     text = SMALL.replace("top: 2", "top: 5, time_limit_s: 1000")
     result = run("solve", "-", "--json", "--top", "1", "--time-limit", "500", stdin=text)
     assert len(json.loads(result.stdout)["plans"]) == 1
@@ -146,7 +146,7 @@ def test_top_and_time_limit_replace_the_specs():
         assert run("solve", write("spec.yaml", SMALL), *wrong).exit_code == 2
 
 
-def test_verbose_shows_the_search_on_stderr():
+def test_verbose_shows_the_search_on_stderr() -> None:
     spec = write("spec.yaml", SMALL)
     quiet, told = run("solve", spec, "--json"), run("solve", spec, "--json", "--verbose")
     assert quiet.stderr == ""
@@ -154,7 +154,7 @@ def test_verbose_shows_the_search_on_stderr():
     assert json.loads(told.stdout)["plans"] == json.loads(quiet.stdout)["plans"]
 
 
-def test_output_goes_to_the_file():
+def test_output_goes_to_the_file() -> None:
     spec = write("spec.yaml", SMALL)
     assert run("solve", spec, "--json", "-o", "out.json").stdout == ""
     assert json.loads(Path("out.json").read_text())["status"] == "optimal"
@@ -162,7 +162,7 @@ def test_output_goes_to_the_file():
     assert "Best plan" in Path("out.txt").read_text()
 
 
-def test_a_model_too_big_exits_3_with_reasons():
+def test_a_model_too_big_exits_3_with_reasons() -> None:
     spec = write("spec.yaml", TOO_BIG)
     result = run("solve", spec)
     assert result.exit_code == 3
@@ -174,7 +174,7 @@ def test_a_model_too_big_exits_3_with_reasons():
     assert document["reasons"]
 
 
-def test_no_plan_in_time_exits_4():
+def test_no_plan_in_time_exits_4() -> None:
     text = (EXAMPLES / "llama2-70b-mixed.yaml").read_text()
     spec = write("spec.yaml", text)
     result = run("solve", spec, "--time-limit", "0.000001")
@@ -185,7 +185,7 @@ def test_no_plan_in_time_exits_4():
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize(("event", "codes"), [("bounding", (0, 4)), ("optimal:", (0,))])
-def test_ctrl_c_in_a_search_ends_with_what_is_known(event, codes):
+def test_ctrl_c_in_a_search_ends_with_what_is_known(event: str, codes: tuple[int, ...]) -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")  # with 100 plans, many to be solved: it takes a while
     command = [sys.executable, "-m", "cli", "solve", spec, "--top", "100", "--verbose"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -199,7 +199,7 @@ def test_ctrl_c_in_a_search_ends_with_what_is_known(event, codes):
     assert "Traceback" not in out + err
 
 
-def test_a_reader_that_leaves_is_no_error():
+def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m cli models | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "Traceback" not in done.stderr
@@ -213,13 +213,13 @@ SOLVED = (
 
 
 @pytest.mark.parametrize("name", SOLVED)
-def test_every_example_is_solved(name):
+def test_every_example_is_solved(name: str) -> None:
     result = run("solve", str(EXAMPLES / f"{name}.yaml"))
     assert result.exit_code == 0
     assert "Proven" in result.stdout
 
 
-def test_a_strange_chip_name_is_shown_as_it_is():
+def test_a_strange_chip_name_is_shown_as_it_is() -> None:
     text = (EXAMPLES / "custom-model.yaml").read_text().replace("mychip:", "'[/x]':")
     result = run("solve", "-", stdin=text)
     assert result.exit_code == 0
@@ -229,14 +229,14 @@ def test_a_strange_chip_name_is_shown_as_it_is():
 # evaluate.
 
 
-def test_the_published_plan_is_an_example():
+def test_the_published_plan_is_an_example() -> None:
     spec, strategy = (str(EXAMPLES / f"seed-published{end}.yaml") for end in ("", "-strategy"))
     result = run("evaluate", spec, "--strategy", strategy)
     assert result.exit_code == 0
     assert "Legal" in result.stdout
 
 
-def test_a_plan_out_of_memory_is_evaluated_and_refused():
+def test_a_plan_out_of_memory_is_evaluated_and_refused() -> None:
     spec = str(EXAMPLES / "seed-published.yaml")
     text = (EXAMPLES / "seed-published-strategy.yaml").read_text().replace("mbs: 1", "mbs: 4")
     result = run("evaluate", spec, "-s", write("plan.yaml", text))
@@ -249,7 +249,7 @@ def test_a_plan_out_of_memory_is_evaluated_and_refused():
     assert document["plans"][0]["step_time_s"] > 0
 
 
-def test_a_plan_that_does_not_add_up_is_bad_input_with_every_violation():
+def test_a_plan_that_does_not_add_up_is_bad_input_with_every_violation() -> None:
     spec = str(EXAMPLES / "seed-published.yaml")
     text = (EXAMPLES / "seed-published-strategy.yaml").read_text()
     plan = write("plan.yaml", text.replace("dp: 16", "dp: 3").replace("[3]", "[4]"))
@@ -266,7 +266,7 @@ def test_a_plan_that_does_not_add_up_is_bad_input_with_every_violation():
 # init, schema, models, chips.
 
 
-def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked():
+def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked() -> None:
     from cpsolver.spec.spec import load_spec
 
     result = run("init", "my.yaml")
@@ -283,7 +283,7 @@ def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked():
     assert "cannot be written" in run("init", "nowhere/my.yaml").stderr
 
 
-def test_schema_is_json():
+def test_schema_is_json() -> None:
     schema = json.loads(run("schema").stdout)
     assert set(schema["properties"]) == {"model", "cluster", "training", "stack", "launcher", "search"}
 
@@ -291,7 +291,7 @@ def test_schema_is_json():
 @pytest.mark.parametrize(
     ("command", "name", "wrong"), [("models", "llama2-70b", "lama2-70b"), ("chips", "h800", "h80")]
 )
-def test_the_catalogues(command, name, wrong):
+def test_the_catalogues(command: str, name: str, wrong: str) -> None:
     listing = run(command).stdout
     assert name in listing
     assert "cannot be planned yet" in listing
@@ -306,12 +306,12 @@ def test_the_catalogues(command, name, wrong):
     assert name in result.stderr
 
 
-def test_the_catalogue_says_what_is_a_proposal_and_what_is_assumed():
+def test_the_catalogue_says_what_is_a_proposal_and_what_is_assumed() -> None:
     assert "a proposal" in run("models", "llama-175b").stdout
     assert "assumed" in run("chips", "a800").stdout
 
 
-def test_evaluate_takes_what_solve_prints():
+def test_evaluate_takes_what_solve_prints() -> None:
     spec = write("spec.yaml", SMALL)
     answer = write("answer.json", run("solve", spec, "--json").output)
     again = json.loads(run("evaluate", spec, "--strategy", answer, "--json").output)["plans"][0]
@@ -320,7 +320,7 @@ def test_evaluate_takes_what_solve_prints():
     assert again["step_time_s"] == best["step_time_s"]
 
 
-def test_an_answer_never_overwrites_its_spec():
+def test_an_answer_never_overwrites_its_spec() -> None:
     spec = write("spec.yaml", SMALL)
     result = run("solve", spec, "--output", spec)
     assert result.exit_code == 2
@@ -328,7 +328,7 @@ def test_an_answer_never_overwrites_its_spec():
     assert Path(spec).read_text() == SMALL
 
 
-def test_a_closed_stdout_is_told():
+def test_a_closed_stdout_is_told() -> None:
     command = f"exec {sys.executable} -m cli models >&-"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2

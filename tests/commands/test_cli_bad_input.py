@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from cpsolver.commands.common import EXIT_BUG
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
 
@@ -35,7 +36,7 @@ BAD_SPECS = {
 
 @pytest.mark.parametrize("command", ["solve", "evaluate"])
 @pytest.mark.parametrize("name", BAD_SPECS)
-def test_bad_specs_exit_2_and_say_where(name, command):
+def test_bad_specs_exit_2_and_say_where(name: str, command: str) -> None:
     text, said = BAD_SPECS[name]
     more = ("-s", str(EXAMPLES / "seed-published-strategy.yaml")) if command == "evaluate" else ()
     result = run(command, write("spec.yaml", text), *more)
@@ -46,7 +47,7 @@ def test_bad_specs_exit_2_and_say_where(name, command):
         assert words in result.stderr
 
 
-def test_several_mistakes_are_all_listed_in_order_as_text_and_json():
+def test_several_mistakes_are_all_listed_in_order_as_text_and_json() -> None:
     text = SMALL.replace("llama2-7b", "lama2-7b").replace("16, chips: {a800", "0, chips: {a80").replace("32", "0")
     text = text.replace("top", "topp")
     result = run("solve", write("spec.yaml", text), "--json")
@@ -57,7 +58,7 @@ def test_several_mistakes_are_all_listed_in_order_as_text_and_json():
     assert len(result.stderr.splitlines()) == 5
 
 
-def test_a_missing_spec_and_a_missing_strategy():
+def test_a_missing_spec_and_a_missing_strategy() -> None:
     assert "nowhere.yaml: no such file" in run("solve", "nowhere.yaml").stderr
     result = run("evaluate", write("spec.yaml", SMALL), "-s", "nowhere.yaml")
     assert result.exit_code == 2
@@ -65,32 +66,32 @@ def test_a_missing_spec_and_a_missing_strategy():
 
 
 @pytest.mark.parametrize("output", ["nowhere/out.json", "."])
-def test_an_unwritable_output_is_refused_before_the_search(output, monkeypatch):
+def test_an_unwritable_output_is_refused_before_the_search(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cpsolver.search.search.search", lambda *_: pytest.fail("searched first"))
     result = run("solve", write("spec.yaml", SMALL), "--output", output)
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
 
 
-def test_an_unwritable_cache_is_refused():
+def test_an_unwritable_cache_is_refused() -> None:
     write("cache", "a file")
     result = run("search", "--num-gpus", "8", "--model-name", "llama2-7b", "--mode", "analytic")
     assert result.exit_code == 2
     assert "cache" in result.stderr
 
 
-def test_a_bug_is_told_without_a_traceback(monkeypatch):
-    def broken(*_):
+def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
         raise AssertionError("a slip")
 
     monkeypatch.setattr("cpsolver.search.search.search", broken)
     result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
-    assert result.exit_code == cli.EXIT_BUG
+    assert result.exit_code == EXIT_BUG
     assert "this is a bug in apss-cp: AssertionError: a slip" in result.stderr
 
 
-def test_ctrl_c_outside_a_search_is_quiet(monkeypatch):
-    def interrupted(*_, **__):
+def test_ctrl_c_outside_a_search_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cpsolver.problem.load.load_problem", interrupted)

@@ -1,6 +1,7 @@
 """Pins that no legal plan satisfies: the answer names the rules in their way. Contradictions are refused unsolved."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_pin_that_nothing_satisfies_names_the_rules_in_its_way(name: str, monk
     assert text.stderr == ""
 
 
-CONTRADICTIONS = {
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "all pinned are forbidden": (
         {"pin": {"cp": [1, 2]}, "forbid": {"cp": [1, 2, 4]}},
         "search.pin.cp = [1, 2]: contradicts search.forbid.cp = [1, 2, 4]",
@@ -124,4 +125,3 @@ def test_a_model_field_that_is_missing_or_contradicts_another_is_named(moe: str,
     result = run("solve", "-", stdin=text)
     assert result.exit_code == 2
     assert f" {where}" in result.stderr
-    print(result.stderr)

@@ -2,6 +2,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,13 +44,13 @@ STRATEGY_KEYS = [
 FLAG_KEYS = STRATEGY_KEYS[8:13]
 
 
-def search_plans(*args: str) -> list[dict]:
+def search_plans(*args: str) -> list[dict[str, Any]]:
     result = run("search", *args)
     assert result.exit_code == 0, result.output
     return [ast.literal_eval(line) for line in result.stdout.splitlines()]
 
 
-def test_search_has_the_seeds_flags_and_defaults():
+def test_search_has_the_seeds_flags_and_defaults() -> None:
     expected = {
         "--model-name": "llama2-70b",
         "--num-gpus": 256,
@@ -66,7 +67,7 @@ def test_search_has_the_seeds_flags_and_defaults():
 
 
 @pytest.mark.parametrize("infos", ["a800", "a800:128,h800:160"])
-def test_search_prints_the_seeds_dictionaries(infos):
+def test_search_prints_the_seeds_dictionaries(infos: str) -> None:
     plans = search_plans("--gpu-infos", infos, "--global-batch-size", "512", "--top", "3")
     assert len(plans) == 3
     assert sorted(plan["sim_total_time_s"] for plan in plans) == [plan["sim_total_time_s"] for plan in plans]
@@ -77,7 +78,7 @@ def test_search_prints_the_seeds_dictionaries(infos):
         check_strategy(plan["strategy"], len(plan["max-use-mem-size"]))
 
 
-def check_strategy(strategy: dict, types: int) -> None:
+def check_strategy(strategy: dict[str, Any], types: int) -> None:
     assert list(strategy) == [key for key in STRATEGY_KEYS if key in strategy]
     assert all(strategy[key] == "" for key in FLAG_KEYS if key in strategy)
     stages = strategy["pipeline-model-parallel-size"]
@@ -98,13 +99,13 @@ def check_strategy(strategy: dict, types: int) -> None:
         assert (amount is not None) == (granularity == "full")
 
 
-def test_search_json_has_the_same_plans():
+def test_search_json_has_the_same_plans() -> None:
     args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "48", "--top", "2")
     lines = run("search", *args, "--json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == search_plans(*args)
 
 
-def test_a_line_of_search_can_be_evaluated():
+def test_a_line_of_search_can_be_evaluated() -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
     (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
     result = run("evaluate", spec, "--strategy", write("line.txt", repr(plan)), "--json")
@@ -113,7 +114,7 @@ def test_a_line_of_search_can_be_evaluated():
     assert list(found["memory_gib"].values()) == pytest.approx(plan["max-use-mem-size"])
 
 
-NEW = {
+NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "experts": ("mixtral-8x7b", {"ep": 4, "etp": 2, "tp": 2, "pp": 2}, {"expert-model-parallel-size": 4}),
     "all-to-all": ("llama2-7b", {"cp": 4, "ulysses": 4}, {"context-parallel-size": 4, "cp-comm-type": "a2a"}),
     "both": ("llama2-7b", {"cp": 4, "ulysses": 2}, {"hierarchical-context-parallel-sizes": [2, 2]}),
@@ -129,7 +130,7 @@ NEW = {
 
 
 @pytest.mark.parametrize("name", NEW)
-def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name):
+def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name: str) -> None:
     model, pin, said = NEW[name]
     spec = {
         "model": model,
@@ -145,7 +146,7 @@ def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name)
     assert load_strategy(write("line.txt", repr(line)), problem) == plan.strategy
 
 
-def test_search_keeps_to_the_launcher():
+def test_search_keeps_to_the_launcher() -> None:
     args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "1")
     (plan,) = search_plans(*args, "--launcher", "accelerate")
     assert plan["strategy"]["pipeline-model-parallel-size"] == 1
@@ -163,7 +164,7 @@ def test_search_keeps_to_the_launcher():
         ({"context-parallel-size": 3}, "times context parallelism's 3 does not divide the 256 GPUs"),
     ],
 )
-def test_a_line_that_contradicts_itself_is_refused(change, said):
+def test_a_line_that_contradicts_itself_is_refused(change: dict[str, Any], said: str) -> None:
     spec = str(EXAMPLES / "llama2-70b-mixed.yaml")
     (plan,) = search_plans("--gpu-infos", "a800:128,h800:160", "--global-batch-size", "512", "--top", "1")
     plan["strategy"] = {**plan["strategy"], **change}
@@ -172,13 +173,13 @@ def test_a_line_that_contradicts_itself_is_refused(change, said):
     assert said in result.stderr
 
 
-def test_a_model_without_these_kernels_has_no_flags_for_them():
+def test_a_model_without_these_kernels_has_no_flags_for_them() -> None:
     args = ("--num-gpus", "256", "--gpu-infos", "a100", "--sequence-length", "2048", "--top", "1")
     (plan,) = search_plans("--model-name", "gpt3-175b", *args)
     assert not {"fused-rmsnorm", "apply-rotary-positional-embedding-kernel"} & set(plan["strategy"])
 
 
-def test_analytic_mode_writes_a_trace_of_each_plan():
+def test_analytic_mode_writes_a_trace_of_each_plan() -> None:
     args = ("--model-name", "llama2-13b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "2")
     plans = search_plans(*args, "--mode", "analytic")
     for rank, plan in enumerate(plans, 1):
@@ -191,7 +192,7 @@ def test_analytic_mode_writes_a_trace_of_each_plan():
     assert not Path("cache/plan-3.json").exists()
 
 
-def test_search_fails_as_solve_does():
+def test_search_fails_as_solve_does() -> None:
     args = ("--num-gpus", "8", "--global-batch-size", "8")
     result = run("search", *args)
     assert result.exit_code == 3
@@ -222,7 +223,7 @@ SEARCH_MISTAKES = [
 
 
 @pytest.mark.parametrize(("args", "said"), SEARCH_MISTAKES, ids=[" ".join(args) for args, _ in SEARCH_MISTAKES])
-def test_search_names_the_flag_that_is_wrong(args, said):
+def test_search_names_the_flag_that_is_wrong(args: list[str], said: str) -> None:
     result = run("search", *args)
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -230,7 +231,7 @@ def test_search_names_the_flag_that_is_wrong(args, said):
     assert not re.search(r"(cluster|training|search)\.", result.stderr)
 
 
-def test_search_lists_every_mistake():
+def test_search_lists_every_mistake() -> None:
     result = run("search", "--num-gpus", "0", "--top", "0", "--sequence-length", "7", "--model-name", "lama", "--json")
     assert result.exit_code == 2
     troubles = json.loads(result.stdout)["troubles"]

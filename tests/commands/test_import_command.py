@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cpsolver.doors.importing.arguments import Arguments, table
-from cpsolver.doors.importing.told import wrapped
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.output import wrapped
+from cpsolver.doors.importing.variables import ShellVariables
 from tests.doors.importing.test_import_scripts import GPT, LLAMA, STEP, torchrun
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -223,8 +223,8 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
     odd = GPT.replace("--vocab-size 50257", "")
     assert "the tokenizer has it" in errors(torchrun(odd), "--chip", "h100")
     assert run("import", "train.sh", "--chip", "h100", "--vocab-size", "51200").exit_code == 0
-    told = run("import", write("train.sh", torchrun(f"{odd} --tokenizer-type GPT2BPETokenizer")), "--chip", "h100")
-    assert "taken as GPT2BPETokenizer's, 50,257" in told.stderr
+    result = run("import", write("train.sh", torchrun(f"{odd} --tokenizer-type GPT2BPETokenizer")), "--chip", "h100")
+    assert "taken as GPT2BPETokenizer's, 50,257" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_more_than_one_training_command_is_told() -> None:
 
 
 def test_the_last_value_counts_as_argparse_has_it() -> None:
-    given = Arguments(["--seq-length", "1", "--seq-len=2", "--bf16", "x", "--lr", "-1"], Variables())
+    given = Arguments(["--seq-length", "1", "--seq-len=2", "--bf16", "x", "--lr", "-1"], ShellVariables())
     assert given.number("seq-length") == 2
     assert given.loose == ["x"]
     assert given.given["lr"] == ("-1",)

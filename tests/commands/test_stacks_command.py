@@ -40,7 +40,7 @@ def after(text: str, name: str) -> str:
 # stacks.
 
 
-def test_the_list_names_every_stack_with_its_title():
+def test_the_list_names_every_stack_with_its_title() -> None:
     text = run("stacks").stdout
     flat = " ".join(text.split())
     for name in stack_names():
@@ -51,7 +51,7 @@ def test_the_list_names_every_stack_with_its_title():
     assert all(entry["title"] for entry in listed)
 
 
-def test_the_list_says_which_stacks_were_measured(fitted):
+def test_the_list_says_which_stacks_were_measured(fitted: None) -> None:
     text = plain(stacks.stacks_report())
     assert "\nmegatron-core  measured runs: 30 on ampere\n" in text
     assert "\nnemo  measured runs: 40 on hopper\n" in text
@@ -59,7 +59,7 @@ def test_the_list_says_which_stacks_were_measured(fitted):
 
 
 @pytest.mark.parametrize("name", stack_names())
-def test_one_stack_shows_every_constant_that_planning_uses(name):
+def test_one_stack_shows_every_constant_that_planning_uses(name: str) -> None:
     text = run("stacks", name).stdout
     used = load_calibration().stack(load_stack(name)).constants
     fields = json.loads(run("stacks", name, "--json").stdout)
@@ -73,7 +73,7 @@ def test_one_stack_shows_every_constant_that_planning_uses(name):
 
 
 @pytest.mark.parametrize("name", ["megatron-core", "fsdp-composer", "fsdp-torchtitan"])
-def test_one_stack_shows_what_its_framework_runs(name):
+def test_one_stack_shows_what_its_framework_runs(name: str) -> None:
     text, told = run("stacks", name).stdout, json.loads(run("stacks", name, "--json").stdout)["runs"]
     runs = load_stack(name).runs
     assert (told is None) == (runs is None) == ("what it runs" not in text)
@@ -83,7 +83,7 @@ def test_one_stack_shows_what_its_framework_runs(name):
         assert source in after(text, fact)
 
 
-def test_a_fitted_constant_says_runs_error_and_what_it_replaced(fitted):
+def test_a_fitted_constant_says_runs_error_and_what_it_replaced(fitted: None) -> None:
     text = plain(stacks.stacks_report("megatron-core"))
     assert "3 of them fitted" in text
     own = after(text, "elementwise_traffic")
@@ -96,7 +96,7 @@ def test_a_fitted_constant_says_runs_error_and_what_it_replaced(fitted):
     assert shared.startswith("elementwise_traffic 1.5 fitted fitted to 70 published runs, standard error 0.15;")
 
 
-def test_a_fitted_constant_in_json(fitted):
+def test_a_fitted_constant_in_json(fitted: None) -> None:
     told = json.loads(stacks.stacks_json("megatron-core"))["constants"]
     assert told["elementwise_traffic"]["fitted"] == {"runs": 30, "standard_error": pytest.approx(0.2)}
     assert (
@@ -107,7 +107,7 @@ def test_a_fitted_constant_in_json(fitted):
     assert told["gradient_bytes"]["fitted"] is told["gradient_bytes"]["replaces"] is None
 
 
-def test_a_stack_has_what_it_is_fitted_with(fitted):
+def test_a_stack_has_what_it_is_fitted_with(fitted: None) -> None:
     own = FITTED.model_copy(update={"stacks": {"megatron-deepspeed-bloom": FITTED.stacks["megatron-core"]}})
     found = own.fitted_constants(load_stack("megatron-deepspeed-bloom-bf16"))
     assert {name: entry.value for name, entry in found.items()} == {
@@ -116,7 +116,7 @@ def test_a_stack_has_what_it_is_fitted_with(fitted):
     }
 
 
-def test_an_unknown_stack_is_told_with_the_nearest():
+def test_an_unknown_stack_is_told_with_the_nearest() -> None:
     result = run("stacks", "megatron-cor")
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -126,7 +126,7 @@ def test_an_unknown_stack_is_told_with_the_nearest():
     assert troubles[0]["nearest"][0] == "megatron-core"
 
 
-def test_a_spec_with_an_unknown_stack_is_told_the_nearest():
+def test_a_spec_with_an_unknown_stack_is_told_the_nearest() -> None:
     text = "model: llama2-7b\ncluster: {num_gpus: 8, chips: a800}\nstack: nem\n"
     spec = write("spec.yaml", text + "training: {global_batch_size: 8, sequence_length: 512}\n")
     result = run("solve", spec)
@@ -135,14 +135,14 @@ def test_a_spec_with_an_unknown_stack_is_told_the_nearest():
     assert "did you mean 'nemo'" in result.stderr
 
 
-def test_the_starter_says_where_stacks_are_listed():
+def test_the_starter_says_where_stacks_are_listed() -> None:
     assert "`apss-cp stacks`" in run("init", "-").stdout
 
 
 # chips.
 
 
-def test_a_chip_shows_the_value_that_planning_uses_beside_the_catalogues(fitted):
+def test_a_chip_shows_the_value_that_planning_uses_beside_the_catalogues(fitted: None) -> None:
     chip = load_chip("a100")
     text = plain(catalogue.chips_report("a100"))
     gemm, memory = chip.efficiency["gemm_bf16"].value, chip.efficiency["memory"].value
@@ -154,7 +154,7 @@ def test_a_chip_shows_the_value_that_planning_uses_beside_the_catalogues(fitted)
     assert "no run of this architecture" in " ".join(plain(catalogue.chips_report("mi300x")).split())
 
 
-def test_a_chip_in_json_has_its_factors(fitted):
+def test_a_chip_in_json_has_its_factors(fitted: None) -> None:
     told = json.loads(catalogue.chips_json("a100"))
     value = told["efficiency"]["gemm_bf16"]["value"]
     assert told["calibrated"]["gemm_bf16"]["value"] == pytest.approx(0.6 * value)
@@ -165,7 +165,7 @@ def test_a_chip_in_json_has_its_factors(fitted):
 
 
 @pytest.mark.parametrize("name", ["a100", "a800", "h800", "b200", "ascend_910b", "mi300x"])
-def test_factors_multiply_to_what_planning_uses(name):
+def test_factors_multiply_to_what_planning_uses(name: str) -> None:
     chip = load_chip(name)
     used, factors = load_calibration().chip(chip).efficiency, catalogue.fitted_factors(chip)
     for each, entry in chip.efficiency.items():

@@ -6,9 +6,9 @@ import io
 import json
 import re
 import sys
-import types
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -42,9 +42,7 @@ def predict(run: MeasuredRun) -> Prediction:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("cpsolver.evidence.runs.predict")
-    module.predict = predict  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cpsolver.evidence.runs.predict", module)
+    monkeypatch.setattr("cpsolver.evidence.runs.validation.predict", predict)
 
 
 @pytest.fixture
@@ -52,14 +50,15 @@ def cases(fake: None) -> str:
     return write("cases.csv", table(*ROWS))
 
 
-def document(*args: str) -> dict:
+def document(*args: str) -> dict[str, Any]:
     def no_constants(word: str) -> None:
         raise AssertionError(word)
 
-    return json.loads(run("validate", *args, "--json").stdout, parse_constant=no_constants)
+    found: dict[str, Any] = json.loads(run("validate", *args, "--json").stdout, parse_constant=no_constants)
+    return found
 
 
-def test_every_row_is_in_the_document_with_its_numbers_or_its_reason(cases) -> None:
+def test_every_row_is_in_the_document_with_its_numbers_or_its_reason(cases: str) -> None:
     found = document(cases)
     rows = {row["id"]: row for row in found["rows"]}
     assert list(rows) == ["near", "far", "partial", "wrong", "beyond"]
@@ -76,7 +75,7 @@ def test_every_row_is_in_the_document_with_its_numbers_or_its_reason(cases) -> N
     assert rows["beyond"]["step_time_s_measured"] == 10.0
 
 
-def test_the_summary_scores_what_was_predicted(cases) -> None:
+def test_the_summary_scores_what_was_predicted(cases: str) -> None:
     summary = document(cases)["summary"]
     assert (summary["rows"], summary["predicted"]) == (5, 2)
     assert summary["step_time"]["overall"]["mean_abs_error"] == pytest.approx((0.1 + 0.8) / 2)
@@ -86,7 +85,7 @@ def test_the_summary_scores_what_was_predicted(cases) -> None:
     assert summary["worst"] == ["far", "near"]
 
 
-def test_troubles_are_told_on_stderr_and_in_the_document(cases) -> None:
+def test_troubles_are_told_on_stderr_and_in_the_document(cases: str) -> None:
     result = run("validate", cases, "--json")
     assert result.exit_code == 0
     assert "cases.csv:5 row wrong, tp = 'x'" in result.stderr
@@ -94,7 +93,7 @@ def test_troubles_are_told_on_stderr_and_in_the_document(cases) -> None:
     assert [trouble["where"] for trouble in troubles] == ["row wrong, tp", "row wrong, sharding"]
 
 
-def test_the_report_names_what_was_left_out_and_what_is_furthest_off(cases) -> None:
+def test_the_report_names_what_was_left_out_and_what_is_furthest_off(cases: str) -> None:
     text = run("validate", cases, "--worst", "1").stdout
     assert "2 of 5 measured runs predicted: step time off by 45.0 % on average" in text
     assert "far: measured 5.000 s, predicted 9.000 s, +80.0 %" in text
@@ -103,7 +102,7 @@ def test_the_report_names_what_was_left_out_and_what_is_furthest_off(cases) -> N
     assert re.search(r"1  incomplete: vpp, mbs\n +partial\n", text)
 
 
-def test_nothing_predicted_is_exit_2(fake) -> None:
+def test_nothing_predicted_is_exit_2(fake: None) -> None:
     path = write("cases.csv", table(*ROWS[2:]))
     result = run("validate", path)
     assert result.exit_code == 2
@@ -112,26 +111,26 @@ def test_nothing_predicted_is_exit_2(fake) -> None:
     assert document(path)["summary"]["step_time"]["overall"] is None
 
 
-def test_without_a_table_the_published_runs_are_predicted(fake) -> None:
+def test_without_a_table_the_published_runs_are_predicted(fake: None) -> None:
     found = document()
     assert len(found["rows"]) > 500
     assert len(found["summary"]["rank"]["groups"]) > 5
 
 
-def test_standard_input_and_output_files(fake) -> None:
+def test_standard_input_and_output_files(fake: None) -> None:
     result = run("validate", "-", "--json", "-o", "answer.json", "--scatter", "plot.html", stdin=table({}))
     assert (result.exit_code, result.stdout) == (0, "")
     assert json.loads(Path("answer.json").read_text(encoding="utf-8"))["summary"]["predicted"] == 1
     assert Path("plot.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_files_that_must_not_be_written_are_refused_first(cases) -> None:
+def test_files_that_must_not_be_written_are_refused_first(cases: str) -> None:
     for args in (("-o", cases), ("--scatter", cases), ("-o", "a.html", "--scatter", "./a.html")):
         assert run("validate", cases, *args).exit_code == 2
     assert Path(cases).read_text(encoding="utf-8") == table(*ROWS)
 
 
-def test_a_bad_table_is_told_as_json_too(fake) -> None:
+def test_a_bad_table_is_told_as_json_too(fake: None) -> None:
     result = run("validate", write("bad.csv", "id\n"), "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["status"] == "bad_input"
@@ -140,13 +139,13 @@ def test_a_bad_table_is_told_as_json_too(fake) -> None:
 # The parts below the command.
 
 
-def test_progress_is_told_run_by_run(tmp_path) -> None:
+def test_progress_is_told_run_by_run(tmp_path: Path) -> None:
     told = []
     validate(runs(tmp_path, {"id": "a"}, {"id": "b"}), predict, lambda done, total: told.append((done, total)))
     assert told == [(1, 2), (2, 2)]
 
 
-def test_the_bar_appears_on_a_terminal_alone(monkeypatch) -> None:
+def test_the_bar_appears_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -160,15 +159,20 @@ def test_the_bar_appears_on_a_terminal_alone(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 0.0])
-def test_a_prediction_that_is_no_time_is_not_scored(tmp_path, wrong) -> None:
+def test_a_prediction_that_is_no_time_is_not_scored(tmp_path: Path, wrong: float) -> None:
     found = validate(runs(tmp_path, {}), lambda run: prediction(wrong))
     assert not found.scored
     assert found.outcomes[0].skipped is not None
 
 
-def test_a_row_that_makes_no_model_is_left_out_with_the_reason(tmp_path) -> None:
+def test_a_row_that_makes_no_model_is_left_out_with_the_reason(tmp_path: Path) -> None:
     row = {"heads": 7, "kv_heads": 7, "tp": 1, "dp": 8}
-    found = validate(runs(tmp_path, row), lambda run: placed_plan(run) and predict(run))
+
+    def of_a_case(run: MeasuredRun) -> Prediction:
+        placed_plan(run)
+        return predict(run)
+
+    found = validate(runs(tmp_path, row), of_a_case)
     assert found.outcomes[0].skipped == "no sound model: hidden 4096 is not a multiple of heads 7: give head_dim"
 
 
@@ -182,7 +186,7 @@ def many(tmp_path: Path) -> Validation:
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_no_line_is_too_wide_and_nothing_is_cut_short(tmp_path, width) -> None:
+def test_no_line_is_too_wide_and_nothing_is_cut_short(tmp_path: Path, width: int) -> None:
     text = io.StringIO()
     Console(file=text, width=width, highlight=False).print(validation_report(many(tmp_path)))
     assert max(map(cell_len, text.getvalue().splitlines())) <= width
@@ -199,7 +203,7 @@ class _Tags(HTMLParser):
         self.tags.append(tag)
 
 
-def test_the_scatter_page_stands_alone_and_holds_every_point(tmp_path) -> None:
+def test_the_scatter_page_stands_alone_and_holds_every_point(tmp_path: Path) -> None:
     page = scatter_html(many(tmp_path))
     parser = _Tags()
     parser.feed(page)
@@ -209,7 +213,7 @@ def test_the_scatter_page_stands_alone_and_holds_every_point(tmp_path) -> None:
     assert [len(plot.findall("g[@class='points']/*/title")) for plot in plots] == [80, 80]
 
 
-def test_text_of_the_table_is_escaped(tmp_path) -> None:
+def test_text_of_the_table_is_escaped(tmp_path: Path) -> None:
     row = {"id": "<script>1</script>", "source": '"><img src=x>'}
     page = scatter_html(validate(runs(tmp_path, row), predict))
     assert "<script" not in page
@@ -217,5 +221,5 @@ def test_text_of_the_table_is_escaped(tmp_path) -> None:
     assert "&lt;script&gt;" in page
 
 
-def test_the_page_without_any_point(tmp_path) -> None:
+def test_the_page_without_any_point(tmp_path: Path) -> None:
     assert "Nothing was measured and predicted." in scatter_html(Validation(()))

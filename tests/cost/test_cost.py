@@ -201,7 +201,7 @@ def test_ring_shares_the_adapters_of_its_ranks_in_a_node(size: int, stride: int,
     found = collectives.collective_seconds(problem, chip, "all_reduce", floats(1e9), ints(size), ints(stride))
     assert found == pytest.approx(seconds, abs=1e-9)
     for kind in ("all_gather", "reduce_scatter"):
-        half = collectives.collective_seconds(problem, chip, kind, floats(1e9), ints(size), ints(stride))  # type: ignore[arg-type]
+        half = collectives.collective_seconds(problem, chip, kind, floats(1e9), ints(size), ints(stride))
         assert half == pytest.approx(seconds / 2, abs=1e-9)
 
 

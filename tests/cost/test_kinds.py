@@ -14,7 +14,7 @@ from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_kinds, stage_memory, stage_parameters
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, load_architecture, unsupported_reasons
-from models_zoo.params import layer_parameters, mtp_parameters, total_parameters
+from models_zoo.params import embedding_parameters, head_parameters, layer_parameters, total_parameters
 from tests.support.problems import ideal, model_spec, strategy_of
 
 FEW = {"experts": 8, "top_k": 2, "expert_ffn": 512}
@@ -25,9 +25,30 @@ def small(**changes: Any) -> Architecture:
     return Architecture.model_validate({"name": "small", **model_spec(**changes)})
 
 
+def mtp_parameters(model: Architecture) -> int:
+    """Parameters of the modules for multi-token prediction, which no total has; 0 where the model has none.
+
+    Each has norms of the token's embedding and of the hidden state, a projection of both (2h to h, no bias), a layer
+    like the model's last, and a final norm (MultiTokenPredictionLayer of Megatron core). It shares the embedding and
+    the head with the model.
+    """
+    norm = model.hidden * (2 if model.norm_bias else 1)
+    layer = layer_parameters(model, model.layers - 1).total
+    return model.mtp_layers * (3 * norm + 2 * model.hidden * model.hidden + layer)
+
+
 def mixed(**changes: Any) -> Problem:
     """Eight layers, the first two dense, the others of experts."""
     return ideal(model=small(layers=8, moe={**FEW, "first_dense": 2}, **changes))[0]
+
+
+def test_the_count_of_multi_token_prediction_is_the_published_one() -> None:
+    """The weights' own documentation: 11.5B unique parameters, beside the shared embedding and head of 0.9B each."""
+    model = load_architecture("deepseek-v3-671b")
+    assert mtp_parameters(model) == pytest.approx(11.5e9, rel=0.01)
+    shared = embedding_parameters(model) + head_parameters(model)
+    assert mtp_parameters(model) + shared == pytest.approx(14e9, rel=0.05)
+    assert total_parameters(model) == pytest.approx(671.026e9, abs=1e6)
 
 
 def test_kinds_come_by_how_common_they_are() -> None:

@@ -51,6 +51,18 @@ def gradients(rows: Candidates, count: float = 1e9, **given: Any) -> tuple[float
     return float(reduce[0]), float(gather[0])
 
 
+def test_a_module_of_multi_token_prediction_exchanges_as_a_layer_and_five_times_more() -> None:
+    """An all-reduce of 2 MiB over 4 ranks takes 2 * 3/4 * 2 MiB / 100 GB/s. A layer has four of them, two a pass; a
+    module has one after its embedding, one before its head, and three around the product that joins its inputs."""
+    once = 2 * 3 / 4 * HIDDEN / 100e9
+    model = Architecture.model_validate({"name": "module", **model_spec(), "mtp_layers": 1})
+    found, plain = (table(ideal(model=each)[0], tp=4, dp=1) for each in (model, None))
+    assert (found.end_tp[0], found.layer_tp[0]) == pytest.approx((once, 4 * once), rel=1e-6)
+    assert found.mtp_tp[0] == pytest.approx((4 + 5) * once, rel=1e-6)
+    assert (found.head - plain.head)[0] > (4 + 5) * once
+    assert plain.mtp_tp[0] == 0
+
+
 # Context parallelism.
 
 

@@ -93,6 +93,39 @@ def test_transfers_between_chip_types_take_the_slower_end() -> None:
     assert near < far
 
 
+def test_interleaving_sends_every_chunk_on_and_from_the_last_stage_back_to_the_first() -> None:
+    """4 stages of a device, 2 in a node, 3 chunks; a sequence's hidden states are 2 MiB: over a link inside a node
+    (100 GB/s) that takes `near`, between nodes (12.5 GB/s) 8 times that, also for the 2 ways back, 3 - 1 chunks.
+
+    Into the stages 2 * 8, 3 * 1, 3 * 8, 3 * 1; out of them 3 * 1, 3 * 8, 3 * 1, 2 * 8; half of all that is hidden.
+    """
+    near = 1024 * 1024 * 2 / 100e9
+    around, _ = ideal(model=model_spec(layers=12), node=2, stack={"pipeline_overlap_interleaved": 0.5})
+    stages = evaluate(around, strategy_of("x:3,3,3,3", dp=1, vpp=3)).stages
+    assert [stage.pipeline_p2p_s / near for stage in stages] == pytest.approx([9.5, 13.5, 13.5, 9.5], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("groups", "slots"), [("x:4,4", (0, 0)), ("x:3,4", (1, 0)), ("x:4,3", (0, 1)), ("x:3,3", (1, 1))]
+)
+def test_what_stands_in_a_layers_place_takes_a_layers_time(groups: str, slots: tuple[int, int]) -> None:
+    """A layer takes 2 s, of the host, a pass 1 s; embedding and head take less than 10 ms. 4 places are 8 s, with 4 s
+    of recomputation; beside 4 layers of its own an end adds its own time."""
+    slow, _ = ideal(model=model_spec(layers=8 - sum(slots)), stack={"host_layer_us": 1e6})
+    plan = strategy_of(groups, dp=2, vpp=2, recompute="uniform", amount=1)
+    for stage, slot in zip(evaluate(slow, plan).stages, slots, strict=True):
+        assert stage.recompute_s == pytest.approx(4)
+        assert stage.compute_s == pytest.approx(8, rel=1e-9) if slot else 8 < stage.compute_s < 8.01
+
+
+def test_a_head_that_takes_longer_than_the_layer_in_whose_place_it_stands_keeps_its_own_time() -> None:
+    """1,048,576 words: three products of 2 * 1024 * 1024 * 1048576 FLOP at 100 TFLOP/s are 66 ms, a layer 20 ms."""
+    wide, _ = ideal(model=model_spec(layers=7, vocab=2**20), stack={"host_layer_us": 10_000})
+    stage = evaluate(wide, strategy_of("x:4,3", dp=2, vpp=2)).stages[1]
+    logits = 3 * 2 * 1024 * 1024 * 2**20 / 100e12
+    assert 3 * 0.02 + logits < stage.compute_s < 3 * 0.02 + 2 * logits
+
+
 def test_memory_by_chip_is_the_fullest_stage_of_each() -> None:
     found = evaluate(problem(), strategy_of("x:1,3 y:2,2", dp=2))
     totals = [stage.memory.total for stage in found.stages]

@@ -182,7 +182,7 @@ def test_only_ascendspeed_has_sizes() -> None:
 # Breadth-first.
 
 CHUNKS: dict[str, Any] = {"groups": "x:2,2", "dp": 2, "vpp": 2}
-SLOW = {"batch": 32, "node": 2}
+SLOW: dict[str, Any] = {"batch": 32, "node": 2}
 """Replicas in different nodes: gradients take about as long as a few backward passes."""
 
 

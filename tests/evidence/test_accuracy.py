@@ -11,7 +11,7 @@ from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.evidence.runs.validation import Validation, predict, validate
 from cpsolver.profiles.constants import load_calibration
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @cache

@@ -78,7 +78,7 @@ def test_a_doubling_is_one_step_and_a_switch_two() -> None:
     assert apart(mbs=2) == [1.0]
     assert apart(tp=4, dp=2) == [2.0, 2.0]
     assert apart(distributed_optimizer=False) == [2.0]
-    assert apart(groups=strategy_of("x:4", recompute="full", amount=4).groups) == [2.0]
+    assert apart(groups=strategy_of("x:4", recompute="uniform", amount=4).groups) == [2.0]
 
 
 def test_nothing_has_no_covariance() -> None:

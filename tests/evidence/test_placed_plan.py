@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from cpsolver.evidence.runs.plan import Unpredictable, architecture, framework, placed_plan
-from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.evidence.runs.validation import predict, validate
 from cpsolver.profiles.constants import load_calibration
@@ -81,14 +81,13 @@ def test_the_catalogue_adds_what_a_row_does_not_say() -> None:
 def test_memory_is_told_in_the_terms_of_the_measurement() -> None:
     run = published()["bigsci_L607"]
     allocated, reserved, device = (
-        predict(replace(run, peak_mem_kind=kind)).memory_gib  # type: ignore[arg-type]
-        for kind in ("allocated", "reserved", "device")
+        predict(replace(run, peak_mem_kind=kind)).memory_gib for kind in ("allocated", "reserved", "device")
     )
     assert allocated < reserved < device
 
 
 def test_one_run_that_breaks_the_cost_model_does_not_cost_the_others() -> None:
-    def broken(run: MeasuredRun):
+    def broken(run: MeasuredRun) -> Prediction:
         if run.id == "kort22_175B_full":
             raise ZeroDivisionError("nothing to divide by")
         return predict(run)

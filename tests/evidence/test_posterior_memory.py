@@ -29,7 +29,8 @@ POINTS = [ZERO, np.array([0.5, -1.0]), np.array([-2.0, 1.5])]
 def _numeric(at: Floats, step: float = 1e-5) -> Floats:
     shifts = step * np.eye(2)
     value = [[_minus_log(at + sign * by, EVIDENCE, READINGS, NEEDS) for by in shifts] for sign in (1, -1)]
-    return (np.array(value[0]) - np.array(value[1])) / (2 * step)
+    slope: Floats = (np.array(value[0]) - np.array(value[1])) / (2 * step)
+    return slope
 
 
 @pytest.mark.parametrize("at", POINTS, ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from cpsolver.evidence.runs.table import PUBLISHED, Table, missing_columns, read
 from cpsolver.inputs.errors import InputError, Trouble
 from tests.support.measured import table
 
+Read = Callable[[str | bytes], Table]
+
 
 @pytest.fixture
-def read(tmp_path: Path) -> Any:
+def read(tmp_path: Path) -> Read:
     def of(content: str | bytes) -> Table:
         path = tmp_path / "cases.csv"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -42,7 +45,7 @@ def test_the_published_table_has_no_troubles() -> None:
     assert not [run.id for run in found.runs if run.complete and missing_columns(run)]
 
 
-def test_a_row_becomes_a_run(read) -> None:
+def test_a_row_becomes_a_run(read: Read) -> None:
     (run,) = read(table({"vpp": 2, "recompute": "block:5", "internode_gbps_per_gpu": 12.5})).runs
     assert (run.line, run.id, run.vpp, run.recompute, run.internode_gbps_per_gpu) == (2, "run1", 2, "block:5", 12.5)
     assert run.gated_mlp is True
@@ -50,31 +53,31 @@ def test_a_row_becomes_a_run(read) -> None:
     assert run.complete
 
 
-def test_numbers_and_flags_may_be_written_as_programs_write_them(read) -> None:
+def test_numbers_and_flags_may_be_written_as_programs_write_them(read: Read) -> None:
     (run,) = read(table({"layers": "32.0", "gated_mlp": "False", "precision": "BF16", "chip": "A100"})).runs
     assert (run.layers, run.gated_mlp, run.precision, run.chip) == (32, False, "bf16", "a100")
 
 
-def test_optional_columns_may_be_absent(read) -> None:
+def test_optional_columns_may_be_absent(read: Read) -> None:
     optional = tuple(name for name, column in COLUMNS.items() if column.optional)
     (run,) = read(table({}, without=optional)).runs
     assert (run.cp, run.ep, run.vpp, run.dp, run.framework) == (1, 1, 1, 4, "")
     assert run.complete
 
 
-def test_an_empty_cell_is_unknown(read) -> None:
+def test_an_empty_cell_is_unknown(read: Read) -> None:
     (run,) = read(table({"vpp": "", "mbs": "", "complete": 0})).runs
     assert missing_columns(run) == ("vpp", "mbs")
     (run,) = read(table({"mbs": ""}, without=("complete",))).runs
     assert not run.complete
 
 
-def test_line_ends_and_a_byte_order_mark_make_no_difference(read) -> None:
+def test_line_ends_and_a_byte_order_mark_make_no_difference(read: Read) -> None:
     text = table({}, {"id": "run2"})
     assert read(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()) == read(text)
 
 
-def test_standard_input(monkeypatch) -> None:
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table({"tp": "x"}).encode())))
     assert only(read_runs("-")).file == "<stdin>"
 
@@ -111,7 +114,9 @@ def test_standard_input(monkeypatch) -> None:
         ("id", "", "must not be empty"),
     ],
 )
-def test_a_bad_cell_is_told_by_row_and_column_and_the_others_are_read(read, column, cell, told) -> None:
+def test_a_bad_cell_is_told_by_row_and_column_and_the_others_are_read(
+    read: Read, column: str, cell: str, told: str
+) -> None:
     found = read(table({"id": "good"}, {"id": "bad", column: cell}))
     trouble = only(found)
     assert told in str(trouble)
@@ -140,31 +145,31 @@ def test_a_bad_cell_is_told_by_row_and_column_and_the_others_are_read(read, colu
         ({"vpp": 2, "gbs": 60}, "vpp", "whole groups of pp = 2, not 15"),
     ],
 )
-def test_an_impossible_layout_is_told(read, row, column, told) -> None:
+def test_an_impossible_layout_is_told(read: Read, row: dict[str, Any], column: str, told: str) -> None:
     trouble = only(read(table(row)))
     assert told in trouble.message
     assert trouble.path == ("run1", column)
 
 
-def test_a_mixture_of_experts_needs_its_top_k(read) -> None:
+def test_a_mixture_of_experts_needs_its_top_k(read: Read) -> None:
     assert only(read(table({"moe_experts": 8, "moe_ffn": 64}))).path == ("run1", "moe_topk")
 
 
-def test_every_problem_of_a_row_is_told(read) -> None:
+def test_every_problem_of_a_row_is_told(read: Read) -> None:
     found = read(table({"tp": "x", "gbs": 66, "precision": "int8"}))
     assert [trouble.path[-1] for trouble in found.troubles] == ["tp", "precision", "gbs"]
 
 
-def test_an_id_twice_names_the_other_line(read) -> None:
+def test_an_id_twice_names_the_other_line(read: Read) -> None:
     assert "is the id of line 2 too" in only(read(table({}, {}))).message
 
 
-def test_lines_are_counted_past_cells_of_several_lines(read) -> None:
+def test_lines_are_counted_past_cells_of_several_lines(read: Read) -> None:
     found = read(table({"model": "two\nlines"}, {"id": "bad", "tp": "x"}))
     assert only(found).line == 4
 
 
-def test_a_row_that_is_too_long_is_told_and_blank_ones_are_not(read) -> None:
+def test_a_row_that_is_too_long_is_told_and_blank_ones_are_not(read: Read) -> None:
     text = table({}, {"id": "run2"}).replace("run2,a lab", "run2,a,lab") + "\n,,\n"
     found = read(text)
     assert f"has {len(COLUMNS) + 1} cells, and the header {len(COLUMNS)}" in only(found).message
@@ -172,7 +177,7 @@ def test_a_row_that_is_too_long_is_told_and_blank_ones_are_not(read) -> None:
 
 
 @pytest.mark.parametrize("broken", ['bad,"no end', 'bad,"quoted" and more', "bad,a\0b"])
-def test_a_row_that_is_no_csv_is_told_and_the_others_are_read(read, broken) -> None:
+def test_a_row_that_is_no_csv_is_told_and_the_others_are_read(read: Read, broken: str) -> None:
     first, *rows = table({"id": "one"}, {"id": "two"}, {"id": "three"}).splitlines()
     found = read("\n".join([first, rows[0], broken, *rows[1:]]) + "\n")
     assert [(run.id, run.line) for run in found.runs] == [("one", 2), ("two", 4), ("three", 5)]
@@ -197,21 +202,21 @@ def test_a_row_that_is_no_csv_is_told_and_the_others_are_read(read, broken) -> N
         (table({}).replace("source_ref", "tp").encode(), "tp: the column is there twice"),
     ],
 )
-def test_a_file_that_is_no_table_is_refused(read, content, told) -> None:
+def test_a_file_that_is_no_table_is_refused(read: Read, content: bytes, told: str) -> None:
     with pytest.raises(InputError) as caught:
         read(content)
     assert told in str(caught.value)
     assert "cases.csv" in str(caught.value)
 
 
-def test_every_missing_column_is_told(read) -> None:
+def test_every_missing_column_is_told(read: Read) -> None:
     with pytest.raises(InputError) as caught:
         read("id,model\na,b\n")
     needed = [name for name, column in COLUMNS.items() if not column.optional and name not in ("id", "model")]
     assert [trouble.where for trouble in caught.value.troubles] == needed
 
 
-def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path) -> None:
+def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path, told in ((tmp_path / "none.csv", "no such file"), (tmp_path, "is a directory")):
         with pytest.raises(InputError, match=told):
             read_runs(path)
@@ -221,7 +226,9 @@ def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path) -> None:
     column=st.sampled_from(sorted(COLUMNS)),
     cell=st.one_of(st.text(max_size=12), st.integers().map(str), st.floats().map(str)),
 )
-def test_no_cell_ends_in_anything_but_a_run_or_a_trouble(column, cell, tmp_path_factory) -> None:
+def test_no_cell_ends_in_anything_but_a_run_or_a_trouble(
+    column: str, cell: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.csv"
     path.write_bytes(table({column: cell}).encode("utf-8", "surrogatepass"))
     try:

@@ -129,6 +129,7 @@ def test_the_margin_named_is_the_largest_that_is_enough() -> None:
     found = [remedy for remedy in _explained(problem).remedies if "memory margin" in remedy.text]
     (remedy,) = found
     margin = remedy.spec.cluster.memory_margin
+    assert margin is not None
     wider = remedy.spec.cluster.model_copy(update={"memory_margin": margin + 0.001})
     assert 0 < margin < 0.3
     assert not _solved(remedy.spec.model_copy(update={"cluster": wider})).plans

@@ -1,5 +1,6 @@
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -7,13 +8,13 @@ from cpsolver.inputs.document import load_yaml, parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 
 
-def fails(text):
+def fails(text: str) -> str:
     with pytest.raises(InputError) as caught:
         parse_yaml(text, file="spec.yaml")
     return str(caught.value)
 
 
-def test_yaml_1_2_scalars():
+def test_yaml_1_2_scalars() -> None:
     text = (
         "flops: 989e12\nno: no\non: on\nb: true\nn:\noct: 0o17\ndec: 010\nhex: 0x1F\n"
         "t: 12:30\nd: 2001-01-01\nq: '5'\nneg: -1\ninf: -.inf\nsmall: 6.5e-6"
@@ -36,11 +37,11 @@ def test_yaml_1_2_scalars():
     }
 
 
-def test_keys_are_text():
+def test_keys_are_text() -> None:
     assert parse_yaml("4090: 8\nnull: 1\n").data == {"4090": 8, "null": 1}
 
 
-def test_positions_count_from_one():
+def test_positions_count_from_one() -> None:
     document = parse_yaml("a: 1\nb:\n  c: [x, y]\n  d: {e: 2}\n")
     assert document.position(("a",)) == (1, 1)
     assert document.position(("b", "c")) == (3, 3)
@@ -51,17 +52,17 @@ def test_positions_count_from_one():
     assert document.nearest_position(("b", "x")) == (2, 1)
 
 
-def test_aliases_share_values():
+def test_aliases_share_values() -> None:
     assert parse_yaml("a: &x {k: 1}\nb: *x\n").data == {"a": {"k": 1}, "b": {"k": 1}}
 
 
-def test_json_also_with_tabs():
+def test_json_also_with_tabs() -> None:
     data = {"model": "m", "cluster": {"chips": ["a"], "x": 1.5}}
     assert parse_yaml(json.dumps(data)).data == data
     assert parse_yaml(json.dumps(data, indent="\t")).data == data
 
 
-def test_every_duplicate_key_is_listed():
+def test_every_duplicate_key_is_listed() -> None:
     assert fails("a: 1\nb: {c: 1, c: 2}\na: 3\n") == (
         "spec.yaml:2:11 b.c: the key 'c' is written twice, first on line 2\n"
         "spec.yaml:3:1 a: the key 'a' is written twice, first on line 1"
@@ -90,16 +91,16 @@ def test_every_duplicate_key_is_listed():
         ("a: " + "[" * 3000, "nested too deeply"),
     ],
 )
-def test_what_is_wrong_is_said(text, said):
+def test_what_is_wrong_is_said(text: str, said: str) -> None:
     assert said in fails(text)
 
 
-def test_an_exploding_file_is_refused():
+def test_an_exploding_file_is_refused() -> None:
     lines = ["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
     assert "holds more than" in fails("\n".join(lines))
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     for name, said in {
         "none.yaml": "no such file",
@@ -110,7 +111,7 @@ def test_files_that_cannot_be_read(tmp_path):
             load_yaml(tmp_path / name)
 
 
-def test_standard_input_and_byte_order_mark(monkeypatch):
+def test_standard_input_and_byte_order_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
         buffer = io.BytesIO(b"\xef\xbb\xbfa: 1\n")
 
@@ -119,7 +120,7 @@ def test_standard_input_and_byte_order_mark(monkeypatch):
     assert (document.data, document.file) == ({"a": 1}, "<stdin>")
 
 
-def test_nearest_names():
+def test_nearest_names() -> None:
     names = ["llama2-70b", "llama2-7b", "gpt3-175b"]
     assert nearest_names("LLaMA2_70B", names) == ("llama2-70b",)
     assert nearest_names("lama2-70b", names)[0] == "llama2-70b"
@@ -127,7 +128,7 @@ def test_nearest_names():
     assert nearest_names(5, names) == ()
 
 
-def test_trouble_says_everything_on_a_line():
+def test_trouble_says_everything_on_a_line() -> None:
     trouble = Trouble("cluster.num_gpus", "must be at least 1", 0, "1 to 1,048,576", ("x",), 7, 3, "spec.yaml")
     said = "spec.yaml:7:3 cluster.num_gpus = 0: must be at least 1 (allowed: 1 to 1,048,576); did you mean 'x'?"
     assert str(trouble) == said

@@ -1,5 +1,7 @@
 import json
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +49,7 @@ def mistakes(text: str, problem: Problem | None = None) -> list[str]:
     return [str(trouble) for trouble in caught.value.troubles]
 
 
-def test_what_is_left_out_has_its_default():
+def test_what_is_left_out_has_its_default() -> None:
     plan = read(PLAN)
     assert (plan.pp, plan.vpp) == (3, 1)
     assert (plan.sequence_parallel, plan.distributed_optimizer, plan.flash_attention) == (True, True, True)
@@ -61,7 +63,7 @@ def test_what_is_left_out_has_its_default():
 
 
 @pytest.mark.parametrize("amounts", [(2, 2, 2), (1, 2, 3)])
-def test_round_trip(amounts, tmp_path):
+def test_round_trip(amounts: tuple[int, ...], tmp_path: Path) -> None:
     groups = (StageGroup("h800", (4, 4, 6), "block", amounts), StageGroup("a800", (2,), "selective", (0,)))
     plan = Strategy(4, 4, 2, 1, 2, False, True, False, groups)
     path = tmp_path / "plan.json"
@@ -69,14 +71,14 @@ def test_round_trip(amounts, tmp_path):
     assert load_strategy(path) == plan
 
 
-KINDS = {"cp": 8, "ulysses": 2, "cp_gather": False, "ep": 4, "etp": 2} | {
+KINDS: dict[str, Any] = {"cp": 8, "ulysses": 2, "cp_gather": False, "ep": 4, "etp": 2} | {
     "sharded": "parameters",
     "sharding_group": 4,
     "schedule": "zb1p",
 }
 
 
-def test_round_trip_of_every_kind_of_parallelism(tmp_path):
+def test_round_trip_of_every_kind_of_parallelism(tmp_path: Path) -> None:
     plan = Strategy(4, 4, 2, 1, 2, False, True, False, (StageGroup("h800", (4, 4, 4, 4), "none", (0,) * 4),), **KINDS)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(strategy_to_dict(plan)))
@@ -85,7 +87,7 @@ def test_round_trip_of_every_kind_of_parallelism(tmp_path):
     assert set(strategy_to_dict(plan)) - {"stages"} == {field.name for field in fields(Strategy)} - {"groups"}
 
 
-def test_kinds_of_parallelism_have_defaults():
+def test_kinds_of_parallelism_have_defaults() -> None:
     plain = read(PLAN)
     assert (plain.cp, plain.ulysses, plain.cp_gather, plain.ep, plain.etp) == (1, 1, False, 1, 1)
     assert (plain.sharded, plain.sharding_group, plain.schedule) == ("optimizer", 0, "1f1b")
@@ -106,17 +108,17 @@ def test_kinds_of_parallelism_have_defaults():
         ("schedule: zb1", "schedule = 'zb1'"),
     ],
 )
-def test_mistakes_in_kinds_of_parallelism(line, said):
+def test_mistakes_in_kinds_of_parallelism(line: str, said: str) -> None:
     found = mistakes(PLAN + line + "\n")
     assert any(said in text for text in found), found
 
 
-def test_neighbouring_groups_on_one_chip_are_one():
+def test_neighbouring_groups_on_one_chip_are_one() -> None:
     split = PLAN.replace("[11, 11]", "[11]") + "  - {chip: h800, layers: 11, recompute: block, recompute_layers: 3}\n"
     assert read(split) == read(PLAN)
 
 
-def test_every_mistake_is_listed_with_its_place(problem):
+def test_every_mistake_is_listed_with_its_place(problem: Problem) -> None:
     text = PLAN.replace("tp: 2", "tp: two").replace("dp", "dpp").replace("a800", "a80").replace("block", "blok")
     found = mistakes(text, problem)
     assert [line.split(" ")[0] for line in found] == [
@@ -142,17 +144,17 @@ def test_every_mistake_is_listed_with_its_place(problem):
         ("stages:", "stages: []\nother:", "stages"),
     ],
 )
-def test_single_mistakes(old, new, said):
+def test_single_mistakes(old: str, new: str, said: str) -> None:
     assert any(said in line for line in mistakes(PLAN.replace(old, new)))
 
 
-def test_the_seed_tools_line_is_the_published_plan(problem):
+def test_the_seed_tools_line_is_the_published_plan(problem: Problem) -> None:
     assert read(LINE, problem) == load_strategy(EXAMPLES / "seed-published-strategy.yaml", problem)
     inner = LINE[LINE.index("'strategy': ") + 12 : -1]
     assert read(inner, problem) == read(LINE, problem)
 
 
-def test_a_seed_line_without_layers_is_even(problem):
+def test_a_seed_line_without_layers_is_even(problem: Problem) -> None:
     text = LINE.replace("'pipeline-stage-layers': [3, 11, 11, 11, 11, 11, 11, 11], ", "")
     assert read(text, problem).layers == (10,) * 8
     text = text.replace("size': 8", "size': 32").replace("['a800', " + ", ".join(["'h800'"] * 7) + "]", "['a800']")
@@ -173,10 +175,10 @@ def test_a_seed_line_without_layers_is_even(problem):
         ("parallel-size': 2", "parallel-size': 3", "does not divide the 256 GPUs"),
     ],
 )
-def test_mistakes_in_a_seed_line(problem, old, new, said):
+def test_mistakes_in_a_seed_line(problem: Problem, old: str, new: str, said: str) -> None:
     found = mistakes(LINE.replace(old, new), problem)
     assert any(said in line for line in found), found
 
 
-def test_a_seed_line_needs_a_spec():
+def test_a_seed_line_needs_a_spec() -> None:
     assert "only a spec gives a meaning" in mistakes(LINE)[0]

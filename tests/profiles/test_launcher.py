@@ -99,7 +99,7 @@ BATCH = 8
 def plans(chips: tuple[str, ...]) -> list[Strategy]:
     """Degrees and flags of every kind that a profile judges, with equal stages and chips in equal blocks."""
     degrees = product((1, 4), (1, 2, 8), (1, 4), (1, 2), (False, True), CONTEXT, (1, 2, 8), (1, 2), SHARES)
-    found = []
+    found: list[Strategy] = []
     for tp, pp, dp, vpp, sequence, (cp, ulysses, gather), ep, etp, (zero, sharded, group) in degrees:
         if pp < len(chips):
             continue

@@ -85,7 +85,8 @@ def some_plans() -> list[Strategy]:
 
 def filtered(problem: Problem, rows: Candidates) -> np.ndarray:
     parts = (LAYOUT_FILTERS, VARIANT_FILTERS, FRAME_FILTERS)
-    return np.logical_and.reduce([part["stack"](problem, rows) for part in parts])
+    kept: np.ndarray = np.logical_and.reduce([part["stack"](problem, rows) for part in parts])
+    return kept
 
 
 @pytest.mark.parametrize("name", SHARDING)

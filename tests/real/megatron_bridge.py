@@ -15,8 +15,10 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig
 from cpsolver.doors.export.judge import launch_of
 from tests.real.megatron_cases import Case
 
-PROVIDER = ("seq_length", "vocab_size", "should_pad_vocab", "make_vocab_size_divisible_by", "position_embedding_type")
-PROVIDER += ("share_embeddings_and_output_weights",)
+PROVIDER = (
+    *("seq_length", "vocab_size", "should_pad_vocab", "make_vocab_size_divisible_by", "position_embedding_type"),
+    "share_embeddings_and_output_weights",
+)
 """What Megatron-Bridge's GPTModelProvider adds (src/megatron/bridge/models/gpt_provider.py)."""
 
 

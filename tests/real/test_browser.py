@@ -75,7 +75,12 @@ def opened(browser: Any, file: Path, width: int, scheme: str = "light") -> tuple
     told: list[str] = []
     page.on("console", lambda message: told.append(message.text))
     page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("dialog", lambda dialog: (told.append(dialog.message), dialog.dismiss()))
+
+    def dismissed(dialog: Any) -> None:
+        told.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", dismissed)
     page.on(
         "request", lambda request: told.append(request.url) if not request.url.startswith(("file:", "data:")) else 0
     )

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,19 @@ from ruamel.yaml import YAML
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.doors.profile import layer
 from cpsolver.doors.profile import settings as where
-from cpsolver.doors.profile.device import Device
+from cpsolver.doors.profile.compare import byte_comparisons
+from cpsolver.doors.profile.device import TorchDevice
 from cpsolver.doors.profile.measure import Bench
-from cpsolver.doors.profile.predicted import byte_pairs
 from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.shapes import RECOMPUTED, gemm_task
-from cpsolver.doors.profile.task import Measurement
+from cpsolver.doors.profile.task import Measurement, Size
 from hw_specs import complete_chip
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write
 from tests.support.profiled import measured, problem
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 __all__ = ["in_tmp"]
 
@@ -39,7 +38,7 @@ ASK = ("profile", "--device", "cpu", "--model", "tiny.yaml", "--seq", "32", "--t
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers, squares and payloads for a test, not for figures."""
     told = YAML(typ="safe").load(where._FILE.read_text(encoding="utf-8"))
     told |= {"flush_bytes": 1 << 20, "stream_bytes": dict.fromkeys(told["stream_bytes"], 1 << 20)}
@@ -47,9 +46,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     told["payload_bytes"]["cpu"] = [1024, 16384, 65536, 262144]
     YAML().dump(told, tmp_path / "settings.yaml")
     monkeypatch.setattr(where, "_FILE", tmp_path / "settings.yaml")
-    where.settings.cache_clear()
-    yield
-    where.settings.cache_clear()
 
 
 def tiny(kv_heads: int = 4) -> Any:
@@ -121,26 +117,26 @@ def test_ctrl_c_writes_what_there_is() -> None:
 
 @pytest.mark.parametrize(("attention", "recompute"), RECOMPUTED)
 def test_a_real_layer_keeps_what_the_memory_model_says(attention: str, recompute: str) -> None:
-    one, device = tiny(), Device("cpu")
+    one, device = tiny(), TorchDevice("cpu")
     kept, allocated = layer.kept_bytes(device, one.model, 32, attention, recompute)
-    size = {"tokens": 32, "attention": attention, "recompute": recompute}
-    (pair,) = byte_pairs(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
+    size: Size = {"tokens": 32, "attention": attention, "recompute": recompute}
+    (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
     assert allocated is None
 
 
 def test_grouped_attention_without_a_fused_kernel_keeps_its_keys_and_values_repeated() -> None:
-    one, device = tiny(kv_heads=2), Device("cpu")
+    one, device = tiny(kv_heads=2), TorchDevice("cpu")
     kept, _ = layer.kept_bytes(device, one.model, 32, "unfused", "none")
-    size = {"tokens": 32, "attention": "unfused", "recompute": "none"}
-    (pair,) = byte_pairs(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
+    size: Size = {"tokens": 32, "attention": "unfused", "recompute": "none"}
+    (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
     fewer, _ = layer.kept_bytes(device, one.model, 32, "flash", "none")
     assert kept - fewer > 2 * 2 * 32 * (4 - 2) * one.model.head_dim
 
 
 def test_keeping_less_and_recomputing_change_no_gradient() -> None:
-    model, device, found = tiny().model, Device("cpu"), []
+    model, device, found = tiny().model, TorchDevice("cpu"), []
     for attention, recompute, lean in (
         ("flash", "none", False),
         ("unfused", "selective", True),
@@ -157,7 +153,7 @@ def test_keeping_less_and_recomputing_change_no_gradient() -> None:
 
 
 def test_what_the_device_cannot_do_is_told() -> None:
-    bench = Bench(Device("cpu"), tiny().model, settings().quick_timing)
+    bench = Bench(TorchDevice("cpu"), tiny().model, settings().quick_timing)
     batched = bench(gemm_task(16, 16, 16, 4, "fp8", "forward", "experts", 0))
     assert batched == "not supported here: PyTorch has no batched fp8 product"
     huge = bench(gemm_task(1 << 22, 1 << 22, 1 << 12, 1, "bf16", "forward", "huge", 0))

@@ -18,7 +18,7 @@ from tests.support.batch_sweeps import BASE, EIGHT, answers, rows, start, wait_f
 from tests.support.command import in_tmp, run, write
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 __all__ = ["in_tmp"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,8 +106,8 @@ def test_the_difference_to_812_is_accounted_for_and_stands_on_the_page() -> None
         {"gpus": 4, "node": 4, "pin": {"tp": 3}},
     ],
 )
-def test_combinations_are_the_distinct_ones_of_the_rows(given: dict[str, object]) -> None:
-    found = enumerate_rows(problem_of({"x": chip_spec()}, **given))  # type: ignore[arg-type]
+def test_combinations_are_the_distinct_ones_of_the_rows(given: dict[str, Any]) -> None:
+    found = enumerate_rows(problem_of({"x": chip_spec()}, **given))
     assert found.combinations == len(of_rows(found))
     assert isinstance(found.combinations, int)
     assert np.all(found.rows_of >= 0)

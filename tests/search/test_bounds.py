@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_bounds_hold_where_one_chip_is_for_the_embedding_and_one_for_the_head(mo
 
 
 FEW = {"mbs": 1, "cp": 1, "flash_attention": True, "sharding_group": 0, "tp": [1, 4], "ep": [1, 8]}
-REALISTIC = {
+REALISTIC: dict[str, tuple[dict[str, int], int, int, int, dict[str, Any]]] = {
     "llama2-70b": ({"a800": 48, "h800": 48}, 64, 128, 4096, {}),
     "gpt3-175b": ({"a100": 128}, 128, 96, 2048, {}),
     "llama2-7b": ({"a100_40g": 16, "rtx4090": 16, "ascend_910b": 16}, 32, 64, 4096, {}),

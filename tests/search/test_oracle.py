@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_search_agrees_with_brute_force(block: int, bend: bool, tally: Counter[s
         tally["mixed"] += problem.mixed
         tally["feasible"] += bool(best)
         tally["launcher"] += problem.launcher is not None and bool(best)
-        plans = [dict(zip(KEY, key, strict=True)) for key in best]
+        plans: list[dict[str, Any]] = [dict(zip(KEY, key, strict=True)) for key in best]
         usual = {"1", "False", "optimizer", "1f1b"}
         found = {name for plan in plans for name, value in plan.items() if name != "chips" and str(value) not in usual}
         several = len(layer_kinds(problem.model)) > 1
@@ -172,8 +173,8 @@ def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[st
 def test_a_stage_recomputes_what_it_must_and_the_next_one_nothing() -> None:
     """The first stage holds twice the activations: at some capacity it alone has no room without recomputation."""
     model = model_spec(layers=2, hidden=512, ffn=1024, vocab=256)
-    pin = {"pp": 2, "mbs": 4, "tp": 1, "vpp": 1, "flash_attention": True, "distributed_optimizer": False}
-    pin |= {"recompute": ["none", "block"]}
+    pin: dict[str, Any] = {"pp": 2, "mbs": 4, "tp": 1, "vpp": 1, "recompute": ["none", "block"]}
+    pin |= {"flash_attention": True, "distributed_optimizer": False}
     chosen = set()
     for gb in np.linspace(3.6, 5.6, 9).tolist():
         problem = problem_of({"x": chip_spec(gb=gb)}, model, 2, 2, 16, 8192, recompute_scope="stage", pin=pin)

@@ -2,6 +2,8 @@ import contextlib
 import copy
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,17 +15,17 @@ from cpsolver.spec.decisions import Decisions, forbidden_for, pinned_for
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 from cpsolver.spec.starter import starter_spec
 
-GOOD = {
+GOOD: dict[str, Any] = {
     "model": "llama2-70b",
     "cluster": {"num_gpus": 256, "chips": {"a800": 128, "h800": 160}},
     "training": {"global_batch_size": 512, "sequence_length": 4096},
 }
 
 
-def spec_with(path="", value=None):
+def spec_with(path: str = "", value: Any = None) -> dict[str, Any]:
     """GOOD with one value set, by dotted path."""
     data = copy.deepcopy(GOOD)
-    here = data
+    here: dict[str, Any] = data
     *parents, last = path.split(".") if path else [""]
     for part in parents:
         here = here.setdefault(part, {})
@@ -32,24 +34,24 @@ def spec_with(path="", value=None):
     return data
 
 
-def good(path="", value=None):
+def good(path: str = "", value: Any = None) -> Spec:
     return parse_spec(spec_with(path, value))
 
 
-def wrong(data):
+def wrong(data: Any) -> str:
     with pytest.raises(InputError) as caught:
         parse_spec(data)
     return str(caught.value)
 
 
-def wrong_text(text):
+def wrong_text(text: str) -> list[str]:
     document = parse_yaml(text, file="spec.yaml", collect=True)
     with pytest.raises(InputError) as caught:
         parse_spec(document.data, document)
     return str(caught.value).splitlines()
 
 
-def test_defaults():
+def test_defaults() -> None:
     spec = good()
     assert (spec.cluster.gpus_per_node, spec.cluster.memory_margin, spec.stack) == (8, None, "megatron-core")
     assert (spec.training.precision, spec.training.dropout, spec.training.fused_kernels) == (
@@ -77,18 +79,18 @@ def test_defaults():
         ({"a800": {"max": 64}, "h800": {}}, {"a800": 64, "h800": None}),
     ],
 )
-def test_short_forms_of_chips(written, limits):
+def test_short_forms_of_chips(written: Any, limits: dict[str, int | None]) -> None:
     assert [*(good("cluster.chips", written).cluster.chips)] == [*limits]
     assert {name: chip.max for name, chip in good("cluster.chips", written).cluster.chips.items()} == limits
 
 
-def test_a_chip_of_ones_own():
+def test_a_chip_of_ones_own() -> None:
     chips = good("cluster.chips", {"x": {"max": 256, "spec": {"memory_GB": 80}}, "y": {"file": "y.yaml"}}).cluster.chips
     assert chips["x"].spec == {"memory_GB": 80}
     assert chips["y"].file == "y.yaml"
 
 
-def test_decisions_are_normalised():
+def test_decisions_are_normalised() -> None:
     written = {
         "tp": 8,
         "pp": [2, 4],
@@ -108,13 +110,13 @@ def test_decisions_are_normalised():
     assert forbidden_for(pin.recompute, "a800") == ("none", "block", "uniform")
 
 
-def test_a_dumped_spec_parses_to_an_equal_one():
+def test_a_dumped_spec_parses_to_an_equal_one() -> None:
     spec = good("search", {"pin": {"tp": 8, "recompute": "none", "stages": {"a800": 2}}, "forbid": {"vpp": [2, 3]}})
     assert parse_spec(json.loads(spec.model_dump_json())) == spec
     assert parse_spec(spec.model_dump()) == spec
 
 
-def test_a_section_commented_out_is_its_default():
+def test_a_section_commented_out_is_its_default() -> None:
     assert good("search", None) == good("search", {"pin": None, "forbid": None}) == good()
 
 
@@ -172,18 +174,18 @@ def test_a_section_commented_out_is_its_default():
         ("search.pin", {"chip_order": "a800"}, "must be a list, not text"),
     ],
 )
-def test_a_wrong_value_is_named(path, value, said):
+def test_a_wrong_value_is_named(path: str, value: Any, said: str) -> None:
     assert said in wrong(spec_with(path, value))
 
 
-def test_a_nodes_size_must_divide():
+def test_a_nodes_size_must_divide() -> None:
     assert wrong(spec_with("cluster.num_gpus", 100)) == (
         "cluster.num_gpus = 100: is not a multiple of cluster.gpus_per_node = 8 (the default):"
         " nodes are used whole (allowed: 96 or 104, or another gpus_per_node)"
     )
 
 
-def test_fewer_chips_than_asked():
+def test_fewer_chips_than_asked() -> None:
     said = "cluster.num_gpus = 512: is more than cluster.chips has: 288 in all (a800: 128, h800: 160)"
     assert said in wrong(spec_with("cluster.num_gpus", 512))
     data = spec_with("cluster.num_gpus", 512)
@@ -219,7 +221,7 @@ def test_fewer_chips_than_asked():
         ),
     ],
 )
-def test_pin_against_forbid(pin, forbid, said):
+def test_pin_against_forbid(pin: dict[str, Any], forbid: dict[str, Any], said: str | None) -> None:
     data = spec_with("search", {"pin": pin, "forbid": forbid})
     if said is None:
         parse_spec(data)
@@ -247,7 +249,7 @@ def test_pin_against_forbid(pin, forbid, said):
         ({"stages": {"*": 2}}, "'*' is not one of"),
     ],
 )
-def test_pins_must_hold_together(pin, said):
+def test_pins_must_hold_together(pin: dict[str, Any], said: str | None) -> None:
     data = spec_with("search.pin", pin)
     if said is None:
         parse_spec(data)
@@ -270,9 +272,10 @@ search:
 """
 
 
-def test_several_mistakes_are_all_listed_with_their_places():
+def test_several_mistakes_are_all_listed_with_their_places() -> None:
     lines = wrong_text(MISTAKES)
-    assert [re.match(r"spec.yaml:(\d+:\d+ [\w.\[\]]+)", line)[1] for line in lines] == [
+    places = [re.match(r"spec.yaml:(\d+:\d+ [\w.\[\]]+)", line) for line in lines]
+    assert [place and place[1] for place in places] == [
         "1:1 model",
         "1:1 modle",
         "3:3 cluster.num_gpus",  # nodes of 8
@@ -288,13 +291,13 @@ def test_several_mistakes_are_all_listed_with_their_places():
     ]
 
 
-def test_a_short_forms_mistake_is_found_where_it_is_written():
+def test_a_short_forms_mistake_is_found_where_it_is_written() -> None:
     text = starter_spec().replace("  pin:\n", "  pin:\n    recompute: [none, nine]\n")
     (line,) = wrong_text(text)
     assert re.match(r"spec.yaml:\d+:23 search.pin.recompute\[1\] = 'nine': is not one of the choices", line)
 
 
-def test_files_are_found_from_the_specs_folder(tmp_path):
+def test_files_are_found_from_the_specs_folder(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(
         "model: my/model.yaml\ncluster: {num_gpus: 8, chips: {x: {file: x.yaml}}}\n"
@@ -318,14 +321,14 @@ JUNK = st.recursive(
 )
 
 
-def accepted_or_refused(data):
+def accepted_or_refused(data: Any) -> None:
     with contextlib.suppress(InputError):  # anything else fails the test
         assert isinstance(parse_spec(data), Spec)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.one_of(KEYS, SCALARS), JUNK, max_size=5))
-def test_junk_is_refused_politely(data):
+def test_junk_is_refused_politely(data: Any) -> None:
     accepted_or_refused(data)
 
 
@@ -334,12 +337,12 @@ def test_junk_is_refused_politely(data):
     section=st.sampled_from(["model", "cluster", "training", "search", "search.pin", "search.forbid", "cluster.chips"]),
     junk=st.one_of(JUNK, st.dictionaries(KEYS, JUNK, max_size=4)),
 )
-def test_junk_in_a_good_spec_is_refused_politely(section, junk):
+def test_junk_in_a_good_spec_is_refused_politely(section: str, junk: Any) -> None:
     accepted_or_refused(spec_with(section, junk))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@` \n\t,?0", max_size=30))
-def test_junk_text_is_refused_politely(text):
+def test_junk_text_is_refused_politely(text: str) -> None:
     with contextlib.suppress(InputError):
         accepted_or_refused(parse_yaml(text).data)

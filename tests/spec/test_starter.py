@@ -1,5 +1,7 @@
 import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.profiles.techniques import techniques
@@ -10,7 +12,7 @@ from cpsolver.spec.starter import starter_spec
 from cpsolver.spec.training import OFFLOAD_MODULES
 
 
-def test_the_starter_is_a_valid_spec_with_every_default():
+def test_the_starter_is_a_valid_spec_with_every_default() -> None:
     spec = parse_spec(parse_yaml(starter_spec()).data)
     assert (spec.model, spec.search, spec.launcher) == ("llama2-70b", type(spec.search)(), None)
     sizes = ("global_batch_size", "sequence_length")
@@ -20,30 +22,30 @@ def test_the_starter_is_a_valid_spec_with_every_default():
         assert re.search(rf"^ *(# )?{name}: ?", starter_spec(), re.MULTILINE), name
 
 
-def test_the_starters_examples_are_valid_too():
+def test_the_starters_examples_are_valid_too() -> None:
     text = re.sub(r"^( +)# (\w+: )", r"\1\2", starter_spec(), flags=re.MULTILINE)
     spec = parse_spec(parse_yaml(text).data)
     assert None not in spec.search.pin.model_dump().values()
     assert spec.search.time_limit_s == 60
 
 
-def test_the_starter_names_every_optimizer_and_module():
+def test_the_starter_names_every_optimizer_and_module() -> None:
     for name in (*techniques().optimizers, *OFFLOAD_MODULES):
         assert re.search(rf"[ \[]{name}[,;\]]", starter_spec()), name
 
 
-def test_the_starter_quotes_odd_names():
+def test_the_starter_quotes_odd_names() -> None:
     spec = parse_spec(parse_yaml(starter_spec(model="405", chips={"4090": None, "no: x": 8}, num_gpus=8)).data)
     assert spec.model == "405"
     assert {name: chip.max for name, chip in spec.cluster.chips.items()} == {"4090": None, "no: x": 8}
 
 
-def described(schema):
+def described(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in (schema, *schema["$defs"].values()):
         yield from part.get("properties", {}).items()
 
 
-def test_the_schema_describes_every_field_and_takes_the_short_forms():
+def test_the_schema_describes_every_field_and_takes_the_short_forms() -> None:
     schema = spec_json_schema()
     assert [name for name, field in described(schema) if not field.get("description")] == []
     assert {*schema["required"]} == {"model", "cluster", "training"}

@@ -68,16 +68,19 @@ class Menu:
         ranked = sorted(((evaluate(problem, plan), plan) for plan in fit), key=lambda pair: pair[0].step_time_s)
         top = ranked[: problem.spec.search.top]
         plans = tuple(Plan(rank, plan, found, 0.0) for rank, (found, plan) in enumerate(top, 1))
-        counts = (len(self.plans), {}, len(self.plans) - len(fit), 0, len(fit), 0, 0, 0, 0.0)
-        return Result("optimal" if plans else "infeasible", plans, Proof(*counts, self.stop, 0.0, 0.0))
+        proof = Proof(
+            *(len(self.plans), dict[str, int](), len(self.plans) - len(fit), 0, len(fit), 0, 0, 0, 0.0),
+            *(self.stop, 0.0, 0.0),
+        )
+        return Result("optimal" if plans else "infeasible", plans, proof)
 
 
 def trial(number: int, plan: Strategy | Proposal, seconds: float | None = None, **more: Any) -> Trial:
     """A trial of a plan that took so long, by default one that ended well."""
     strategy = plan.strategy if isinstance(plan, Proposal) else plan
-    told = {"outcome": "ok", "peak_memory_gib": None, "memory_kind": None, "seconds": 1.0, "note": "", **more}
-    shown = {"directory": Path("."), "why": "", "predicted_s": 1.0, "low_s": 0.5, "high_s": 2.0}
-    return Trial(number=number, strategy=strategy, step_time_s=seconds, **told, **shown)
+    told: dict[str, Any] = {"outcome": "ok", "peak_memory_gib": None, "memory_kind": None, "seconds": 1.0, "note": ""}
+    shown: dict[str, Any] = {"directory": Path(), "why": "", "predicted_s": 1.0, "low_s": 0.5, "high_s": 2.0}
+    return Trial(number=number, strategy=strategy, step_time_s=seconds, **shown, **told | more)
 
 
 def spread_of(levels: dict[float, float] | None = None, **changes: float) -> Spread:

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--until", help="a file that is waited for at the end")
     told, _ = parser.parse_known_args()
     if told.ledger:
-        with open(told.ledger, "a", encoding="utf-8") as ledger:
+        with Path(told.ledger).open("a", encoding="utf-8") as ledger:
             ledger.write(f"{told.trial}\n")
     for number in range(1, told.iters + 1):
         time.sleep(told.sleep)

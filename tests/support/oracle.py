@@ -46,8 +46,8 @@ def rows(problem: Problem) -> Iterator[Strategy]:
             exchange = {"ulysses": range(1, d["cp"] + 1), "cp_gather": flag}
             grid = {"ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2)}
             grid["etp"] = range(1, d["tp"] + 1 if problem.model.moe else 2)
-            groups = {"sharded": SHARDED, "sharding_group": sharding_groups(problem, d["tp"], d["dp"] * d["cp"])}
-            for more in wanted(problem, **depth, **flags, **exchange, **grid, **groups):
+            sharding = {"sharded": SHARDED, "sharding_group": sharding_groups(problem, d["tp"], d["dp"] * d["cp"])}
+            for more in wanted(problem, **depth, **flags, **exchange, **grid, **sharding):
                 plain = Strategy(**d, **more, groups=(StageGroup(problem.chip_names[0], (more["vpp"],) * d["pp"]),))
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")) and slots(layers, more["vpp"], d["pp"]):
                     for groups, way in product(chips_by_stage(problem, plain), slots(layers, plain.vpp, plain.pp)):

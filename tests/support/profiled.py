@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cpsolver.doors.profile.fit import rounds
-from cpsolver.doors.profile.request import Asked, resolve_request
-from cpsolver.doors.profile.task import Measured, Measurement
+from cpsolver.doors.profile.efficiencies import rounds
+from cpsolver.doors.profile.request import ProfileOptions, resolve_request
+from cpsolver.doors.profile.task import Measurement, MeasurementSet, Size
 from cpsolver.problem.problem import Problem
 
 DEVICE = {"device": "NVIDIA H100 80GB HBM3", "kind": "cuda", "driver": "CUDA 12.8", "torch": "2.9.0"}
 
 
-def asked(**changed: object) -> Asked:
+def asked(**changed: object) -> ProfileOptions:
     usual = {
         "model": "llama2-7b",
         "seq": 4096,
@@ -22,7 +22,7 @@ def asked(**changed: object) -> Asked:
         "devices": None,
         "quick": False,
     }
-    return Asked(**(usual | changed))  # type: ignore[arg-type]
+    return ProfileOptions(**(usual | changed))  # type: ignore[arg-type]
 
 
 def problem(**changed: object) -> Problem:
@@ -30,12 +30,12 @@ def problem(**changed: object) -> Problem:
 
 
 def gemm(m: int, n: int, k: int, seconds: float, precision: str = "bf16") -> Measurement:
-    size = {"m": m, "n": n, "k": k, "batch": 1, "precision": precision, "product": "forward"}
+    size: Size = {"m": m, "n": n, "k": k, "batch": 1, "precision": precision, "product": "forward"}
     return Measurement("gemm", size, (seconds,) * 5, day="2026-11-22")
 
 
 def attention(kind: str, sequence: int, seconds: float) -> Measurement:
-    size = {"batch": 1, "heads": 32, "sequence": sequence, "keys": 128, "values": 128, "precision": "bf16"}
+    size: Size = {"batch": 1, "heads": 32, "sequence": sequence, "keys": 128, "values": 128, "precision": "bf16"}
     return Measurement(f"attention_{kind}", size, (seconds,) * 5, note="flash kernel")
 
 
@@ -44,7 +44,7 @@ def memory(kernel: str, bytes_: int, seconds: float) -> Measurement:
 
 
 def collective(name: str, payload: int, seconds: float, group: int = 8) -> Measurement:
-    size = {"collective": name, "group": group, "payload": payload}
+    size: Size = {"collective": name, "group": group, "payload": payload}
     return Measurement("collective", size, (seconds,) * 5)
 
 
@@ -54,5 +54,5 @@ def collective_seconds(name: str, payload: int, bandwidth: float, half: float, l
     return latency * rounds(name) / 2 + rounds(name) * (group - 1) / group * moved / bandwidth
 
 
-def measured(*found: Measurement) -> Measured:
-    return Measured(found, provenance=dict(DEVICE))
+def measured(*found: Measurement) -> MeasurementSet:
+    return MeasurementSet(found, provenance=dict(DEVICE))

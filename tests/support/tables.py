@@ -131,7 +131,8 @@ def _bent_parts(seed: int, make: Maker) -> Maker:
             bent[name], bent[f"kind_{name}"] = _bent_kinds(
                 problem, getattr(made, name), getattr(made, f"kind_{name}"), each
             )
-        return replace(made, **bent)
+        changed: memory.StageParameters = replace(made, **bent)
+        return changed
 
     return parts
 

@@ -58,7 +58,7 @@ def test_files_and_the_report_at_80_and_160_columns(monkeypatch: pytest.MonkeyPa
     text = MIXED.replace("{cluster.num_gpus: 16}", '{label: "<b>&", cluster.num_gpus: 16, cluster.prices: {a800: 2}}')
     write("sweep.yaml", text)
     result = run("batch", "sweep.yaml", "--csv", "out.csv", "--html", "out.html")
-    with open("out.csv", encoding="utf-8", newline="") as file:
+    with Path("out.csv").open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     assert [line["status"] for line in table] == ["optimal", "error", "infeasible"]
     assert table[0]["axis:cell"] == "<b>&"

@@ -23,6 +23,6 @@ def test_the_page_has_every_field_of_the_file() -> None:
 
 
 def test_using_the_file_needs_no_scipy() -> None:
-    modules = "cpsolver.evidence.posterior.forecast, cpsolver.evidence.runs.predict, sys"
+    modules = "cpsolver.evidence.posterior.forecast, cpsolver.evidence.runs.validation, sys"
     script = f"import {modules}; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

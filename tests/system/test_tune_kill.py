@@ -142,7 +142,7 @@ def test_killed_the_moment_that_something_appears(name: str) -> None:
     assert [(trial.number, trial.outcome) for trial in kept()] == [(1, "ok"), (2, "ok"), (3, "ok")]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_at_any_moment_every_trial_runs_once_and_is_kept() -> None:
     """Six kills at random moments of start-up, choosing, running and keeping."""
     dice, trials = random.Random(7), 8

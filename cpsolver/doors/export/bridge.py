@@ -13,6 +13,7 @@ from cpsolver.doors.export.model_args import PADDING, model_notes
 from cpsolver.doors.export.parallel_args import check_schedule, layer_flags, recompute_flags, uses_fsdp
 from cpsolver.doors.export.script import nodes_file, train_script
 from cpsolver.doors.export.training_args import check_switches
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -192,7 +193,7 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
     activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
     function = activation.get(problem.model.activation, "torch.nn.functional.silu")
     lines = [
-        f'"""{problem.model.name} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
+        f'"""{_in_docstring(problem.model.name)} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
         "",
         "import torch",
         f"from megatron.bridge.models.{provider}",
@@ -238,6 +239,11 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "    pretrain(config=configure(cfg), forward_step_func=forward_step)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _in_docstring(text: str) -> str:
+    """Text that neither ends the docstring around it nor escapes anything in it."""
+    return one_line(text).replace("\\", r"\\").replace('"', r"\"")
 
 
 def _literal(value: Any) -> str:

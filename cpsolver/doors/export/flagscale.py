@@ -7,6 +7,7 @@ mesh), flagscale/runner (host file, options from nested settings), and its patch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -107,9 +108,15 @@ def mesh_types(s: Strategy) -> tuple[str, ...]:
 
     FlagScale sorts ranks by the first place of their type in the list, so that two meshes with the same type would
     not stand where the list has them; any name will do, as nothing but this order and the user's own settings ask.
+    It stands unquoted in the host file and in the command that FlagScale makes, so it is a plain word.
     """
-    chips = [run.chip for run in runs(s)]
+    chips = [_word(run.chip) for run in runs(s)]
     return tuple(chip if chips.count(chip) == 1 else f"{chip}-{place}" for place, chip in enumerate(chips))
+
+
+def _word(name: str) -> str:
+    """The name as a word of letters, digits, `.`, `_` and `-`, that is no option and no interpolation of OmegaConf."""
+    return re.sub(r"^[^A-Za-z0-9]|[^\w.-]", "_", name, flags=re.ASCII)
 
 
 def process_meshes(s: Strategy) -> list[int]:

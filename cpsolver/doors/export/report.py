@@ -14,6 +14,7 @@ from cpsolver.doors.export.base import Launch
 from cpsolver.doors.export.judge import Nearest, in_words
 from cpsolver.doors.export.script import grouped, shell_lines, span
 from cpsolver.doors.report.text import runs, seconds
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, node_blocks
@@ -30,7 +31,7 @@ def launch_text(launch: Launch) -> str:
         parts += ["# environment", *(f"export {name}={value}" for name, value in launch.environment.items())]
     if not _in_files(launch):
         parts += ["# arguments", *_lines(launch)]
-    parts += ["# notes", *(f"# - {note}" for note in launch.notes)]
+    parts += ["# notes", *(f"# - {one_line(note)}" for note in launch.notes)]
     for name, text in launch.files.items():
         parts += [f"# ---- {name}", text.rstrip()]
     return "\n".join(parts)

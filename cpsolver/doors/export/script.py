@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 from cpsolver.doors.export.dialect import Flag
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.ranks import node_blocks
@@ -41,10 +42,11 @@ def train_script(
     """A bash script that starts torchrun on one node; every node runs it with its own NODE_RANK."""
     node = min(problem.node, s.devices)
     told = _DATA if data is None else tuple(data)
+    title = f"{one_line(problem.model.name)} on {s.devices} devices"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines = [
         "#!/usr/bin/env bash",
-        f"# {problem.model.name} on {s.devices} devices, written by apss-cp export. Run it on every node with the",
+        f"# {title}, written by apss-cp export. Run it on every node with the",
         "# NODE_RANK that nodes.txt gives it, and with the address of node 0 as MASTER_ADDR.",
         "set -euo pipefail",
         *exports,
@@ -72,7 +74,8 @@ def nodes_file(problem: Problem, s: Strategy) -> str:
     """Which chip and stages each node rank has, a run of like nodes a line."""
     lines = ["# node ranks, chip, stages, global ranks: hosts of that chip get these node ranks, in any order"]
     for block in node_blocks(problem, s):
-        lines.append(f"{span(block.nodes)}\t{block.chip}\tstages {span(block.stages)}\tranks {span(block.ranks)}")
+        chip = one_line(block.chip)
+        lines.append(f"{span(block.nodes)}\t{chip}\tstages {span(block.stages)}\tranks {span(block.ranks)}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from cpsolver.doors.export.base import CannotExpress
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 
@@ -64,7 +65,9 @@ def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
     """A host file as DeepSpeed and FlagScale read it, one node a line; `types`: the type of each, if it is told."""
     lines = ["# Put your own names in place of host0, ...; the order is that of the pipeline's stages."]
     for place, host in enumerate(listed):
-        lines.append(f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {host.chip}"))
+        lines.append(
+            f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {one_line(host.chip)}")
+        )
     return "\n".join(lines) + "\n"
 
 

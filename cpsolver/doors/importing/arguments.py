@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import Trouble
 from cpsolver.spec.decisions import MOST
 
 _TABLE = Path(__file__).parent / "arguments.yaml"
 _LIKE = 0.85
-"""How alike an unknown name must be to one that is used, of 1, to be taken for its misspelling."""
+"""Similarity, of 1, from which an unknown name counts as a misspelling of one that is read."""
 
 
 @cache
@@ -24,26 +24,26 @@ def table() -> dict[str, frozenset[str]]:
 
 
 def _known() -> frozenset[str]:
-    named = table()
-    return named["flag"] | named["one"] | named["many"] | named["used"]
+    names = table()
+    return names["flag"] | names["one"] | names["many"] | names["used"]
 
 
 class Arguments:
-    """What the arguments say, by name without dashes; `troubles` collects what is wrong with those asked for.
+    """The arguments of a training command by name, without dashes. `troubles` collects what is wrong with those read.
 
-    `file` and `line` are those of the command. `unknown` are arguments that no parser of the table has, `loose` words
+    `file` and `line`: the place of the command. `unknown` are arguments that no parser of the table has, `loose` words
     that belong to no argument.
     """
 
     def __init__(
-        self, tokens: Sequence[str], variables: Variables, file: str | None = None, line: int | None = None
+        self, tokens: Sequence[str], variables: ShellVariables, file: str | None = None, line: int | None = None
     ) -> None:
         self.variables, self.file, self.line = variables, file, line
         self.troubles: list[Trouble] = []
         self.unknown: list[str] = []
         self.loose: list[str] = []
         self.given: dict[str, tuple[str, ...]] = {}
-        self._asked: set[str] = set()
+        self._looked_up: set[str] = set()
         self._parse(list(tokens))
 
     def _parse(self, tokens: list[str]) -> None:
@@ -55,30 +55,30 @@ class Arguments:
             written, equals, value = token.partition("=")
             name = self._resolved(written.removeprefix("--"))
             values = [value] if equals else []
-            most = 0 if equals or name in table()["flag"] else 1 if self._takes_one(name) else len(tokens)
-            while tokens and len(values) < most and not _is_option(tokens[0]):
+            limit = 0 if equals or name in table()["flag"] else 1 if self._takes_one(name) else len(tokens)
+            while tokens and len(values) < limit and not _is_option(tokens[0]):
                 values.append(tokens.pop(0))
             self.given[name] = tuple(values)
 
     def _takes_one(self, name: str) -> bool:
-        named = table()
-        return name in named["one"] or (name in named["used"] and name not in named["many"])
+        names = table()
+        return name in names["one"] or (name in names["used"] and name not in names["many"])
 
     def _resolved(self, written: str) -> str:
-        """The name that a written one stands for: itself, or the only one that it is the start of."""
+        """The full name of an argument as written, which argparse lets users abbreviate."""
         if written in _known():
             return written
-        begun = [name for name in _known() if name.startswith(written)]
-        likely = [name for name in begun if name in table()["used"]] or begun
-        if len(likely) == 1:
-            return likely[0]
-        if len(likely) > 1 and likely[0] in table()["used"]:
-            options = [f"--{name}" for name in sorted(likely)]
+        completions = [name for name in _known() if name.startswith(written)]
+        candidates = [name for name in completions if name in table()["used"]] or completions
+        if len(candidates) == 1:
+            return candidates[0]
+        if len(candidates) > 1 and candidates[0] in table()["used"]:
+            options = [f"--{name}" for name in sorted(candidates)]
             self.trouble(f"--{written}", "is the start of several arguments", allowed=", ".join(options))
             return written
-        alike = difflib.get_close_matches(written.replace("_", "-"), table()["used"], n=1, cutoff=_LIKE)
-        if alike and not _is_harmless(written):
-            self.trouble(f"--{written}", "is not a known argument", nearest=(f"--{alike[0]}",))
+        similar = difflib.get_close_matches(written.replace("_", "-"), table()["used"], n=1, cutoff=_LIKE)
+        if similar and not _is_harmless(written):
+            self.trouble(f"--{written}", "is not a known argument", nearest=(f"--{similar[0]}",))
         else:
             self.unknown.append(f"--{written}")
         return written
@@ -86,17 +86,17 @@ class Arguments:
     def trouble(
         self, where: str, message: str, value: object = None, allowed: str | None = None, nearest: tuple[str, ...] = ()
     ) -> None:
-        """Note what is wrong, at the command's place."""
+        """Note what is wrong, with the place of the command."""
         self.troubles.append(Trouble(where, message, value, allowed, nearest, line=self.line, file=self.file))
 
     def has(self, name: str) -> bool:
         """Whether the argument is given, whatever its values."""
         assert name in table()["used"], name
-        self._asked.add(name)
+        self._looked_up.add(name)
         return name in self.given
 
     def values(self, name: str) -> tuple[str, ...]:
-        """All values of an argument; none where it is not given, or one of them is unclear (which is a trouble)."""
+        """All values of an argument; none where it is not given, or where one is unclear, which is a trouble."""
         if not self.has(name):
             return ()
         for value in self.given[name]:
@@ -129,8 +129,8 @@ class Arguments:
             self.trouble(f"--{name}", "must be a whole number", text)
             return default
         if not least <= value <= most:
-            bound = f"at least {least}" if value < least else f"at most {most:,}"
-            self.trouble(f"--{name}", f"must be {bound}", value)
+            limit = f"at least {least}" if value < least else f"at most {most:,}"
+            self.trouble(f"--{name}", f"must be {limit}", value)
             return default
         return value
 
@@ -144,7 +144,7 @@ class Arguments:
             return default
 
     def numbers(self, name: str) -> list[int] | None:
-        """The values of an argument as whole numbers, by blanks or commas; None where it is not given."""
+        """The values of an argument as whole numbers, separated by blanks or commas; None where it is not given."""
         texts = [part for value in self.values(name) for part in value.replace(",", " ").split()]
         if not texts:
             self.text(name)
@@ -156,14 +156,14 @@ class Arguments:
             return None
 
     def flag(self, name: str) -> bool:
-        """Whether an argument without a value is there."""
+        """Whether an argument that takes no value is given."""
         return self.has(name)
 
     def unused(self) -> tuple[str, ...]:
-        """Arguments that a parser knows, that nobody asked for, and that are not harmless."""
-        rest = [name for name in self.given if name not in self._asked and f"--{name}" not in self.unknown]
-        wrong = {trouble.where for trouble in self.troubles}
-        return tuple(f"--{name}" for name in rest if not _is_harmless(name) and f"--{name}" not in wrong)
+        """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
+        unread = [name for name in self.given if name not in self._looked_up and f"--{name}" not in self.unknown]
+        in_trouble = {trouble.where for trouble in self.troubles}
+        return tuple(f"--{name}" for name in unread if not _is_harmless(name) and f"--{name}" not in in_trouble)
 
 
 def _is_option(token: str) -> bool:

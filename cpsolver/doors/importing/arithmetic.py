@@ -18,8 +18,8 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     ("+", "-"),
     ("*", "/", "%"),
 )
-"""Binary operators from the loosest to the tightest; ** is tighter still, and to the right."""
-_PLAIN: dict[str, Callable[[int, int], int]] = {
+"""Binary operators from the loosest to the tightest. ** is tighter than all of them, and groups to the right."""
+_OPERATORS: dict[str, Callable[[int, int], int]] = {
     "||": lambda a, b: int(bool(a or b)),
     "&&": lambda a, b: int(bool(a and b)),
     "|": lambda a, b: a | b,
@@ -40,7 +40,7 @@ _PLAIN: dict[str, Callable[[int, int], int]] = {
 
 
 class ArithmeticUnclearError(Exception):
-    """The expression is none that is followed here; the text says why."""
+    """An expression that cannot be evaluated here; the text says why."""
 
 
 def evaluate(text: str, value_of: Callable[[str], int]) -> int:
@@ -48,21 +48,23 @@ def evaluate(text: str, value_of: Callable[[str], int]) -> int:
     tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise ArithmeticUnclearError(f"{text[at:].strip()!r} is not followed in arithmetic")
-        tokens.append(found.group(1))
-        at = found.end()
+        tokens.append(match.group(1))
+        at = match.end()
     if not tokens:
         return 0
-    reader = _Reader(tokens, value_of)
+    reader = _ExpressionParser(tokens, value_of)
     value = reader.choice()
     if reader.tokens:
         raise ArithmeticUnclearError(f"{reader.tokens[0]!r} is not followed in arithmetic")
     return value
 
 
-class _Reader:
+class _ExpressionParser:
+    """Recursive descent over the tokens of one expression."""
+
     def __init__(self, tokens: list[str], value_of: Callable[[str], int]) -> None:
         self.tokens, self.value_of = tokens, value_of
 
@@ -133,7 +135,7 @@ def _number(token: str) -> int:
 
 def _applied(operator: str, left: int, right: int) -> int:
     if operator not in ("/", "%"):
-        return _wrapped(_PLAIN[operator](left, right))
+        return _wrapped(_OPERATORS[operator](left, right))
     if right == 0:
         raise ArithmeticUnclearError("division by 0")
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)

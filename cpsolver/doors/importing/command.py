@@ -1,4 +1,4 @@
-"""The training command among a script's commands: its program, its arguments, and the devices that it starts on."""
+"""Finds the training command of a script: its program, its arguments, and the devices that it starts on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from cpsolver.doors.importing.lexer import Lexer
-from cpsolver.doors.importing.shell import Run, Script
+from cpsolver.doors.importing.shell import Script, ScriptCommand
 from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
@@ -20,10 +20,11 @@ _ALL = ("worker_num", "np", "n", "ntasks")
 
 
 @dataclass(frozen=True)
-class Training:
-    """The command that trains: its line, the program (`pretrain_gpt.py`), what starts it, and the arguments of both.
+class TrainingCommand:
+    """The command that trains: its line, its program (`pretrain_gpt.py`) and its arguments.
 
-    `launch` are the words before the program, `tokens` those after it. `others` are lines of further such commands.
+    `launch` are the words before the program, `tokens` those after it. `certain`: in no conditional. `others`: lines of
+    further training commands.
     """
 
     line: int
@@ -34,55 +35,58 @@ class Training:
     others: tuple[int, ...] = ()
 
 
-def find_training(script: Script, file: str | None) -> Training:
-    """The training command of a script, or the arguments that the text is a plain list of.
+def find_training(script: Script, file: str | None) -> TrainingCommand:
+    """The training command of a script; of a text that is a plain list of arguments, all of them.
 
     Raises InputError where there is none.
     """
-    runs = script.runs
-    if runs and all(run.words[0].startswith("-") for run in runs):
-        words = tuple(word for run in runs for word in run.words)
-        return Training(runs[0].line, "", (), words, True)
-    found = [training for run in runs for training in _trainings(script, run)]
-    if not found:
+    commands = script.commands
+    if commands and all(command.words[0].startswith("-") for command in commands):
+        words = tuple(word for command in commands for word in command.words)
+        return TrainingCommand(commands[0].line, "", (), words, True)
+    trainings = [training for command in commands for training in _trainings(script, command)]
+    if not trainings:
         message = "has no training command: none of its commands has model arguments"
         allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
         raise InputError(Trouble("", message, allowed=allowed, file=file))
-    best = next((training for training in found if training.certain), found[0])
-    others = tuple(training.line for training in found if training is not best)
-    return Training(best.line, best.program, best.launch, best.tokens, best.certain, others)
+    chosen = next((training for training in trainings if training.certain), trainings[0])
+    others = tuple(training.line for training in trainings if training is not chosen)
+    return TrainingCommand(chosen.line, chosen.program, chosen.launch, chosen.tokens, chosen.certain, others)
 
 
-def _trainings(script: Script, run: Run) -> list[Training]:
-    """The training in a command, or in a text that the command gives to a shell of its own."""
+def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
+    """The training commands in a command, also in a text that it passes to another shell (`bash -c`, `srun`)."""
     split = _split(run.words)
     if split is not None and any(word.split("=")[0] in _TELLING for word in split[2]):
-        return [Training(run.line, *split, run.certain)]
-    inner = [word for word in run.words if any(char.isspace() for char in word) and any(t in word for t in _TELLING)]
-    found: list[Training] = []
-    for text in inner[:1]:
+        return [TrainingCommand(run.line, *split, run.certain)]
+    shell_texts = [
+        word for word in run.words if any(char.isspace() for char in word) and any(t in word for t in _TELLING)
+    ]
+    trainings: list[TrainingCommand] = []
+    for text in shell_texts[:1]:
         for command in Lexer(text, None, run.line).commands():
             words = tuple(field for word in command.words for field in script.variables.fields(word))
             if words and words != run.words:
                 before = run.words[: run.words.index(text)]
-                nested = _trainings(script, Run(run.line, words, run.certain))
-                found += [
-                    Training(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others) for t in nested
+                nested = _trainings(script, ScriptCommand(run.line, words, run.certain))
+                trainings += [
+                    TrainingCommand(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others)
+                    for t in nested
                 ]
-    return found
+    return trainings
 
 
 def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]] | None:
-    """Program, words before it and words after it."""
+    """The program, the words before it and the words after it; None for a command that trains nothing."""
     names = [PurePosixPath(word).name for word in words]
-    starts = any(name in _LAUNCHERS or re.fullmatch(r"python[\d.]*", name) for name in names) or any(
+    launched = any(name in _LAUNCHERS or re.fullmatch(r"python[\d.]*", name) for name in names) or any(
         word in _MODULES for word in words
     )
     for index, name in enumerate(names):
         module = index > 0 and words[index - 1] == "-m" and words[index] not in _MODULES
-        if name.endswith(".py") or (module and starts):
+        if name.endswith(".py") or (module and launched):
             return words[index], tuple(words[:index]), tuple(words[index + 1 :])
-    if starts or any(word.startswith("--") for word in words[:2]):
+    if launched or any(word.startswith("--") for word in words[:2]):
         first = next((index for index, word in enumerate(words) if word.split("=")[0] in _TELLING), None)
         if first is not None:  # the program's name is in a variable of the environment
             return "", (), tuple(words)
@@ -90,22 +94,22 @@ def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Devices:
-    """Devices of the training: all of them and those of a node; None: not told. `needs`: unclear values, in words."""
+class TrainingDevices:
+    """Devices in all and in a node; None: not given. `needs`: the unclear values that they depend on, in words."""
 
     total: int | None
     per_node: int | None
     needs: tuple[str, ...] = ()
 
 
-def devices(script: Script, training: Training, text: str) -> Devices:
-    """How many devices the training starts on: by its launcher, by its own arguments, by #SBATCH lines of the text."""
-    told = _options([*_batch_lines(text), *training.tokens, *training.launch])
+def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDevices:
+    """The devices that the training starts on, by its launcher, its own arguments, and #SBATCH lines of the text."""
+    options = _options([*_batch_lines(text), *training.tokens, *training.launch])
     needs: list[str] = []
 
     def number(names: Sequence[str]) -> int | None:
         for name in names:
-            value = told.get(name)
+            value = options.get(name)
             if value is None:
                 continue
             if value.isdigit():
@@ -114,33 +118,33 @@ def devices(script: Script, training: Training, text: str) -> Devices:
                 needs.append(f"--{name} needs {unclear.name}, which {unclear.reason} (line {unclear.line})")
         return None
 
-    per_node, nodes, everything = number(_PER_NODE), number(_NODES), number(_ALL)
+    per_node, nodes, total_given = number(_PER_NODE), number(_NODES), number(_ALL)
     if per_node is not None and nodes is None and not needs:
         launched = any(
             PurePosixPath(word).name in ("torchrun", "deepspeed") or word in _MODULES for word in training.launch
         )
         nodes = 1 if launched else None  # both start one node by default
-    if per_node is None and nodes is None and everything is None:
-        return Devices(None, None, tuple(needs))
-    total = per_node * nodes if per_node and nodes else everything
-    return Devices(total, per_node, tuple(needs))
+    if per_node is None and nodes is None and total_given is None:
+        return TrainingDevices(None, None, tuple(needs))
+    total = per_node * nodes if per_node and nodes else total_given
+    return TrainingDevices(total, per_node, tuple(needs))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """The options of a launcher by their names without dashes; the last of each counts."""
-    found: dict[str, str] = {}
+    """The options of a launcher by name, without dashes. The last of several counts."""
+    options: dict[str, str] = {}
     for index, word in enumerate(words):
         if not word.startswith("-"):
             continue
         name, equals, value = word.lstrip("-").partition("=")
         if equals:
-            found[name] = value
+            options[name] = value
         elif index + 1 < len(words) and not words[index + 1].startswith("-"):
-            found[name] = words[index + 1]
-    found.setdefault("nodes", found.get("N", ""))
-    return {name: value for name, value in found.items() if value}
+            options[name] = words[index + 1]
+    options.setdefault("nodes", options.get("N", ""))
+    return {name: value for name, value in options.items() if value}
 
 
 def _batch_lines(text: str) -> list[str]:
-    """The options of Slurm in the comments of a batch script."""
+    """Slurm's options, from the comments of a batch script."""
     return [word for line in re.findall(r"^#SBATCH\s+([^#\n]*)", text, re.MULTILINE) for word in line.split()]

@@ -1,4 +1,4 @@
-"""Which framework a script starts, by what it calls and by arguments that only one has."""
+"""Guesses the framework that a script starts, from the names in its text and from arguments that only one has."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "cust
 
 
 @dataclass(frozen=True)
-class Framework:
-    """Stack and launcher profile by name (launcher None: any), and what they were told by."""
+class FrameworkGuess:
+    """Names of the stack and of the launcher profile (None: any), and the evidence for them in words."""
 
     stack: str
     launcher: str | None
     why: str
 
 
-def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> Framework:
+def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> FrameworkGuess:
     """The framework of a training command; `text` is the whole script, `launch` what starts the program."""
-    told = arguments.given
+    given = arguments.given
     lowered = text.lower()
-    by = next((f"--{name}" for name in _LOONGFORGE if name in told), None)
-    if by or "loongforge" in lowered or "aiak" in lowered:
-        return Framework("megatron-core", "loongforge", by or "its text names LoongForge or AIAK")
-    npu = next(
+    telltale = next((f"--{name}" for name in _LOONGFORGE if name in given), None)
+    if telltale or "loongforge" in lowered or "aiak" in lowered:
+        return FrameworkGuess("megatron-core", "loongforge", telltale or "its text names LoongForge or AIAK")
+    npu_word = next(
         (word for word in ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu") if word in lowered), None
     )
-    old = next((f"--{name}" for name in _ASCENDSPEED if name in told), None)
-    by = next((f"--{name}" for name in _MINDSPEED if name in told), None)
-    if old or by or npu:
-        why = old or by or f"its text has {npu!r}"
-        if old or precision == "fp16":
-            return Framework("ascendspeed", "mindspeed-llm" if by else None, f"{why}, {precision}")
-        return Framework("mindspeed", "mindspeed-llm", why)
-    if "deepspeed" in told or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
-        return Framework("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
+    ascendspeed = next((f"--{name}" for name in _ASCENDSPEED if name in given), None)
+    telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
+    if ascendspeed or telltale or npu_word:
+        why = ascendspeed or telltale or f"its text has {npu_word!r}"
+        if ascendspeed or precision == "fp16":
+            return FrameworkGuess("ascendspeed", "mindspeed-llm" if telltale else None, f"{why}, {precision}")
+        return FrameworkGuess("mindspeed", "mindspeed-llm", why)
+    if "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
+        return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
-        return Framework("megatron-core", "flagscale", "its text names FlagScale")
+        return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
     if arguments.flag("overlap-grad-reduce") or arguments.flag("use-megatron-fsdp"):
-        return Framework("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
-    return Framework("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")
+        return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
+    return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")

@@ -1,4 +1,4 @@
-"""The text of a shell script as commands of words, whose quotes and expansions are still apart.
+"""Splits the text of a shell script into commands and words. A word keeps its quoted parts and its expansions apart.
 
 Covers what training scripts are made of, by POSIX shell grammar and bash's manual: quotes, continuations, comments,
 `$NAME`, `${...}`, `$((...))`, `$(...)`, backticks, arrays, redirections, here-documents, operators.
@@ -13,7 +13,7 @@ from typing import Literal
 from cpsolver.inputs.errors import InputError, Trouble
 
 Kind = Literal["text", "variable", "arithmetic", "command"]
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
 _RESERVED = ("if", "elif", "while", "until", "for", "then", "else", "do", "!")
@@ -21,8 +21,8 @@ _REDIRECTIONS = re.compile(r"(?:\d*)(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
 
 
 @dataclass(frozen=True)
-class Part:
-    """A piece of a word: text as it stands, or what an expansion has between its braces or parentheses."""
+class WordPart:
+    """A piece of a word: plain text, or the text inside the braces or parentheses of an expansion."""
 
     kind: Kind
     text: str
@@ -31,24 +31,24 @@ class Part:
 
 @dataclass
 class Word:
-    """A word and its line; `items` are the words of an array, where the word is `NAME=( ... )`."""
+    """A word and its line. `items`: the elements where the word is an array, `NAME=( ... )`; else None."""
 
     line: int
-    parts: list[Part] = field(default_factory=list)
+    parts: list[WordPart] = field(default_factory=list)
     items: list[Word] | None = None
 
     @property
     def plain(self) -> str | None:
-        """The text of a word without quotes and expansions; None for any other."""
+        """The text of a word that has no quotes and no expansions; None for any other word."""
         if self.items is not None or any(part.kind != "text" or part.quoted for part in self.parts):
             return None
         return "".join(part.text for part in self.parts)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: WordPart) -> None:
         """Append a part; neighbouring text of one kind becomes one part."""
         last = self.parts[-1] if self.parts else None
         if last is not None and last.kind == part.kind == "text" and last.quoted == part.quoted:
-            self.parts[-1] = Part("text", last.text + part.text, part.quoted)
+            self.parts[-1] = WordPart("text", last.text + part.text, part.quoted)
         else:
             self.parts.append(part)
 
@@ -71,21 +71,21 @@ class Lexer:
         self.waiting: list[tuple[str, bool]] = []  # here-documents that start after this line
 
     def commands(self) -> list[Command]:
-        """All simple commands in their order, reserved words (`if`, `then`, `done`) as words of theirs."""
-        found: list[Command] = []
+        """All simple commands in order. Reserved words (`if`, `then`, `done`) count as their words."""
+        commands: list[Command] = []
         words: list[Word] = []
         while True:
             operator = self._next_word(words)
             if operator is None:
                 continue
             if words or operator in ("(", ")", ";;"):
-                found.append(Command(words[0].line if words else self.line, tuple(words), operator))
+                commands.append(Command(words[0].line if words else self.line, tuple(words), operator))
             words = []
             if operator == "":
-                return found
+                return commands
 
     def operand(self) -> Word:
-        """The whole text as one word, blanks and all: what stands behind an operator in braces."""
+        """The whole text as one word, with its blanks: the operand of an expansion in braces."""
         word = Word(self.line)
         while self.at < len(self.text):
             self._piece(word)
@@ -99,7 +99,9 @@ class Lexer:
         if self._redirection():
             return None
         if self.text.startswith("((", self.at) and all(word.plain in _RESERVED for word in words):
-            words.append(Word(self.line, [Part("text", "(("), Part("arithmetic", self._bracketed("(", ")")[1:-1])]))
+            words.append(
+                Word(self.line, [WordPart("text", "(("), WordPart("arithmetic", self._bracketed("(", ")")[1:-1])])
+            )
             return None
         for operator in _OPERATORS:
             if self.text.startswith(operator, self.at):
@@ -108,7 +110,7 @@ class Lexer:
                     self.line += 1
                     self._here_documents()
                 return operator
-        words.append(self._word(assignment=all(_is_assignment(word) for word in words) or _declares(words)))
+        words.append(self._word(assignment=all(assignment_head(word) for word in words) or _declares(words)))
         return None
 
     def _skip_blanks(self) -> None:
@@ -125,18 +127,18 @@ class Lexer:
 
     def _redirection(self) -> bool:
         """Step over a redirection and its target."""
-        found = _REDIRECTIONS.match(self.text, self.at)
-        if found is None:
+        match = _REDIRECTIONS.match(self.text, self.at)
+        if match is None:
             return False
-        self.at = found.end()
+        self.at = match.end()
         if self.text.startswith("(", self.at):  # process substitution
             self._bracketed("(", ")")
             return True
         self._skip_blanks()
         if self.at < len(self.text) and self.text[self.at] not in "\n;|&":
             target = self._word()
-            if found.group().endswith(("<<", "<<-")):
-                self.waiting.append(("".join(part.text for part in target.parts), found.group().endswith("-")))
+            if match.group().endswith(("<<", "<<-")):
+                self.waiting.append(("".join(part.text for part in target.parts), match.group().endswith("-")))
         return True
 
     def _here_documents(self) -> None:
@@ -152,9 +154,9 @@ class Lexer:
 
     def _word(self, assignment: bool = False) -> Word:
         word = Word(self.line)
-        if assignment and (found := ASSIGNMENT.match(self.text, self.at)):
-            word.add(Part("text", found.group()))
-            self.at = found.end()
+        if assignment and (match := _ASSIGNMENT.match(self.text, self.at)):
+            word.add(WordPart("text", match.group()))
+            self.at = match.end()
             if self.text.startswith("(", self.at):
                 self.at += 1
                 word.items = self._items()
@@ -190,47 +192,47 @@ class Lexer:
             if self.text.startswith("\\\n", self.at):
                 self.line += 1
             else:
-                word.add(Part("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
+                word.add(WordPart("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
             self.at += 2
         elif letter == "'":
             end = self._find("'", self.at + 1)
-            word.add(Part("text", self.text[self.at + 1 : end], True))
+            word.add(WordPart("text", self.text[self.at + 1 : end], True))
             self._advance(end + 1)
         elif letter == '"':
             self._double(word)
         elif letter in "$`":
             self._expansion(word, False)
         else:
-            word.add(Part("text", letter))
+            word.add(WordPart("text", letter))
             self.at += 1
 
     def _double(self, word: Word) -> None:
-        """A text in double quotes: expansions, and backslashes before what they can quote."""
-        start, before = self.line, self.at + 1
+        """Read a text in double quotes, with its expansions and its backslashes."""
+        start, first = self.line, self.at + 1
         self.at += 1
         while True:
             if self.at >= len(self.text):
                 self._fail('a text in double quotes is never closed by "', start)
             letter = self.text[self.at]
             if letter == '"':
-                if self.at == before:
-                    word.add(Part("text", "", True))  # an empty text is a word of its own
+                if self.at == first:
+                    word.add(WordPart("text", "", True))  # an empty text is a word of its own
                 self.at += 1
                 return
             if letter == "\\" and self.text[self.at + 1 : self.at + 2] in tuple('$`"\\\n'):
                 if self.text[self.at + 1] != "\n":
-                    word.add(Part("text", self.text[self.at + 1], True))
+                    word.add(WordPart("text", self.text[self.at + 1], True))
                 self._advance(self.at + 2)
             elif letter in "$`":
                 self._expansion(word, True)
             else:
-                word.add(Part("text", letter, True))
+                word.add(WordPart("text", letter, True))
                 self._advance(self.at + 1)
 
     def _expansion(self, word: Word, quoted: bool) -> None:
         if self.text[self.at] == "`":
             end = self._find("`", self.at + 1)
-            word.add(Part("command", self.text[self.at + 1 : end], quoted))
+            word.add(WordPart("command", self.text[self.at + 1 : end], quoted))
             self._advance(end + 1)
             return
         self.at += 1
@@ -238,23 +240,23 @@ class Lexer:
         if rest == "((":
             inner = self._bracketed("(", ")")
             arithmetic = inner.startswith("(") and inner.endswith(")")
-            word.add(Part("arithmetic", inner[1:-1], quoted) if arithmetic else Part("command", inner, quoted))
+            word.add(WordPart("arithmetic", inner[1:-1], quoted) if arithmetic else WordPart("command", inner, quoted))
         elif rest[:1] == "(":
-            word.add(Part("command", self._bracketed("(", ")"), quoted))
+            word.add(WordPart("command", self._bracketed("(", ")"), quoted))
         elif rest[:1] == "{":
-            word.add(Part("variable", self._bracketed("{", "}"), quoted))
+            word.add(WordPart("variable", self._bracketed("{", "}"), quoted))
         elif rest[:1] == "'" and not quoted:
             end = self._find("'", self.at + 1)
-            word.add(Part("text", self.text[self.at + 1 : end].replace("\\n", "\n").replace("\\t", "\t"), True))
+            word.add(WordPart("text", self.text[self.at + 1 : end].replace("\\n", "\n").replace("\\t", "\t"), True))
             self._advance(end + 1)
-        elif found := _NAME.match(self.text, self.at):
-            word.add(Part("variable", found.group(), quoted))
-            self.at = found.end()
+        elif match := _NAME.match(self.text, self.at):
+            word.add(WordPart("variable", match.group(), quoted))
+            self.at = match.end()
         else:
-            word.add(Part("text", "$", quoted))
+            word.add(WordPart("text", "$", quoted))
 
     def _bracketed(self, opening: str, closing: str) -> str:
-        """What stands between brackets of one kind, inner pairs and quotes minded; steps behind the last."""
+        """The text between a pair of brackets; inner pairs and quotes are skipped. Moves behind the closing one."""
         start, depth, at = self.at, 0, self.at
         while at < len(self.text):
             letter = self.text[at]
@@ -286,11 +288,14 @@ class Lexer:
         raise InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
 
 
-def _is_assignment(word: Word) -> bool:
+def assignment_head(word: Word) -> re.Match[str] | None:
+    """`NAME=`, `NAME+=` or `NAME[INDEX]=` at the start of a word, as a match of its name, index and plus; else None."""
     first = word.parts[0] if word.parts else None
-    return first is not None and not first.quoted and ASSIGNMENT.match(first.text) is not None
+    if first is None or first.quoted or first.kind != "text":
+        return None
+    return _ASSIGNMENT.match(first.text)
 
 
 def _declares(words: list[Word]) -> bool:
-    """The words after `export` and the like are assignments too."""
+    """Whether the words that follow are assignments too, as after `export`."""
     return bool(words) and words[0].plain in ("export", "declare", "typeset", "local", "readonly")

@@ -1,4 +1,4 @@
-"""The plan that a script runs today, from its arguments: a strategy, or why there is no word for it."""
+"""The plan that a script runs, from its arguments: a strategy, or why no strategy can express it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.layout import Degrees, read_degrees
+from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
-from cpsolver.doors.importing.split import Split, read_split
+from cpsolver.doors.importing.split import LayerSplit, read_split
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 
 
 @dataclass(frozen=True)
-class Today:
-    """The plan, and why it cannot be said (`refusals`; the plan is then None), and what is worth a word (`notes`)."""
+class ImportedPlan:
+    """The plan of a script. `refusals` say why no strategy can express it (then it is None). `notes`: what to know."""
 
     strategy: Strategy | None
     refusals: tuple[str, ...] = ()
@@ -24,14 +24,16 @@ class Today:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sequences in a step, and tokens of one; None where an argument is missing."""
+class TrainingBatch:
+    """Sequences in a step, and tokens in a sequence; None where an argument is missing."""
 
     sequences: int | None
     tokens: int | None
 
 
-def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], chip: str) -> tuple[Today, Batch]:
+def read_plan(
+    arguments: Arguments, world: int | None, model: dict[str, Any], chip: str
+) -> tuple[ImportedPlan, TrainingBatch]:
     """The plan of the arguments on `world` devices of one chip type; troubles are left in `arguments.troubles`."""
     tokens = arguments.number("seq-length")
     if tokens is None and not any(trouble.where == "--seq-length" for trouble in arguments.troubles):
@@ -42,20 +44,22 @@ def read_plan(arguments: Arguments, world: int | None, model: dict[str, Any], ch
     split = read_split(arguments, pp)
     recomputed = read_recomputation(arguments, pp, split)
     if degrees is None:
-        return Today(None), Batch(batch, tokens)
+        return ImportedPlan(None), TrainingBatch(batch, tokens)
     batch = degrees.mbs * degrees.dp if batch is None else batch
     _divisions(arguments, degrees, split, batch, tokens)
     if split is None or arguments.troubles:
-        return Today(None), Batch(batch, tokens)
-    return _today(arguments, degrees, split, recomputed, batch, chip), Batch(batch, tokens)
+        return ImportedPlan(None), TrainingBatch(batch, tokens)
+    return _imported_plan(arguments, degrees, split, recomputed, batch, chip), TrainingBatch(batch, tokens)
 
 
-def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batch: int, tokens: int | None) -> None:
-    """Batch, microbatches and sequence that do not divide."""
+def _divisions(
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit | None, batch: int, tokens: int | None
+) -> None:
+    """Note a batch, microbatches or a sequence that the degrees do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
-        told = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
-        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {told}", batch)
+        product = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
+        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {product}", batch)
     elif split is not None and split.vpp > 1:
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
@@ -68,9 +72,9 @@ def _divisions(arguments: Arguments, degrees: Degrees, split: Split | None, batc
         arguments.trouble("--seq-length", message, tokens)
 
 
-def _today(
-    arguments: Arguments, degrees: Degrees, split: Split, recomputed: Recomputation, batch: int, chip: str
-) -> Today:
+def _imported_plan(
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
+) -> ImportedPlan:
     refusals, notes = [*split.refusals, *recomputed.refusals], []
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     sequence_parallel, flash = arguments.flag("sequence-parallel"), _flash(arguments)
@@ -85,7 +89,7 @@ def _today(
     if arguments.flag("use-tp-pp-dp-mapping"):
         refusals.append("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them")
     if refusals:
-        return Today(None, tuple(refusals), tuple(notes))
+        return ImportedPlan(None, tuple(refusals), tuple(notes))
     amounts = recomputed.amounts or (0,) * degrees.pp
     group = StageGroup(chip, split.layers, recomputed.kind, amounts, recomputed.modules)
     strategy = Strategy(
@@ -108,11 +112,11 @@ def _today(
         schedule=schedule,
         micro_batches=sizes,
     )
-    return Today(strategy, (), tuple(notes))
+    return ImportedPlan(strategy, (), tuple(notes))
 
 
 def _flash(arguments: Arguments) -> bool:
-    """Whether attention is a flash kernel: Megatron core's backend decides where nothing is said, local ones have none.
+    """Whether attention is a flash kernel. By default it is in Megatron core, and is not in local implementations.
 
     Context parallelism needs one in every framework here.
     """
@@ -131,9 +135,9 @@ def _legacy(arguments: Arguments) -> bool:
 
 
 def _schedule(
-    arguments: Arguments, degrees: Degrees, split: Split, batch: int, refusals: list[str]
+    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, batch: int, refusals: list[str]
 ) -> tuple[Schedule, tuple[int, ...]]:
-    """The schedule and sizes of microbatches; what there is no word for is added to `refusals`."""
+    """The schedule, and the microbatches' sizes where they differ. What no strategy can express goes to `refusals`."""
     if method := arguments.text("schedules-method"):
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
     if arguments.flag("enable-zero-bubble"):

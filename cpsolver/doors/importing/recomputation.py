@@ -1,4 +1,4 @@
-"""What a script recomputes: granularity, method, numbers and modules, as a plan says it.
+"""What a script recomputes, in the terms of a plan: kind, layers by stage and modules.
 
 Meaning by Megatron-LM d98e8a6 (core/recompute.py): uniform has units of K layers; block the first K layers of each
 chunk. MindSpeed 028de58 counts K by pipeline rank with --enable-recompute-layers-per-pp-rank.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.split import Split
+from cpsolver.doors.importing.split import LayerSplit
 from cpsolver.plans.strategy import CORE, MODULES, RecomputeKind
 
 
 @dataclass(frozen=True)
 class Recomputation:
-    """Kind, number by stage (0: none) and modules; why the plan cannot say it, where it cannot."""
+    """Kind, number by stage (0: none) and modules. `refusals`: why no plan can express it."""
 
     kind: RecomputeKind = "none"
     amounts: tuple[int, ...] = ()
@@ -23,22 +23,22 @@ class Recomputation:
     refusals: tuple[str, ...] = ()
 
 
-def read_recomputation(arguments: Arguments, pp: int, split: Split | None) -> Recomputation:
+def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) -> Recomputation:
     """The recomputation that the arguments ask for; contradictions are left in `arguments.troubles`.
 
     `split`: layers and chunks of the stages; None where they are wrong.
     """
     granularity = arguments.text("recompute-granularity")
     method, number = arguments.text("recompute-method"), arguments.number("recompute-num-layers", least=0)
-    own = arguments.numbers("custom-pipeline-recompute-layers")
+    by_stage = arguments.numbers("custom-pipeline-recompute-layers")
     modules = tuple(name for value in arguments.values("recompute-modules") for name in value.split(","))
-    short = arguments.flag("recompute-activations")
+    short_flag = arguments.flag("recompute-activations")
     if arguments.flag("checkpoint-activations"):
         return Recomputation("uniform", (1,) * pp)
-    if arguments.flag("moe-layer-recompute") and granularity != "full":  # deprecated: `moe` beside the modules told
+    if arguments.flag("moe-layer-recompute") and granularity != "full":  # deprecated: adds `moe` to the modules
         return _selective(arguments, (*(modules or CORE), "moe"))
     if granularity is None:
-        if short:  # --recompute-modules alone turns nothing on (transformer_config.py)
+        if short_flag:  # --recompute-modules alone turns nothing on (transformer_config.py)
             return _selective(arguments, modules)
         if method is not None:
             arguments.trouble("--recompute-method", "needs --recompute-granularity full", method)
@@ -50,30 +50,30 @@ def read_recomputation(arguments: Arguments, pp: int, split: Split | None) -> Re
     if granularity != "full":
         arguments.trouble("--recompute-granularity", "is not one of the choices", granularity, "full, selective")
         return Recomputation()
-    if own is not None and method == "uniform":
-        told = "--custom-pipeline-recompute-layers goes with --recompute-method block"
-        return Recomputation(refusals=(told,))
-    if own is not None and method == "block":
-        return _by_stage(arguments, own, pp, split)
+    if by_stage is not None and method == "uniform":
+        refusal = "--custom-pipeline-recompute-layers goes with --recompute-method block"
+        return Recomputation(refusals=(refusal,))
+    if by_stage is not None and method == "block":
+        return _by_stage(arguments, by_stage, pp, split)
     return _full(arguments, method, number, pp, split.vpp if split else 1)
 
 
-def _by_stage(arguments: Arguments, own: list[int], pp: int, split: Split | None) -> Recomputation:
-    """LoongForge's list: layers of each stage. How chunks share them out is not known, unless it is all layers."""
-    if len(own) != pp:
-        arguments.trouble("--custom-pipeline-recompute-layers", f"has {len(own)} numbers for {pp} stages")
+def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSplit | None) -> Recomputation:
+    """LoongForge's list of layers by stage. How they spread over chunks is not known, unless they are all layers."""
+    if len(amounts) != pp:
+        arguments.trouble("--custom-pipeline-recompute-layers", f"has {len(amounts)} numbers for {pp} stages")
         return Recomputation()
-    if not any(own):
+    if not any(amounts):
         return Recomputation()
-    refusals = ("--custom-pipeline-recompute-layers has a 0",) if 0 in own else ()
+    refusals = ("--custom-pipeline-recompute-layers has a 0",) if 0 in amounts else ()
     if split is not None and split.vpp > 1:
-        if any(number < held for number, held in zip(own, split.layers, strict=True)):
-            told = (
+        if any(amount < layers for amount, layers in zip(amounts, split.layers, strict=True)):
+            refusal = (
                 f"--custom-pipeline-recompute-layers with {split.vpp} chunks a stage: which layers of each is not known"
             )
-            return Recomputation("block", tuple(own), refusals=(*refusals, told))
-        own = [-(-held // split.vpp) for held in split.layers]
-    return Recomputation("block", tuple(own), refusals=refusals)
+            return Recomputation("block", tuple(amounts), refusals=(*refusals, refusal))
+        amounts = [-(-layers // split.vpp) for layers in split.layers]
+    return Recomputation("block", tuple(amounts), refusals=refusals)
 
 
 def _full(arguments: Arguments, method: str | None, number: int | None, pp: int, vpp: int) -> Recomputation:
@@ -87,14 +87,14 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
     if number == 0:
         return Recomputation()
     if method == "block" and arguments.flag("enable-recompute-layers-per-pp-rank") and number % vpp:
-        told = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
-        return Recomputation("block", (number,) * pp, refusals=(told,))
+        refusal = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
+        return Recomputation("block", (number,) * pp, refusals=(refusal,))
     if method == "block" and arguments.flag("enable-recompute-layers-per-pp-rank"):
         number //= vpp
     return Recomputation("uniform" if method == "uniform" else "block", (number,) * pp)
 
 
 def _selective(arguments: Arguments, modules: tuple[str, ...]) -> Recomputation:
-    strange = tuple(name for name in modules if name not in MODULES)
-    refusals = tuple(f"recompute module {name} is not known here: {', '.join(MODULES)}" for name in strange)
+    unknown = tuple(name for name in modules if name not in MODULES)
+    refusals = tuple(f"recompute module {name} is not known here: {', '.join(MODULES)}" for name in unknown)
     return Recomputation("selective", (), modules, refusals)

@@ -1,12 +1,12 @@
-"""A script read from top to bottom: assignments done, conditionals named and not followed, commands collected."""
+"""Reads a script from top to bottom: does its assignments, collects its commands, and does not follow conditionals."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-from cpsolver.doors.importing.lexer import ASSIGNMENT, Command, Lexer, Word
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.lexer import Command, Lexer, Word, assignment_head
+from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
 
 _OPENING = ("if", "for", "while", "until", "case", "select")
@@ -18,8 +18,8 @@ _CHANGES = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A command that the script would run: its expanded words; `certain` where no conditional stands around it."""
+class ScriptCommand:
+    """A command that the script would run, its words expanded. `certain`: it is in no conditional and no function."""
 
     line: int
     words: tuple[str, ...]
@@ -28,10 +28,10 @@ class Run:
 
 @dataclass
 class Script:
-    """What reading a script gave. Warnings say what was not followed, each with its line."""
+    """What reading a script gave. A warning names something that was not followed, and its line."""
 
-    variables: Variables
-    runs: list[Run] = field(default_factory=list)
+    variables: ShellVariables
+    commands: list[ScriptCommand] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def warn(self, line: int, message: str) -> None:
@@ -42,26 +42,26 @@ class Script:
 
 
 def read_script(text: str, file: str | None, given: dict[str, str]) -> Script:
-    """Read a script; `given` are values of variables that hold whatever the script says.
+    """Read a script. `given` are values of variables that the user fixed: what the script sets them to does not count.
 
     Raises InputError for text that is no shell script (quotes or brackets that never close).
     """
-    script = Script(Variables(dict(given)))
+    script = Script(ShellVariables(dict(given)))
     try:
-        _Reader(script).read(Lexer(text, file).commands())
+        _ScriptReader(script).read(Lexer(text, file).commands())
     except RecursionError:
         raise InputError(Trouble("", "calls itself, or is nested too deeply, to be followed", file=file)) from None
     return script
 
 
-class _Reader:
-    """Goes through commands; `around` are the constructs that are open."""
+class _ScriptReader:
+    """Goes through the commands of a script. `constructs` are those open at the current command, outermost first."""
 
     def __init__(self, script: Script) -> None:
         self.script, self.variables = script, script.variables
-        self.around: list[str] = []
-        self.saved: list[tuple[dict[str, str], dict[str, list[str]]]] = []
-        self.after: tuple[str, str] = ("", "")  # first word of the command before, and the operator behind it
+        self.constructs: list[str] = []
+        self.saved_variables: list[tuple[dict[str, str], dict[str, list[str]]]] = []
+        self.previous: tuple[str, str] = ("", "")  # first word of the last command, and the operator that ended it
 
     def read(self, commands: list[Command]) -> None:
         for index, command in enumerate(commands):
@@ -73,45 +73,45 @@ class _Reader:
                 self._simple(command, words)
             first = _first(words)
             self._brackets(command)
-            self.after = (first, command.ended_by)
+            self.previous = (first, command.ended_by)
 
     @property
     def certain(self) -> bool:
-        """The command at hand runs whatever happens."""
-        if any(name not in ("{", "(") for name in self.around):
+        """Whether the command at hand runs in any case: no conditional, loop or function decides it."""
+        if any(name not in ("{", "(") for name in self.constructs):
             return False
-        before, operator = self.after
-        return operator != "||" and not (operator == "&&" and before in _TESTS)
+        previous, operator = self.previous
+        return operator != "||" and not (operator == "&&" and previous in _TESTS)
 
     def _function(self, command: Command, following: Command | None) -> bool:
-        """`name ()`: the braces that follow are a function's."""
+        """Whether the command is the head of a function, `name ()`, whose body is in the braces that follow."""
         named = len(command.words) == 1 and command.ended_by == "("
         if named and following is not None and not following.words and following.ended_by == ")":
-            self.around.append("function")
+            self.constructs.append("function")
             return True
-        return not command.words and command.ended_by == ")" and self.around[-1:] == ["function"]
+        return not command.words and command.ended_by == ")" and self.constructs[-1:] == ["function"]
 
     def _constructs(self, words: list[Word]) -> list[Word]:
-        """What is left of a command without its reserved words, which open and close constructs."""
+        """Open and close constructs by the reserved words of a command; returns its other words."""
         while words:
             plain = words[0].plain
             if plain in _OPENING:
-                self.around.append(plain)
+                self.constructs.append(plain)
                 if plain in ("for", "select") and len(words) > 1 and (name := words[1].plain):
                     self._unclear(name, words[1].line, "is the variable of a loop")
                 return []
             if plain in _CLOSING or plain == "}":
-                if self.around:
-                    self.around.pop()
+                if self.constructs:
+                    self.constructs.pop()
                 return []
             if plain == "elif":
                 return []
             if plain == "function":
-                self.around.append("function")
+                self.constructs.append("function")
                 words = words[2:]
             elif plain == "{":
-                if self.around[-1:] != ["function"]:
-                    self.around.append("{")
+                if self.constructs[-1:] != ["function"]:
+                    self.constructs.append("{")
                 words = words[1:]
             elif plain in _BETWEEN:
                 words = words[1:]
@@ -120,29 +120,28 @@ class _Reader:
         return words
 
     def _brackets(self, command: Command) -> None:
-        """Subshells: what they set is gone when they end; patterns of `case` end with a parenthesis too."""
+        """Open and close subshells. What they set is undone at their end. (A pattern of `case` ends with `)` too.)"""
         if command.ended_by == "(":
-            self.around.append("(")
+            self.constructs.append("(")
             arrays = {name: list(values) for name, values in self.variables.arrays.items()}
-            self.saved.append((dict(self.variables.scalars), arrays))
-        elif command.ended_by == ")" and self.around[-1:] == ["("]:
-            self.around.pop()
-            self.variables.scalars, self.variables.arrays = self.saved.pop()
+            self.saved_variables.append((dict(self.variables.scalars), arrays))
+        elif command.ended_by == ")" and self.constructs[-1:] == ["("]:
+            self.constructs.pop()
+            self.variables.scalars, self.variables.arrays = self.saved_variables.pop()
 
     def _simple(self, command: Command, words: list[Word]) -> None:
-        if command.ended_by == ")" and self.around[-1:] == ["case"]:
+        if command.ended_by == ")" and self.constructs[-1:] == ["case"]:
             return  # a pattern
         if words[0].parts and words[0].parts[0].text == "((":
-            for found in _CHANGES.finditer(words[0].parts[-1].text):
-                name = found.group(1) or found.group(2)
+            for change in _CHANGES.finditer(words[0].parts[-1].text):
+                name = change.group(1) or change.group(2)
                 self._unclear(name, words[0].line, "is changed by arithmetic that is not followed")
             return
         first = _first(words)
         if first in _DECLARING:
-            self._declare(words[1:])
-        elif all(_assigns(word) for word in words):
-            for word in words:
-                self._assign(word)
+            self._assign(words[1:])
+        elif all(assignment_head(word) for word in words):
+            self._assign(words)
         elif first == "unset" and self.certain:
             for word in words[1:]:
                 self.variables.unset(word.plain or "")
@@ -160,55 +159,53 @@ class _Reader:
             self._run(command.line, words)
 
     def _run(self, line: int, words: list[Word]) -> None:
-        while words and _assigns(words[0]):
-            name = ASSIGNMENT.match(words[0].parts[0].text)
+        while words and (head := assignment_head(words[0])):
             words = words[1:]
-            if words and name is not None and name.group(1) not in self.variables.scalars:
+            if words and head.group(1) not in self.variables.scalars:
                 reason = "is set for one command only (blanks in a value need quotes)"
-                self.variables.mark(name.group(1), line, reason)
+                self.variables.mark(head.group(1), line, reason)
         fields = tuple(field for word in words for field in self.variables.fields(word))
         if fields:
-            self.script.runs.append(Run(line, fields, self.certain))
+            self.script.commands.append(ScriptCommand(line, fields, self.certain))
 
-    def _declare(self, words: list[Word]) -> None:
+    def _assign(self, words: list[Word]) -> None:
+        """Do the assignments among the words."""
         for word in words:
-            if _assigns(word):
-                self._assign(word)
+            if head := assignment_head(word):
+                self._assign_one(word, head)
 
-    def _assign(self, word: Word) -> None:
-        found = ASSIGNMENT.match(word.parts[0].text)
-        assert found is not None
-        name, index, adds = found.groups()
+    def _assign_one(self, word: Word, head: re.Match[str]) -> None:
+        name, index, adds = head.groups()
         if not self.certain:
-            self._assign_maybe(word, name, found.group(), bool(adds))
+            self._assign_maybe(word, name, head.group(), bool(adds))
         elif index is not None:
             self._unclear(name, word.line, "has an element set by itself, which is not followed")
         elif word.items is not None:
             values = [field for item in word.items for field in self.variables.fields(item)]
             scalar = self.variables.scalars.get(name)
-            before = self.variables.arrays.get(name, [] if scalar is None else [scalar])
-            self.variables.set_array(name, [*before, *values] if adds else values)
+            elements = self.variables.arrays.get(name, [] if scalar is None else [scalar])
+            self.variables.set_array(name, [*elements, *values] if adds else values)
         elif adds and name in self.variables.arrays:
             values = list(self.variables.arrays[name]) or [""]
-            values[0] += self.variables.text(word, len(found.group()))
+            values[0] += self.variables.text(word, len(head.group()))
             self.variables.set_array(name, values)
         else:
-            before_text = (self.variables.get(name) or "") if adds else ""
-            self.variables.set(name, before_text + self.variables.text(word, len(found.group())))
+            prefix = (self.variables.get(name) or "") if adds else ""
+            self.variables.set(name, prefix + self.variables.text(word, len(head.group())))
 
     def _assign_maybe(self, word: Word, name: str, head: str, adds: bool) -> None:
-        """An assignment in a conditional: what is added is left out, what is replaced is unclear from here on."""
+        """An assignment in a conditional: an addition is left out, and a replaced value is unclear from here on."""
         if word.items is not None:
             value = " ".join(field for item in word.items for field in self.variables.fields(item))
-            before = " ".join(self.variables.arrays[name]) if name in self.variables.arrays else None
+            current = " ".join(self.variables.arrays[name]) if name in self.variables.arrays else None
         else:
-            value, before = self.variables.text(word, len(head)), self.variables.get(name)
-        if name in self.variables.given or (value == before and not adds):
+            value, current = self.variables.text(word, len(head)), self.variables.get(name)
+        if name in self.variables.given or (value == current and not adds):
             return
         shown = self.variables.shown(value)
         if adds:
             self.script.warn(word.line, f"in a conditional, not followed: nothing is added to {name} ({shown})")
-        elif before is not None and any(part.argument for part in self.variables.unclear_in(value)):
+        elif current is not None and any(part.argument for part in self.variables.unclear_in(value)):
             self.script.warn(word.line, f"{name} may come from the script's arguments; its value before is taken")
         else:
             self._unclear(name, word.line, f"is set in a conditional, which is not followed (to {shown!r} there)")
@@ -218,12 +215,7 @@ class _Reader:
 
 
 def _first(words: list[Word]) -> str:
-    """The first word, for comparison with names of commands."""
+    """The first word, to compare with names of commands."""
     if not words:
         return ""
     return words[0].plain or (words[0].parts[0].text if words[0].parts else "")
-
-
-def _assigns(word: Word) -> bool:
-    first = word.parts[0] if word.parts else None
-    return first is not None and not first.quoted and first.kind == "text" and bool(ASSIGNMENT.match(first.text))

@@ -1,4 +1,4 @@
-"""How a script splits its layers over stages and chunks: Megatron's flags, layouts, and the lists of its forks."""
+"""How a script splits its layers over stages and chunks, by Megatron's flags and layouts and the lists of its forks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.shape import noop_layers
+from cpsolver.doors.importing.model import noop_layers
 
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 _EMBEDDING, _LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
@@ -17,39 +17,39 @@ _PER_CHUNK, _CHUNKS = "num-layers-per-virtual-pipeline-stage", "num-virtual-stag
 _LISTS = (_LIST, "custom-pipeline-layers", "custom-virtual-pipeline-layers", "pipeline-num-transformer-layers")
 
 _DIGITS = 4
-"""Digits of a repetition in a list of layers: more is no model's."""
+"""Most digits of a repetition in a list of layers: no model has more layers, and a text cannot fill the memory."""
 
 
 @dataclass(frozen=True)
-class Split:
-    """Layers of each stage, chunks of a stage (vpp), and why the plan cannot say it, where it cannot."""
+class LayerSplit:
+    """Layers of each stage and chunks of a stage (vpp). `refusals`: why no plan can express it."""
 
     layers: tuple[int, ...]
     vpp: int
     refusals: tuple[str, ...] = ()
 
 
-def read_split(arguments: Arguments, pp: int) -> Split | None:
-    """The split; None where it is wrong, which then stands in `arguments.troubles`."""
+def read_split(arguments: Arguments, pp: int) -> LayerSplit | None:
+    """The split; None where it is wrong, with the reason in `arguments.troubles`."""
     total = arguments.number("num-layers")
     if total is None:
         return None
-    before = len(arguments.troubles)
+    troubles_before = len(arguments.troubles)
     _exclusive(arguments)
-    given = [name for name in (_LAYOUT, *_LISTS) if arguments.has(name)]
-    if given:
-        split = _listed(arguments, given[0], total, pp)
+    lists = [name for name in (_LAYOUT, *_LISTS) if arguments.has(name)]
+    if lists:
+        split = _listed(arguments, lists[0], total, pp)
     elif arguments.has(_FIRST) or arguments.has(_LAST):
         split = _ends(arguments, total, pp)
     else:
         split = _even(arguments, total, pp)
-    if split is None or len(arguments.troubles) > before:
+    if split is None or len(arguments.troubles) > troubles_before:
         return None
     return _without_noops(split, noop_layers(arguments), arguments)
 
 
 def _exclusive(arguments: Arguments) -> None:
-    """What Megatron and its forks refuse together."""
+    """Note arguments that Megatron and its forks refuse together."""
     groups = (
         ((_PER_CHUNK,), (_CHUNKS,)),
         ((_FIRST, _LAST), (_EMBEDDING, _LOSS)),
@@ -58,14 +58,14 @@ def _exclusive(arguments: Arguments) -> None:
         ((_FIRST, _LAST), (_PER_CHUNK,)),
     )
     for ones, others in groups:
-        one = [name for name in ones if arguments.has(name)]
-        other = [name for name in others if arguments.has(name)]
-        if one and other:
-            arguments.trouble(f"--{one[0]}", f"excludes --{other[0]}: give one of them")
+        given = [name for name in ones if arguments.has(name)]
+        excluded = [name for name in others if arguments.has(name)]
+        if given and excluded:
+            arguments.trouble(f"--{given[0]}", f"excludes --{excluded[0]}: give one of them")
 
 
 def _chunks(arguments: Arguments, stage: int) -> int | None:
-    """vpp for stages of so many layers, from either flag."""
+    """vpp, from either flag, for stages of so many layers."""
     if arguments.has(_CHUNKS):
         return arguments.number(_CHUNKS, 1)
     per = arguments.number(_PER_CHUNK)
@@ -77,12 +77,12 @@ def _chunks(arguments: Arguments, stage: int) -> int | None:
     return stage // per
 
 
-def _even(arguments: Arguments, total: int, pp: int) -> Split | None:
+def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     embedding, loss = int(arguments.flag(_EMBEDDING)), int(arguments.flag(_LOSS))
     counted = total + embedding + loss
     if counted % pp:
-        beside = " (with what is accounted for)" if embedding + loss else ""
-        message = f"{counted} layers{beside} are not a multiple of --pipeline-model-parallel-size {pp}"
+        accounted = " (with what is accounted for)" if embedding + loss else ""
+        message = f"{counted} layers{accounted} are not a multiple of --pipeline-model-parallel-size {pp}"
         arguments.trouble("--num-layers", message, total)
         return None
     stage = counted // pp
@@ -95,10 +95,10 @@ def _even(arguments: Arguments, total: int, pp: int) -> Split | None:
     layers = [stage] * pp
     layers[0] -= embedding
     layers[-1] -= loss
-    return Split(tuple(layers), vpp)
+    return LayerSplit(tuple(layers), vpp)
 
 
-def _ends(arguments: Arguments, total: int, pp: int) -> Split | None:
+def _ends(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     first, last = arguments.number(_FIRST), arguments.number(_LAST)
     middle = total - (first or 0) - (last or 0)
     stages = pp - (first is not None) - (last is not None)
@@ -113,10 +113,10 @@ def _ends(arguments: Arguments, total: int, pp: int) -> Split | None:
     if uneven:
         arguments.trouble(f"--{_CHUNKS}", f"does not divide the {uneven[0]} layers of a stage", vpp)
         return None
-    return Split(tuple(layers), vpp)
+    return LayerSplit(tuple(layers), vpp)
 
 
-def _listed(arguments: Arguments, name: str, total: int, pp: int) -> Split | None:
+def _listed(arguments: Arguments, name: str, total: int, pp: int) -> LayerSplit | None:
     text = arguments.text(name)
     if text is None:
         return None
@@ -142,21 +142,21 @@ def _listed(arguments: Arguments, name: str, total: int, pp: int) -> Split | Non
     return _of_chunks(stages)
 
 
-def _of_chunks(stages: Sequence[Sequence[int]]) -> Split:
-    """Stages given chunk by chunk; a plan knows equal chunks, an end one layer short in the first or last."""
+def _of_chunks(stages: Sequence[Sequence[int]]) -> LayerSplit:
+    """The split of stages given chunk by chunk. A plan has equal chunks; its first or last may be one layer short."""
     vpp = len(stages[0])
     layers = tuple(sum(stage) for stage in stages)
     largest = [max(stage) for stage in stages]
     refusals = []
     for index, stage in enumerate(stages):
-        short = largest[index] * vpp - sum(stage)
-        start = index == 0 and short == 1 and stage[0] == largest[index] - 1
-        end = index == len(stages) - 1 and short == 1 and stage[-1] == largest[index] - 1
-        if short and not start and not end:
-            told = ", ".join(map(str, stage))
-            refusals.append(f"stage {index} has chunks of {told} layers: a plan here has chunks of one length")
+        missing = largest[index] * vpp - sum(stage)
+        short_start = index == 0 and missing == 1 and stage[0] == largest[index] - 1
+        short_end = index == len(stages) - 1 and missing == 1 and stage[-1] == largest[index] - 1
+        if missing and not short_start and not short_end:
+            chunks = ", ".join(map(str, stage))
+            refusals.append(f"stage {index} has chunks of {chunks} layers: a plan here has chunks of one length")
     refusals += [f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0]
-    return Split(layers, vpp, tuple(refusals))
+    return LayerSplit(layers, vpp, tuple(refusals))
 
 
 def _list_chunks(text: str) -> list[list[int]] | None:
@@ -175,7 +175,7 @@ def _list_chunks(text: str) -> list[list[int]] | None:
 
 
 def _layout_chunks(text: str) -> list[list[int]] | None:
-    """Decoder layers between the bars of Megatron's layout string, repetitions written out."""
+    """Decoder layers between the bars of Megatron's layout string, with its repetitions expanded."""
     plain = re.sub(r"[\s,]", "", text)
     if any(len(digits) > _DIGITS for digits in re.findall(r"\d+", plain)):
         return None
@@ -189,8 +189,8 @@ def _layout_chunks(text: str) -> list[list[int]] | None:
     return [[stage.count("t") for stage in plain.split("|")]]
 
 
-def _without_noops(split: Split, noops: Sequence[int], arguments: Arguments) -> Split:
-    """Layers that do nothing taken out of their stages: they cost next to nothing."""
+def _without_noops(split: LayerSplit, noops: Sequence[int], arguments: Arguments) -> LayerSplit:
+    """The split without the layers that do nothing: they cost next to nothing."""
     if not noops:
         return split
     if len(set(noops)) < len(noops) or max(noops) >= sum(split.layers) or min(noops) < 0:
@@ -198,11 +198,11 @@ def _without_noops(split: Split, noops: Sequence[int], arguments: Arguments) -> 
         return split
     pp, vpp = len(split.layers), split.vpp
     if vpp > 1:
-        told = "--noop-layers with interleaving: chunks of different lengths, which a plan here does not have"
-        return Split(tuple(split.layers), vpp, (*split.refusals, told))
+        refusal = "--noop-layers with interleaving: chunks of different lengths, which a plan here does not have"
+        return LayerSplit(tuple(split.layers), vpp, (*split.refusals, refusal))
     layers, start = [], 0
     for count in split.layers:
         layers.append(count - sum(start <= place < start + count for place in noops))
         start += count
     empty = tuple(f"stage {index} of {pp} has no layer but noop ones" for index, n in enumerate(layers) if n == 0)
-    return Split(tuple(layers), vpp, (*split.refusals, *empty))
+    return LayerSplit(tuple(layers), vpp, (*split.refusals, *empty))

@@ -1,7 +1,7 @@
-"""The variables of a script and what expansions of them give, as bash's manual says ("Shell Parameter Expansion").
+"""The variables of a script, and what their expansions give by bash's manual ("Shell Parameter Expansion").
 
-A value that reading alone cannot tell (a command's output, the script's own arguments, a variable of the environment)
-is carried along as a mark inside the text, and matters only where that text is needed.
+Reading alone cannot know some values: a command's output, the script's own arguments, a variable of the environment.
+Such a value becomes a mark inside the text. It matters only where the text around it is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
-from cpsolver.doors.importing.lexer import Lexer, Part, Word
+from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
 from cpsolver.inputs.errors import InputError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
@@ -23,9 +23,9 @@ _TRIMS = ("#", "##", "%", "%%")
 
 
 @dataclass(frozen=True)
-class Unclear:
-    """A value that reading cannot tell: of which variable, in which line, and why. `argument`: it is one of the
-    script's own arguments, or comes from one."""
+class UnclearValue:
+    """A value that reading cannot know: the variable, the line and the reason. `argument`: it is an argument of the
+    script itself, or comes from one."""
 
     name: str
     line: int
@@ -34,8 +34,8 @@ class Unclear:
 
 
 @dataclass
-class Variables:
-    """Scalars and arrays by name. `given` are fixed by the user: what the script sets them to does not count.
+class ShellVariables:
+    """Scalars and arrays by name. `given` are values that the user fixed: what the script sets them to does not count.
 
     `defaults` collects what `${NAME:-default}` gave for names that the script itself does not set.
     """
@@ -43,26 +43,26 @@ class Variables:
     given: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    unclear: list[Unclear] = field(default_factory=list)
+    unclear: list[UnclearValue] = field(default_factory=list)
     defaults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.scalars.update(self.given)
 
     def mark(self, name: str, line: int, reason: str, argument: bool = False) -> str:
-        """Text that stands for an unclear value."""
-        found = Unclear(name, line, reason, argument)
-        if found not in self.unclear:
-            self.unclear.append(found)
-        return f"\ue000{self.unclear.index(found)}\ue001"
+        """The mark of an unclear value, to stand in a text."""
+        value = UnclearValue(name, line, reason, argument)
+        if value not in self.unclear:
+            self.unclear.append(value)
+        return f"\ue000{self.unclear.index(value)}\ue001"
 
-    def unclear_in(self, text: str) -> list[Unclear]:
+    def unclear_in(self, text: str) -> list[UnclearValue]:
         """The unclear values that a text holds."""
         return [self.unclear[int(index)] for index in _MARK.findall(text)]
 
     def shown(self, text: str) -> str:
-        """The text with `$NAME` where its value is unclear."""
-        return _MARK.sub(lambda found: f"${self.unclear[int(found.group(1))].name}", text)
+        """The text for people: `$NAME` where a value is unclear."""
+        return _MARK.sub(lambda match: f"${self.unclear[int(match.group(1))].name}", text)
 
     def set(self, name: str, value: str) -> None:
         """Set a scalar, unless the user has given it."""
@@ -90,46 +90,46 @@ class Variables:
         return self.scalars.get(name)
 
     def fields(self, word: Word, operand: bool = False) -> list[str]:
-        """The words that a word becomes: expanded, split where unquoted expansions hold blanks.
+        """The words that a word expands to; unquoted expansions are split at blanks.
 
         `operand`: the word stands behind an operator in braces, where unquoted text is split as well.
         """
-        done: list[str] = []
-        open_: str | None = None
+        words: list[str] = []
+        unfinished: str | None = None
         for part in word.parts:
             if part.kind == "text" and (part.quoted or not operand):
-                open_ = (open_ or "") + part.text
+                unfinished = (unfinished or "") + part.text
                 continue
             value = part.text if part.kind == "text" else self._value(part, word.line)
             pieces = value if isinstance(value, list) else [value]
             if not part.quoted and not isinstance(value, _Fields):
                 text = " ".join(pieces)
                 pieces = text.split()
-                if open_ is not None and text[:1].isspace():
-                    done.append(open_)
-                    open_ = None
+                if unfinished is not None and text[:1].isspace():
+                    words.append(unfinished)
+                    unfinished = None
                 ends = text[-1:].isspace()
             else:
                 ends = False
             for index, piece in enumerate(pieces):
-                if index and open_ is not None:
-                    done.append(open_)
-                    open_ = None
-                open_ = (open_ or "") + piece
-            if ends and open_ is not None:
-                done.append(open_)
-                open_ = None
-        return done if open_ is None else [*done, open_]
+                if index and unfinished is not None:
+                    words.append(unfinished)
+                    unfinished = None
+                unfinished = (unfinished or "") + piece
+            if ends and unfinished is not None:
+                words.append(unfinished)
+                unfinished = None
+        return words if unfinished is None else [*words, unfinished]
 
     def text(self, word: Word, skip: int = 0) -> str:
-        """A word expanded and not split, as in an assignment; without its first `skip` letters (`NAME=`)."""
+        """A word expanded but not split, as in an assignment, without its first `skip` letters (`NAME=`)."""
         parts = list(word.parts)
         if skip:
-            parts[0] = Part("text", parts[0].text[skip:], parts[0].quoted)
+            parts[0] = WordPart("text", parts[0].text[skip:], parts[0].quoted)
         values = (part.text if part.kind == "text" else self._value(part, word.line) for part in parts)
         return "".join(" ".join(value) if isinstance(value, list) else value for value in values)
 
-    def _value(self, part: Part, line: int) -> str | list[str]:
+    def _value(self, part: WordPart, line: int) -> str | list[str]:
         if part.kind == "command":
             return self.mark(f"({part.text.strip()})", line, "is the output of a command, which is not run")
         if part.kind == "arithmetic":
@@ -137,7 +137,7 @@ class Variables:
         return self._variable(part.text, line, part.quoted)
 
     def arithmetic(self, text: str, line: int) -> str:
-        """What `$((text))` gives, or the mark of what makes it unclear."""
+        """The value of `$((text))`, or the mark of what makes it unclear."""
         expanded = self._inner(text, line)
         if marks := _MARK.search(expanded):
             return marks.group()
@@ -168,10 +168,10 @@ class Variables:
         return self.mark(name, line, "is not set in the script")
 
     def _variable(self, text: str, line: int, quoted: bool = True) -> str | list[str]:
-        found = _EXPANSION.fullmatch(text)
-        if found is None:
+        match = _EXPANSION.fullmatch(text)
+        if match is None:
             return self.mark(text, line, "is an expansion that is not followed")
-        indirect, length, name, index, rest = found.groups()
+        indirect, length, name, index, rest = match.groups()
         if indirect:
             target = self.get(name)
             if target is None or not target.isidentifier():
@@ -223,14 +223,15 @@ class Variables:
             return self._missing(name, line)
         if isinstance(values, list):
             if operator == ":":
-                return self._slice(values, operand, line)
+                bounds = self._bounds(operand, len(values), line)
+                return bounds if isinstance(bounds, str) else values[bounds]
             return [self._changed(name, value, operator, operand, line) for value in values]
         return self._changed(name, values, operator, operand, line)
 
     def _default(
         self, name: str, values: str | list[str] | None, operator: str, operand: str, line: int, quoted: bool
     ) -> str | list[str]:
-        """`:-` and its kin; a colon counts an empty value as none. Quotes inside the operand keep their meaning."""
+        """`-`, `=`, `+` and `?`; with a colon an empty value counts as none. Quotes in the operand hold."""
         empty = values is None or (operator[0] == ":" and values in ("", []))
         kind = operator[-1]
         if empty == (kind == "+"):
@@ -252,9 +253,8 @@ class Variables:
         if operator in ("^^", ",,") and not operand:
             return value.upper() if operator == "^^" else value.lower()
         if operator == ":":
-            sliced = self._slice(value, operand, line)
-            assert isinstance(sliced, str)
-            return sliced
+            bounds = self._bounds(operand, len(value), line)
+            return bounds if isinstance(bounds, str) else value[bounds]
         if operator in ("/", "//"):
             old, _, new = operand.partition("/")
             old, new = self._inner(old, line), self._inner(new, line)
@@ -264,22 +264,22 @@ class Variables:
             return _trimmed(value, operator, self._inner(operand, line))
         return self.mark(name, line, "has an expansion that is not followed")
 
-    def _slice(self, values: str | list[str], operand: str, line: int) -> str | list[str]:
-        """`${NAME:offset:length}`, of a text or of an array's elements."""
+    def _bounds(self, operand: str, length: int, line: int) -> slice | str:
+        """What `${NAME:offset:length}` takes of so many letters or elements, or the mark of what makes it unclear."""
         first, _, second = operand.partition(":")
         bounds = [self.arithmetic(part, line) for part in (first, second) if part.strip()]
         if marks := [bound for bound in bounds if _MARK.search(bound)]:
             return marks[0]
         start = int(bounds[0]) if first.strip() else 0
-        start = max(0, start + len(values)) if start < 0 else start
+        start = max(0, start + length) if start < 0 else start
         if len(bounds) < 2:
-            return values[start:]
+            return slice(start, None)
         amount = int(bounds[-1])
-        return values[start : start + amount if amount >= 0 else len(values) + amount]
+        return slice(start, start + amount if amount >= 0 else length + amount)
 
 
 class _Fields(list[str]):
-    """Words that are split already."""
+    """Words that need no more splitting."""
 
 
 class _UnclearMark(Exception):

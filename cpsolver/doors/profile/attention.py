@@ -6,15 +6,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from cpsolver.doors.profile.device import Device
-from cpsolver.doors.profile.task import Task
-from cpsolver.doors.profile.timing import Call
+from cpsolver.doors.profile.device import Call, TorchDevice
+from cpsolver.doors.profile.task import MeasurementTask
 
 Attend = Callable[[], Any]
 _MASK = 2048  # rows of the compressed causal mask that the Ascend operator takes with sparse_mode 2
 
 
-def attention_forward(task: Task, device: Device) -> tuple[Call, str]:
+def attention_forward(task: MeasurementTask, device: TorchDevice) -> tuple[Call, str]:
     """One call, and the kernel it runs."""
     q, k, v = _inputs(task, device)
     with device.torch.no_grad():
@@ -27,7 +26,7 @@ def attention_forward(task: Task, device: Device) -> tuple[Call, str]:
     return call, note
 
 
-def attention_backward(task: Task, device: Device) -> tuple[Call, Call, str]:
+def attention_backward(task: MeasurementTask, device: TorchDevice) -> tuple[Call, Call, str]:
     """One call of the backward pass, the forward pass before it, and the kernel."""
     q, k, v = _inputs(task, device)
     for each in (q, k, v):
@@ -43,7 +42,7 @@ def attention_backward(task: Task, device: Device) -> tuple[Call, Call, str]:
     return lambda: torch.autograd.grad(held[0], (q, k, v), gradient), forward, note
 
 
-def _inputs(task: Task, device: Device) -> tuple[Any, Any, Any]:
+def _inputs(task: MeasurementTask, device: TorchDevice) -> tuple[Any, Any, Any]:
     batch, heads, sequence, keys, values = (
         int(task.size[name]) for name in ("batch", "heads", "sequence", "keys", "values")
     )
@@ -52,7 +51,7 @@ def _inputs(task: Task, device: Device) -> tuple[Any, Any, Any]:
     return q, k, device.random(batch, heads, sequence, values, precision=precision)
 
 
-def _fastest(device: Device, q: Any, k: Any, v: Any, backward: bool = False) -> tuple[Attend, str]:
+def _fastest(device: TorchDevice, q: Any, k: Any, v: Any, backward: bool = False) -> tuple[Attend, str]:
     """The way to call it that takes least; raises the last error where none works."""
     if device.kind == "npu":
         return _ascend(q, k, v), "torch_npu.npu_fusion_attention"
@@ -86,7 +85,7 @@ def _with_kernel(torch: Any, name: str, plain: Attend) -> Attend:
     return attend
 
 
-def _probe(device: Device, attend: Attend, inputs: tuple[Any, ...] | None) -> float:
+def _probe(device: TorchDevice, attend: Attend, inputs: tuple[Any, ...] | None) -> float:
     def call() -> None:
         out = attend()
         if inputs is not None:

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.profile.figures import Figure, Given, Peaks
-from hw_specs import Chip, complete_chip, unusable_reasons
+from cpsolver.doors.profile.efficiencies import GivenPeaks, KnownPeaks, MeasuredEfficiency
+from cpsolver.inputs.data import package_data
+from cpsolver.inputs.errors import InputError, Trouble, nearest_names, one_line
+from hw_specs import Chip, UnknownChipError, chip_names, complete_chip, load_chip, unusable_reasons
+
+_FILE = Path(__file__).parent / "device_names.yaml"
+
+
+def named_entry(name: str) -> Chip:
+    """The entry of that name; raises InputError with the nearest names."""
+    try:
+        return load_chip(name)
+    except UnknownChipError as error:
+        trouble = Trouble("--replaces", "unknown chip", name, "a name that `apss-cp chips` lists", error.nearest)
+        raise InputError(trouble) from None
+
+
+def guessed_entry(device_name: str) -> Chip | None:
+    """The entry of the device that a driver calls so; None where it has none."""
+    for pattern, chip in _patterns():
+        if re.search(pattern, device_name, re.IGNORECASE):
+            return None if chip is None else load_chip(chip)
+    return None
+
+
+def similar_entries(device_name: str) -> tuple[str, ...]:
+    """Names of the catalogue that are most like a part of the device's name, best first."""
+    words = [word for word in re.split(r"[^A-Za-z0-9]+", device_name) if re.search(r"\d", word) and len(word) > 2]
+    found = [name for word in words for name in nearest_names(word, chip_names())]
+    return tuple(dict.fromkeys(found))[:3]
+
+
+@lru_cache
+def _patterns() -> tuple[tuple[str, str | None], ...]:
+    return tuple((entry["pattern"], entry["chip"]) for entry in package_data(_FILE)["names"])
 
 
 @dataclass(frozen=True)
@@ -24,7 +60,12 @@ class DeviceFacts:
 
 
 def chip_fields(
-    name: str, entry: Chip | None, found: Sequence[Figure], known: Peaks, given: Given, facts: DeviceFacts
+    name: str,
+    entry: Chip | None,
+    found: Sequence[MeasuredEfficiency],
+    known: KnownPeaks,
+    given: GivenPeaks,
+    facts: DeviceFacts,
 ) -> dict[str, Any]:
     """The file's fields. Figures that nobody measured or knows are not in it: the loader has defaults for some."""
     fields = _of_entry(entry) if entry is not None else _of_device(known, facts)
@@ -51,7 +92,7 @@ def _of_entry(entry: Chip) -> dict[str, Any]:
     return fields
 
 
-def _of_device(known: Peaks, facts: DeviceFacts) -> dict[str, Any]:
+def _of_device(known: KnownPeaks, facts: DeviceFacts) -> dict[str, Any]:
     """What the device tells and what was seen of it."""
     fields: dict[str, Any] = {
         "name": "",
@@ -78,7 +119,7 @@ def _sources(entry: Chip | None, facts: DeviceFacts) -> str:
     return f"{measured}; all else is the catalogue's {entry.name}: {entry.sources}".strip()
 
 
-def _efficiencies(entry: Chip | None, found: Sequence[Figure], facts: DeviceFacts) -> dict[str, Any]:
+def _efficiencies(entry: Chip | None, found: Sequence[MeasuredEfficiency], facts: DeviceFacts) -> dict[str, Any]:
     measured = {
         each.name: {
             "value": float(f"{each.value:.5g}"),
@@ -108,9 +149,10 @@ def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:
     yaml.width = 110
     yaml.default_flow_style = False
     yaml.dump(fields, text)
+    name = one_line(fields["name"])
     head = (
-        f"# Written by `apss-cp profile`: {facts.measured_on}.\n"
-        f"# In a spec: cluster: {{chips: {{{fields['name']}: {{file: THIS FILE}}}}}}. Planning takes it at its word.\n"
+        f"# Written by `apss-cp profile`: {one_line(facts.measured_on)}.\n"
+        f"# In a spec: cluster: {{chips: {{{name}: {{file: THIS FILE}}}}}}. Planning takes it at its word.\n"
     )
     return head + text.getvalue()
 

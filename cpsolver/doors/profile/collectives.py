@@ -17,37 +17,37 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
-from cpsolver.doors.profile.device import Device
-from cpsolver.doors.profile.plan import NO_TIME, Outcome
-from cpsolver.doors.profile.settings import Kind, Timing, settings
-from cpsolver.doors.profile.task import Measurement, Task
+from cpsolver.doors.profile.budget import NO_TIME, Outcome
+from cpsolver.doors.profile.device import TorchDevice
+from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
+from cpsolver.doors.profile.task import Measurement, MeasurementTask
 
-BACKENDS: dict[Kind, str] = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
+BACKENDS: dict[DeviceKind, str] = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
 
 
 @dataclass(frozen=True)
-class _Orders:
+class _GroupOrders:
     """What each process is told."""
 
-    kind: Kind
+    kind: DeviceKind
     devices: int
     port: int
-    tasks: tuple[Task, ...]
+    tasks: tuple[MeasurementTask, ...]
     timing: Timing
 
 
-class Group:
+class CollectiveGroup:
     """Measures collectives in processes that start with the first task and end with the last, or on `close`.
 
     Call it with the tasks in the order in which they were given.
     """
 
-    def __init__(self, kind: Kind, devices: int, tasks: Sequence[Task], timing: Timing) -> None:
-        self._orders = _Orders(kind, devices, _free_port(), tuple(tasks), timing)
+    def __init__(self, kind: DeviceKind, devices: int, tasks: Sequence[MeasurementTask], timing: Timing) -> None:
+        self._orders = _GroupOrders(kind, devices, _free_port(), tuple(tasks), timing)
         self._processes: Any = None
         self._answers: Any = None
 
-    def __call__(self, task: Task, left_s: float) -> Outcome:
+    def __call__(self, task: MeasurementTask, left_s: float) -> Outcome:
         """The measurement of the next task, or why there is none; the processes end after `left_s` from the first."""
         multiprocessing: Any = import_module("torch.multiprocessing")
 
@@ -70,7 +70,7 @@ class Group:
                 process.terminate()
             process.join()
 
-    def _next(self, task: Task) -> Outcome:
+    def _next(self, task: MeasurementTask) -> Outcome:
         from queue import Empty
 
         last = time.monotonic() + settings().group_wait_s + self._orders.timing.longest_s
@@ -93,12 +93,12 @@ def _free_port() -> int:
         return int(asked.getsockname()[1])
 
 
-def _member(rank: int, orders: _Orders, budget_s: float, answers: Any) -> None:
+def _member(rank: int, orders: _GroupOrders, budget_s: float, answers: Any) -> None:
     """One process of the group."""
     import torch.distributed as distributed
 
     warnings.simplefilter("ignore")  # names that PyTorch will drop one day are told once a process and call
-    device = Device(orders.kind, rank)
+    device = TorchDevice(orders.kind, rank)
     if device.kind == "cpu":
         device.torch.set_num_threads(max(1, (os.cpu_count() or 1) // orders.devices))
     device.select()
@@ -120,7 +120,7 @@ def _member(rank: int, orders: _Orders, budget_s: float, answers: Any) -> None:
     distributed.destroy_process_group()
 
 
-def _one(task: Task, device: Device, group: Any, rank: int, timing: Timing, until: float) -> Outcome:
+def _one(task: MeasurementTask, device: TorchDevice, group: Any, rank: int, timing: Timing, until: float) -> Outcome:
     """One task in all processes: whoever is not in the group waits for the others at the next decision."""
     import torch.distributed as distributed
 
@@ -138,7 +138,7 @@ def _one(task: Task, device: Device, group: Any, rank: int, timing: Timing, unti
         return f"not supported here: {(str(error).strip() or type(error).__name__).splitlines()[0][:120]}"
 
 
-def _timed(task: Task, device: Device, group: Any, timing: Timing) -> tuple[float, ...]:
+def _timed(task: MeasurementTask, device: TorchDevice, group: Any, timing: Timing) -> tuple[float, ...]:
     """Several in a row, as training has them, and the time of one; the slowest process counts."""
     torch, call = device.torch, _call(task, device, group)
     import torch.distributed as distributed
@@ -161,7 +161,7 @@ def _timed(task: Task, device: Device, group: Any, timing: Timing) -> tuple[floa
     return tuple(float(each) for each in taken.tolist())
 
 
-def _call(task: Task, device: Device, group: Any) -> Any:
+def _call(task: MeasurementTask, device: TorchDevice, group: Any) -> Any:
     """The collective on a buffer of the task's payload: the whole one of each rank."""
     import torch.distributed as distributed
 

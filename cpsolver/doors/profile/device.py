@@ -14,15 +14,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.profile.settings import Kind
+from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
 from cpsolver.inputs.errors import InputError, Trouble
+
+Call = Callable[[], object]
+"""Work to time, with all its inputs bound."""
 
 
 @dataclass(frozen=True)
-class Device:
+class TorchDevice:
     """A device of PyTorch; `index` counts those of the same kind. Seconds, bytes."""
 
-    kind: Kind
+    kind: DeviceKind
     index: int = 0
 
     @cached_property
@@ -105,7 +108,7 @@ class Device:
         if self.kind != "cpu":
             self._backend.empty_cache()
 
-    def seconds_of(self, call: Callable[[], object]) -> float:
+    def seconds_of(self, call: Call) -> float:
         """Of one call; on an accelerator by its own events, which work that waits in its queue does not disturb."""
         if self.kind == "cpu":
             began = time.perf_counter()
@@ -139,34 +142,61 @@ class Device:
         )
 
 
+class CallTimer:
+    """Times calls on one device. Writing a large buffer before each leaves nothing of the last call in the caches,
+    and keeps an accelerator busy while the host prepares the next: what is timed is the device."""
+
+    def __init__(self, device: TorchDevice, timing: Timing) -> None:
+        self.device, self.timing = device, timing
+        self._buffer = device.torch.ones(settings().flush_bytes // 4, dtype=device.torch.int32, device=device.where)
+
+    def seconds(self, call: Call, before: Call | None = None) -> tuple[float, ...]:
+        """Of each timed call; `before` runs before each, untimed."""
+        timing, found = self.timing, list[float]()
+        for _ in range(timing.warmup):
+            self._ready(before)
+            call()
+        self.device.synchronize()
+        began = time.monotonic()
+        while len(found) < timing.fewest or (len(found) < timing.repeats and time.monotonic() - began < timing.seconds):
+            self._ready(before)
+            self._buffer.add_(1)
+            found.append(self.device.seconds_of(call))
+        return tuple(found)
+
+    def _ready(self, before: Call | None) -> None:
+        if before is not None:
+            before()
+
+
 def require_torch() -> None:
     """Raises InputError where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise InputError(Trouble("profile", "needs PyTorch: pip install 'apss-cp[profile]'"))
 
 
-def find_device(asked: str) -> Device:
+def find_device(asked: str) -> TorchDevice:
     """The device asked for; auto: the first accelerator, else the CPU. Raises InputError where there is none such."""
     require_torch()
     there = available()
     if asked != "auto" and asked not in there:
         message = f"PyTorch finds none here{_why_not(asked)}"
         raise InputError(Trouble("--device", message, asked, ", ".join(("auto", *there))))
-    return Device(there[0] if asked == "auto" else _kind(asked))
+    return TorchDevice(there[0] if asked == "auto" else _kind(asked))
 
 
-def available() -> tuple[Kind, ...]:
+def available() -> tuple[DeviceKind, ...]:
     """The kinds of devices that PyTorch finds on this machine, accelerators first."""
     torch: Any = importlib.import_module("torch")  # torch_npu adds its part of it only when it is loaded
-    found: list[Kind] = ["cuda"] if torch.cuda.is_available() else []
+    found: list[DeviceKind] = ["cuda"] if torch.cuda.is_available() else []
     if importlib.util.find_spec("torch_npu") is not None:
         importlib.import_module("torch_npu")
         found += ["npu"] if torch.npu.is_available() else []
     return (*found, "cpu")
 
 
-def _kind(name: str) -> Kind:
-    known: dict[str, Kind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
+def _kind(name: str) -> DeviceKind:
+    known: dict[str, DeviceKind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
     return known[name]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from cpsolver.doors.profile.device import Device
+from cpsolver.doors.profile.device import TorchDevice
 from models_zoo import Architecture
 
 Tensor = Any
@@ -39,7 +39,7 @@ class Layer:
     """
 
     def __init__(
-        self, device: Device, model: Architecture, tokens: int, attention: str, recompute: str, lean: bool
+        self, device: TorchDevice, model: Architecture, tokens: int, attention: str, recompute: str, lean: bool
     ) -> None:
         self.torch, self.model, self.lean = device.torch, model, lean
         self.attention, self.recompute = attention, recompute
@@ -59,7 +59,7 @@ class Layer:
         }
         self.tables = self._tables(device, tokens)
 
-    def _tables(self, device: Device, tokens: int) -> dict[str, Tensor]:
+    def _tables(self, device: TorchDevice, tokens: int) -> dict[str, Tensor]:
         """What all layers share: the rotary embedding's angles, and the mask of attention without a fused kernel."""
         torch, half = self.torch, self.model.head_dim // 2
         made: dict[str, Tensor] = {}
@@ -170,7 +170,9 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def kept_bytes(device: Device, model: Architecture, tokens: int, attention: str, recompute: str) -> tuple[int, Any]:
+def kept_bytes(
+    device: TorchDevice, model: Architecture, tokens: int, attention: str, recompute: str
+) -> tuple[int, Any]:
     """Bytes that one layer keeps between forward and backward: of all storages that autograd saved, each once; and
     the growth of the device's allocated memory, without the layer's result (None: the device does not count)."""
     torch = device.torch
@@ -195,7 +197,7 @@ def kept_bytes(device: Device, model: Architecture, tokens: int, attention: str,
     return kept, grown
 
 
-def stack_call(device: Device, model: Architecture, tokens: int, layers: int) -> Callable[[], object]:
+def stack_call(device: TorchDevice, model: Architecture, tokens: int, layers: int) -> Callable[[], object]:
     """Forward and backward of that many layers with a fused attention kernel and nothing recomputed."""
     stack = [Layer(device, model, tokens, "flash", "none", lean=False) for _ in range(layers)]
     x = device.random(1, tokens, model.hidden).requires_grad_()

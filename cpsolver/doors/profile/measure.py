@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from cpsolver.doors.profile.device import Device
-from cpsolver.doors.profile.plan import Outcome
+from typing import Any
+
+from cpsolver.doors.profile import layer
+from cpsolver.doors.profile.attention import attention_backward, attention_forward
+from cpsolver.doors.profile.budget import Outcome
+from cpsolver.doors.profile.device import Call, CallTimer, TorchDevice
 from cpsolver.doors.profile.settings import Timing, settings
-from cpsolver.doors.profile.task import Measurement, Task
-from cpsolver.doors.profile.timing import Clock
+from cpsolver.doors.profile.task import Measurement, MeasurementTask
 from models_zoo import Architecture
 
 
 class Bench:
     """Measures tasks of one process on one device."""
 
-    def __init__(self, device: Device, model: Architecture, timing: Timing) -> None:
+    def __init__(self, device: TorchDevice, model: Architecture, timing: Timing) -> None:
         device.select()
         self.device, self.model = device, model
-        self.clock = Clock(device, timing)
+        self.clock = CallTimer(device, timing)
 
-    def __call__(self, task: Task) -> Outcome:
+    def __call__(self, task: MeasurementTask) -> Outcome:
         """The measurement, or why there is none: too large, not supported, out of memory."""
         most = self.device.free_bytes * settings().memory_share
         if task.bytes > most:
@@ -33,10 +36,7 @@ class Bench:
         finally:
             self.device.release()
 
-    def _taken(self, task: Task) -> Outcome:
-        from cpsolver.doors.profile import layer
-        from cpsolver.doors.profile.operators import measure_operator
-
+    def _taken(self, task: MeasurementTask) -> Outcome:
         if not task.kind.startswith("layer"):
             return measure_operator(task, self.device, self.clock)
         reason = layer.unsuitable(self.model)
@@ -49,3 +49,95 @@ class Bench:
         ways = (str(task.size["attention"]), str(task.size["recompute"]))
         kept, allocated = layer.kept_bytes(self.device, self.model, tokens, *ways)
         return Measurement(task.kind, task.size, bytes=float(kept), allocated=allocated)
+
+
+def measure_operator(task: MeasurementTask, device: TorchDevice, clock: CallTimer) -> Measurement:
+    """Time the task's operator. Raises what PyTorch raises where the device cannot do it."""
+    if task.kind == "attention_forward":
+        call, note = attention_forward(task, device)
+        return Measurement(task.kind, task.size, clock.seconds(call), note=note)
+    if task.kind == "attention_backward":
+        call, before, note = attention_backward(task, device)
+        return Measurement(task.kind, task.size, clock.seconds(call, before), note=note)
+    if task.kind == "launch":
+        call, note = _launches(task, device)
+        each = int(task.size["kernels"])
+        return Measurement(task.kind, task.size, tuple(s / each for s in clock.seconds(call)), note=note)
+    make = {"gemm": _gemm, "memory": _stream, "host_link": _host_copy}[task.kind]
+    return Measurement(task.kind, task.size, clock.seconds(make(task, device)))
+
+
+def _gemm(task: MeasurementTask, device: TorchDevice) -> Call:
+    """A product as a linear layer lays its operands out: y = x w^T, dx = dy w, dw = dy^T x, with w of (n, k)."""
+    torch, size = device.torch, task.size
+    m, n, k, batch = (int(size[name]) for name in ("m", "n", "k", "batch"))
+    precision, product = str(size["precision"]), size["product"]
+    lead = (batch,) if batch > 1 else ()
+    if precision == "fp8":
+        return _fp8_gemm(device, m, n, k, batch)
+    a = device.random(*lead, k, m).mT if product == "weight_gradient" else device.random(*lead, m, k)
+    b = device.random(*lead, n, k).mT if product == "forward" else device.random(*lead, k, n)
+    a, b = a.to(device.dtype(precision)), b.to(device.dtype(precision))
+    out = torch.empty(*lead, m, n, dtype=a.dtype, device=device.where)
+    return lambda: torch.matmul(a, b, out=out)
+
+
+def _fp8_gemm(device: TorchDevice, m: int, n: int, k: int, batch: int) -> Call:
+    """One scale for each operand; the hardware takes the second one column by column, whichever product it is."""
+    if batch > 1:
+        raise NotImplementedError("PyTorch has no batched fp8 product")
+    torch = device.torch
+    a, b = device.random(m, k, precision="fp8"), device.random(n, k, precision="fp8").t()
+    one = torch.ones((), device=device.where)
+    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def _stream(task: MeasurementTask, device: TorchDevice) -> Call:
+    torch, name = device.torch, str(task.size["kernel"])
+    columns = 4096
+    rows = int(task.size["bytes"]) // (2 * columns)
+    a, b, out = device.random(rows, columns), device.random(rows, columns), device.random(rows, columns)
+    weight = device.random(columns)
+    calls: dict[str, Call] = {
+        "copy": lambda: out.copy_(a),
+        "add": lambda: torch.add(a, b, out=out),
+        "scale": lambda: torch.mul(a, 1.5, out=out),
+        "norm": lambda: torch.nn.functional.layer_norm(a, (columns,), weight, weight),
+        "gelu": lambda: torch.ops.aten.gelu.out(a, out=out),
+    }
+    return calls[name]
+
+
+def _launches(task: MeasurementTask, device: TorchDevice) -> tuple[Call, str]:
+    """Tiny kernels in a row, each after the one before: on CUDA recorded once and replayed by the device itself."""
+    torch, count = device.torch, int(task.size["kernels"])
+    one = torch.ones(1, device=device.where)
+
+    def all_of_them() -> None:
+        for _ in range(count):
+            one.mul_(1.0)
+
+    if device.kind != "cuda":
+        return all_of_them, "launched by the host one by one"
+    return _recorded(torch, all_of_them), "recorded and replayed by the device"
+
+
+def _recorded(torch: Any, call: Call) -> Call:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return lambda: graph.replay()
+
+
+def _host_copy(task: MeasurementTask, device: TorchDevice) -> Call:
+    torch, count = device.torch, int(task.size["bytes"])
+    host = torch.ones(count, dtype=torch.uint8).pin_memory()
+    there = torch.ones(count, dtype=torch.uint8, device=device.where)
+    if task.size["direction"] == "to the device":
+        return lambda: there.copy_(host, non_blocking=True)
+    return lambda: host.copy_(there, non_blocking=True)

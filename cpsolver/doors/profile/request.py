@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
-from cpsolver.doors.profile.entries import named_entry
-from cpsolver.doors.profile.figures import Given
-from cpsolver.doors.profile.shapes import Precision, Wanted, tensor_parallel_sizes
+from cpsolver.doors.profile.chip_file import named_entry
+from cpsolver.doors.profile.efficiencies import GivenPeaks
+from cpsolver.doors.profile.shapes import MeasurementScope, Precision, tensor_parallel_sizes
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -22,7 +22,7 @@ _MOST = 1 << 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProfileOptions:
     """The options as they were given; None: not given."""
 
     model: str
@@ -40,16 +40,16 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfileRequest:
     """The options resolved; `wanted.devices` is still to be held against the machine."""
 
     problem: Problem
-    wanted: Wanted
-    given: Given
+    wanted: MeasurementScope
+    given: GivenPeaks
     entry: Chip | None
 
 
-def resolve_request(asked: Asked) -> Request:
+def resolve_request(asked: ProfileOptions) -> ProfileRequest:
     """Look up the names and read the lists; raises InputError with all that is wrong. Needs no PyTorch."""
     troubles: list[Trouble] = []
     problem = _attempt(troubles, lambda: _problem(asked))
@@ -67,11 +67,11 @@ def resolve_request(asked: Asked) -> Request:
         tp = fitting
     if troubles or problem is None:
         raise InputError(troubles)
-    wanted = Wanted(tp, micro_batch, precisions, asked.devices or 0, asked.quick)
+    wanted = MeasurementScope(tp, micro_batch, precisions, asked.devices or 0, asked.quick)
     if asked.quick:
         wanted = replace(wanted, tp=tp[:1], micro_batch=micro_batch[:1])
-    given = Given(tflops, asked.memory_gb_s, asked.fabric_gb_s, asked.network_gbit_s)
-    return Request(problem, wanted, given, entry)
+    given = GivenPeaks(tflops, asked.memory_gb_s, asked.fabric_gb_s, asked.network_gbit_s)
+    return ProfileRequest(problem, wanted, given, entry)
 
 
 def _attempt(troubles: list[Trouble], make: Callable[[], _T]) -> _T | None:
@@ -82,7 +82,7 @@ def _attempt(troubles: list[Trouble], make: Callable[[], _T]) -> _T | None:
         return None
 
 
-def _problem(asked: Asked) -> Problem:
+def _problem(asked: ProfileOptions) -> Problem:
     if not asked.model:
         raise InputError(
             Trouble("--model", "must not be empty", allowed="a name that `apss-cp models` lists, or a file")

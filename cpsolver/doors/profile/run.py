@@ -8,18 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.profile.budget import MeasurementRun, Outcome
 from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
-from cpsolver.doors.profile.collectives import Group
-from cpsolver.doors.profile.compare import Row, comparison
-from cpsolver.doors.profile.device import Device
-from cpsolver.doors.profile.figures import Figure, Given, figures, peaks
+from cpsolver.doors.profile.collectives import CollectiveGroup
+from cpsolver.doors.profile.compare import (
+    EfficiencyRow,
+    ModelComparison,
+    byte_comparisons,
+    comparison,
+    gemm_comparisons,
+    layer_comparisons,
+)
+from cpsolver.doors.profile.device import TorchDevice
+from cpsolver.doors.profile.efficiencies import GivenPeaks, MeasuredEfficiency, measured_efficiencies, peaks
 from cpsolver.doors.profile.journal import Journal
 from cpsolver.doors.profile.measure import Bench
-from cpsolver.doors.profile.plan import Outcome, Run
-from cpsolver.doors.profile.predicted import Pair, byte_pairs, layer_pairs, product_pairs
 from cpsolver.doors.profile.settings import settings
-from cpsolver.doors.profile.shapes import Wanted, tasks
-from cpsolver.doors.profile.task import LeftOut, Measured, Task
+from cpsolver.doors.profile.shapes import MeasurementScope, tasks
+from cpsolver.doors.profile.task import MeasurementSet, MeasurementTask, NotMeasured
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip, complete_chip
@@ -34,15 +40,15 @@ class Profile:
 
     problem: Problem
     entry: Chip | None
-    measured: Measured
-    figures: tuple[Figure, ...]
-    rows: tuple[Row, ...]
+    measured: MeasurementSet
+    figures: tuple[MeasuredEfficiency, ...]
+    rows: tuple[EfficiencyRow, ...]
     fields: dict[str, Any]
     text: str
     missing: tuple[str, ...]
-    products: tuple[Pair, ...]
-    layers: tuple[Pair, ...]
-    bytes: tuple[Pair, ...]
+    products: tuple[ModelComparison, ...]
+    layers: tuple[ModelComparison, ...]
+    bytes: tuple[ModelComparison, ...]
 
 
 def journal_of(output: str) -> Path:
@@ -58,7 +64,9 @@ def check_output(output: str) -> None:
         raise InputError(Trouble("", message, allowed="another --output", file=output))
 
 
-def measure_all(problem: Problem, wanted: Wanted, device: Device, output: str, budget_s: float, tell: Tell) -> Measured:
+def measure_all(
+    problem: Problem, wanted: MeasurementScope, device: TorchDevice, output: str, budget_s: float, tell: Tell
+) -> MeasurementSet:
     """Take every measurement that the budget allows; what the journal has is taken up. Raises InputError."""
     chosen = settings()
     listed = tasks(problem, wanted, device.kind, chosen)
@@ -66,10 +74,10 @@ def measure_all(problem: Problem, wanted: Wanted, device: Device, output: str, b
     journal = Journal(journal_of(output), device.provenance, wanted.quick)
     known = dict(journal.found)
     open_ones = [task for task in listed if task.kind == "collective" and task.key not in known]
-    group = Group(device.kind, wanted.devices, open_ones, timing)
+    group = CollectiveGroup(device.kind, wanted.devices, open_ones, timing)
     bench: list[Bench] = []
 
-    def measure(task: Task) -> Outcome:
+    def measure(task: MeasurementTask) -> Outcome:
         if task.kind == "collective":
             return group(task, run.left_s())
         if not bench:
@@ -77,7 +85,7 @@ def measure_all(problem: Problem, wanted: Wanted, device: Device, output: str, b
         return bench[0](task)
 
     calls = timing.warmup + timing.fewest
-    run = Run(measure, known, journal.add, tell, budget_s, timing.longest_s, calls)
+    run = MeasurementRun(measure, known, journal.add, tell, budget_s, timing.longest_s, calls)
     try:
         run.all(listed)
     finally:
@@ -85,29 +93,35 @@ def measure_all(problem: Problem, wanted: Wanted, device: Device, output: str, b
         journal.close()
     told = _not_on(device, wanted)
     wall = time.monotonic() - run.began
-    return Measured(
+    return MeasurementSet(
         tuple(run.found), (*run.left_out, *told), run.taken_up, run.interrupted, wall, dict(device.provenance)
     )
 
 
-def _not_on(device: Device, wanted: Wanted) -> tuple[LeftOut, ...]:
+def _not_on(device: TorchDevice, wanted: MeasurementScope) -> tuple[NotMeasured, ...]:
     """What this machine has nothing to measure of."""
-    told = [LeftOut("network between nodes", "one machine has none")]
+    told = [NotMeasured("network between nodes", "one machine has none")]
     if wanted.devices < 2:
-        told.append(LeftOut("collectives", "one device; --devices N for several"))
+        told.append(NotMeasured("collectives", "one device; --devices N for several"))
     if device.kind == "cpu":
-        told.append(LeftOut("host link", "the CPU is the host"))
+        told.append(NotMeasured("host link", "the CPU is the host"))
     return tuple(told)
 
 
 def conclude(
-    problem: Problem, wanted: Wanted, device: Device, entry: Chip | None, given: Given, name: str, measured: Measured
+    problem: Problem,
+    wanted: MeasurementScope,
+    device: TorchDevice,
+    entry: Chip | None,
+    given: GivenPeaks,
+    name: str,
+    measured: MeasurementSet,
 ) -> Profile:
     """Figures, the chip file's text and the comparisons from what was measured."""
     known = peaks(entry, given, measured, settings())
     stack = problem.stack
     ways = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
-    found, odd = figures(measured, known, settings(), *ways)
+    found, odd = measured_efficiencies(measured, known, settings(), *ways)
     facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, _on(device, measured))
     fields = chip_fields(name, entry, found, known, given, facts)
     chip = complete_chip({**fields, "architecture": None})
@@ -122,11 +136,11 @@ def conclude(
         fields=fields,
         text=chip_text(fields, facts),
         missing=missing(fields),
-        products=tuple(product_pairs(problem, chip, measured)),
-        layers=tuple(layer_pairs(problem, chip, measured)) if has_dense else (),
-        bytes=tuple(byte_pairs(problem, measured)) if has_dense else (),
+        products=tuple(gemm_comparisons(problem, chip, measured)),
+        layers=tuple(layer_comparisons(problem, chip, measured)) if has_dense else (),
+        bytes=tuple(byte_comparisons(problem, measured)) if has_dense else (),
     )
 
 
-def _on(device: Device, measured: Measured) -> str:
+def _on(device: TorchDevice, measured: MeasurementSet) -> str:
     return f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"

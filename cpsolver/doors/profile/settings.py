@@ -9,15 +9,15 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from cpsolver.inputs.data import package_schema
 
-Kind = Literal["cuda", "npu", "cpu"]
+DeviceKind = Literal["cuda", "npu", "cpu"]
 _FILE = Path(__file__).parent / "settings.yaml"
 
 
-class _Frozen(BaseModel):
+class _SettingsRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Timing(_Frozen):
+class Timing(_SettingsRecord):
     """Calls before the clock runs; timed calls at most and at least; seconds after which no other is made; and the
     longest that a measurement may be expected to take."""
 
@@ -28,7 +28,7 @@ class Timing(_Frozen):
     longest_s: PositiveFloat
 
 
-class Search(_Frozen):
+class FitGrid(_SettingsRecord):
     """Where a fit looks: from `least` to `most` in so many steps of equal ratio."""
 
     least: PositiveFloat
@@ -36,7 +36,7 @@ class Search(_Frozen):
     steps: PositiveInt
 
 
-class Settings(_Frozen):
+class Settings(_SettingsRecord):
     """The whole file; settings.yaml says what each is for. Bytes and seconds."""
 
     timing: Timing
@@ -49,12 +49,12 @@ class Settings(_Frozen):
     squares: tuple[PositiveInt, ...]
     quick_squares: tuple[PositiveInt, ...]
     long_sequence: PositiveInt
-    stream_bytes: dict[Kind, PositiveInt]
+    stream_bytes: dict[DeviceKind, PositiveInt]
     launches: PositiveInt
     host_copy_bytes: PositiveInt
-    payload_bytes: dict[Kind, tuple[PositiveInt, ...]]
+    payload_bytes: dict[DeviceKind, tuple[PositiveInt, ...]]
     group_wait_s: PositiveFloat
-    half_payload_mib: Search
+    half_payload_mib: FitGrid
     layer_tokens: tuple[PositiveInt, ...]
     layers: PositiveInt
 

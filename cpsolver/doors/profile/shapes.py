@@ -9,8 +9,8 @@ from typing import Literal
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.products import Product, attention_products, block_products, core_widths
 from cpsolver.cost.shard import Shard, padded_vocabulary
-from cpsolver.doors.profile.settings import Kind, Settings
-from cpsolver.doors.profile.task import Task
+from cpsolver.doors.profile.settings import DeviceKind, Settings
+from cpsolver.doors.profile.task import MeasurementTask
 from cpsolver.problem.problem import Problem
 
 Precision = Literal["bf16", "fp16", "fp8"]
@@ -24,7 +24,7 @@ RECOMPUTED = (("flash", "none"), ("flash", "full"), ("unfused", "none"), ("unfus
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MeasurementScope:
     """What the user asks for: degrees and precisions of interest, devices of a group, and whether in a hurry."""
 
     tp: tuple[int, ...] = (1,)
@@ -34,40 +34,42 @@ class Wanted:
     quick: bool = False
 
 
-def tasks(problem: Problem, wanted: Wanted, kind: Kind, settings: Settings) -> list[Task]:
+def tasks(problem: Problem, wanted: MeasurementScope, kind: DeviceKind, settings: Settings) -> list[MeasurementTask]:
     """All that is to be measured, each once, in the order in which they tell most (see `Task.rank`)."""
     found = [
         *_squares(wanted, settings),
         *_streams(kind, settings),
-        Task("launch", {"kernels": settings.launches}, "launch of a kernel", rank=0),
+        MeasurementTask("launch", {"kernels": settings.launches}, "launch of a kernel", rank=0),
         *_attention(problem, wanted),
         *_host_link(kind, settings),
         *_layers(problem, wanted, settings),
         *_products(problem, wanted),
         *_collectives(wanted, kind, settings),
     ]
-    once: dict[str, Task] = {}
+    once: dict[str, MeasurementTask] = {}
     for task in sorted(found, key=lambda task: task.rank):
         once.setdefault(task.key, task)
     return list(once.values())
 
 
-def gemm_task(m: int, n: int, k: int, batch: int, precision: Precision, product: str, what: str, rank: int) -> Task:
+def gemm_task(
+    m: int, n: int, k: int, batch: int, precision: Precision, product: str, what: str, rank: int
+) -> MeasurementTask:
     """A product of (m, k) and (k, n), `batch` of them in one kernel."""
     times = f"{batch} x " if batch > 1 else ""
     size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": product}
     bytes_ = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
     label = f"{precision} product {times}{m} x {n} x {k} ({what})"
-    return Task("gemm", size, label, flops=2.0 * batch * m * n * k, bytes=float(bytes_), rank=rank)
+    return MeasurementTask("gemm", size, label, flops=2.0 * batch * m * n * k, bytes=float(bytes_), rank=rank)
 
 
-def _squares(wanted: Wanted, settings: Settings) -> Iterator[Task]:
+def _squares(wanted: MeasurementScope, settings: Settings) -> Iterator[MeasurementTask]:
     for n in settings.quick_squares if wanted.quick else settings.squares:
         for place, precision in enumerate(wanted.precisions):
             yield gemm_task(n, n, n, 1, precision, "forward", "square", 0 if place == 0 else 1)
 
 
-def _products(problem: Problem, wanted: Wanted) -> Iterator[Task]:
+def _products(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
     """Forward, and backward for the input and for the weight, of each product of the model's layers and its head."""
     for place, precision in enumerate(wanted.precisions):
         for tp in wanted.tp:
@@ -89,7 +91,7 @@ def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Product]]:
     yield "head", Product(vocab, 0 * vocab + model.hidden)
 
 
-def _passes(tokens: int, product: Product, precision: Precision, what: str, rank: int) -> Iterator[Task]:
+def _passes(tokens: int, product: Product, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
     rows, batch = (float(each if isinstance(each, float) else each[0]) for each in (product.rows, product.count))
     m, n, k = max(1, round(tokens * rows)), round(float(product.n[0])), round(float(product.k[0]))
     each = round(batch)
@@ -98,7 +100,7 @@ def _passes(tokens: int, product: Product, precision: Precision, what: str, rank
     yield gemm_task(k, n, m, each, precision, "weight_gradient", f"{what}, gradient of the weight", rank + 1)
 
 
-def _attention(problem: Problem, wanted: Wanted) -> Iterator[Task]:
+def _attention(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
     precision: Precision = "fp16" if wanted.precisions[0] == "fp16" else "bf16"
     lengths = [problem.sequence] if wanted.quick else [problem.sequence, problem.sequence // 2, problem.sequence * 2]
     for tp in wanted.tp:
@@ -111,7 +113,7 @@ def _attention(problem: Problem, wanted: Wanted) -> Iterator[Task]:
 
 def attention_tasks(
     problem: Problem, precision: Precision, batch: int, heads: int, sequence: int, rank: int
-) -> Iterator[Task]:
+) -> Iterator[MeasurementTask]:
     """Causal attention of that shape, forward and backward; as many heads of keys as of queries."""
     keys, values = core_widths(problem.model)
     stack = problem.stack
@@ -121,27 +123,29 @@ def attention_tasks(
     for kind, factor in (("forward", 1.0), ("backward", float(stack.attention_backward_flops_factor))):
         label = f"{precision} attention {kind}, {batch} x {heads} heads, {sequence} tokens"
         every: dict[str, int | str] = {**size, "precision": precision}
-        yield Task(f"attention_{kind}", every, label, flops=factor * flops, bytes=held, rank=rank)
+        yield MeasurementTask(f"attention_{kind}", every, label, flops=factor * flops, bytes=held, rank=rank)
 
 
-def _streams(kind: Kind, settings: Settings) -> Iterator[Task]:
+def _streams(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     each = settings.stream_bytes[kind]
     for name, tensors in STREAMS.items():
         size: dict[str, int | str] = {"kernel": name, "bytes": each}
-        yield Task(
+        yield MeasurementTask(
             "memory", size, f"memory: {name}", bytes=float(each * (tensors + 1)), rank=0 if name == "copy" else 1
         )
 
 
-def _host_link(kind: Kind, settings: Settings) -> Iterator[Task]:
+def _host_link(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     if kind == "cpu":
         return
     for direction in ("to the device", "to the host"):
         size: dict[str, int | str] = {"direction": direction, "bytes": settings.host_copy_bytes}
-        yield Task("host_link", size, f"host link: {direction}", bytes=float(settings.host_copy_bytes), rank=1)
+        yield MeasurementTask(
+            "host_link", size, f"host link: {direction}", bytes=float(settings.host_copy_bytes), rank=1
+        )
 
 
-def _layers(problem: Problem, wanted: Wanted, settings: Settings) -> Iterator[Task]:
+def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> Iterator[MeasurementTask]:
     """The real layer, as long as the sequence or the longest that can be run."""
     longest = problem.sequence
     lengths = [longest, *(each for each in settings.layer_tokens if each < longest)]
@@ -151,12 +155,14 @@ def _layers(problem: Problem, wanted: Wanted, settings: Settings) -> Iterator[Ta
             size: dict[str, int | str] = {"tokens": tokens, "attention": attention, "recompute": recompute}
             label = f"bytes of a layer, {attention} attention, recomputation {recompute}, {tokens} tokens"
             held = _layer_bytes(problem, tokens, attention == "unfused")
-            yield Task("layer_bytes", size, label, forward, held, 1, f"bytes {attention} {recompute}")
+            yield MeasurementTask("layer_bytes", size, label, forward, held, 1, f"bytes {attention} {recompute}")
         layers = settings.layers
         size = {"tokens": tokens, "layers": layers}
         label = f"{layers} layers forward and backward, {tokens} tokens"
         held = layers * _layer_bytes(problem, tokens, False)
-        yield Task("layer_time", size, label, 3 * layers * forward, held, 1 if place == 0 else 2, "layer time")
+        yield MeasurementTask(
+            "layer_time", size, label, 3 * layers * forward, held, 1 if place == 0 else 2, "layer time"
+        )
 
 
 def _layer_flops(problem: Problem, tokens: int) -> float:
@@ -176,7 +182,7 @@ def _layer_bytes(problem: Problem, tokens: int, unfused: bool) -> float:
     return weights + 20.0 * tokens * (8 * model.hidden + 3 * model.ffn) + pairs
 
 
-def _collectives(wanted: Wanted, kind: Kind, settings: Settings) -> Iterator[Task]:
+def _collectives(wanted: MeasurementScope, kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     sizes = [n for n in range(2, wanted.devices) if wanted.devices % n == 0]
     payloads = settings.payload_bytes[kind]
     for group in [wanted.devices] if wanted.quick else [wanted.devices, *sizes]:
@@ -187,9 +193,11 @@ def _collectives(wanted: Wanted, kind: Kind, settings: Settings) -> Iterator[Tas
                 yield _collective(collective, group, payload, 2 + (place > 0) + 2 * (group < wanted.devices))
 
 
-def _collective(name: str, group: int, payload: int, rank: int) -> Task:
+def _collective(name: str, group: int, payload: int, rank: int) -> MeasurementTask:
     size: dict[str, int | str] = {"collective": name, "group": group, "payload": payload}
-    return Task("collective", size, f"{name} of {payload:,} bytes over {group}", bytes=2.0 * payload, rank=rank)
+    return MeasurementTask(
+        "collective", size, f"{name} of {payload:,} bytes over {group}", bytes=2.0 * payload, rank=rank
+    )
 
 
 def tensor_parallel_sizes(heads: int, ffn: int, asked: Sequence[int]) -> tuple[int, ...]:

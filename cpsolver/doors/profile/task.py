@@ -11,7 +11,7 @@ Size = dict[str, int | str]
 
 
 @dataclass(frozen=True)
-class Task:
+class MeasurementTask:
     """What to run: `kind` and `size` name it, and are its key in the journal.
 
     `label` is for people. `flops` and `bytes`: of one call, for how long it may take and what it needs. `rank`: tasks
@@ -71,7 +71,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class NotMeasured:
     """What was not measured, and why."""
 
     label: str
@@ -79,11 +79,11 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementSet:
     """All that a run has: measurements (of earlier runs too), what was left out, and how it ended."""
 
     found: tuple[Measurement, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[NotMeasured, ...] = ()
     taken_up: int = 0
     interrupted: bool = False
     wall_s: float = 0.0

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,7 +22,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import file_error
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
-from models_zoo.on_paper import ON_PAPER
+from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 OUTCOME = "outcome"
 """The column that says ok, or oom for a plan that ran out of device memory."""
@@ -49,8 +50,7 @@ def write_runs(problem: Problem, trials: Sequence[Trial], path: str) -> list[str
     """
     text, left_out = runs_table(problem, trials)
     try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        Path(path).write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise file_error(path, f"cannot be written: {error.strerror}") from None
     return left_out
@@ -162,7 +162,9 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
         return f"a row cannot say it: {error}"
     read = case.strategy
     differ = [name for name in _KEPT if _value(read, name) != _value(strategy, name)]
-    differ += _different(problem.model.model_dump(exclude=ON_PAPER), case.problem.model.model_dump(exclude=ON_PAPER))
+    differ += _different(
+        problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS), case.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
+    )
     differ += _different(problem.spec.training.model_dump(), case.problem.spec.training.model_dump())
     differ += ["stack"] if problem.stack.name != case.problem.stack.name else []
     return f"a row has no word for its {', '.join(differ)}" if differ else None

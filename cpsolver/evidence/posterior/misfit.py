@@ -16,7 +16,7 @@ import numpy as np
 from cpsolver.evidence.posterior.predictions import Floats, PlacedPlan
 from cpsolver.inputs.data import package_schema
 from cpsolver.profiles.constants import SPREAD
-from models_zoo.on_paper import ON_PAPER
+from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _SWITCH = 2.0
 """Recomputation or sharding, on or off, sets layouts as far apart as two doublings."""
@@ -91,6 +91,6 @@ def _cluster(placed: PlacedPlan) -> str:
 
 def _identity(placed: PlacedPlan) -> str:
     spec = placed.problem.spec
-    model = placed.problem.model.model_dump(exclude=ON_PAPER)
+    model = placed.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
     told = (placed.strategy, model, spec.training, placed.problem.num_gpus, _cluster(placed))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -154,7 +155,7 @@ def test_a_database_of_another_version_is_refused_with_what_to_do() -> None:
 def test_files_that_are_no_such_database_are_refused_and_left_as_they_are() -> None:
     write("r.sqlite", "some text that is no database at all\n" * 50)
     assert "is not a SQLite database" in refusal()
-    with open("r.sqlite", encoding="utf-8") as file:
+    with Path("r.sqlite").open(encoding="utf-8") as file:
         assert file.read().startswith("some text")
     write("r.sqlite", "")
     with sqlite3.connect("r.sqlite") as database:

@@ -133,10 +133,15 @@ def test_what_no_layout_can_say() -> None:
             {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")},
             {"--context-parallel-algo": ("hybrid_cp_algo",), "--ulysses-degree-in-cp": ("2",)},
         ),
+        (  # heads are exchanged by neighbours, the innermost size; 8 / 2 = 4 such groups form the ring
+            {"cp": 8, "ulysses": 2},
+            {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "4")},
+            {"--context-parallel-algo": ("hybrid_cp_algo",), "--ulysses-degree-in-cp": ("2",)},
+        ),
     ],
 )
 def test_context_parallelism(more: dict[str, Any], megatron: dict[str, Any], mindspeed: dict[str, Any]) -> None:
-    strategy = strategy_of(dp=1, cp=4, **more)
+    strategy = strategy_of(**{"dp": 1, "cp": 4, **more})
     for target, flags in (("megatron-lm", megatron), ("mindspeed-llm", mindspeed)):
         told = exported(target, strategy)
         marks = ("--cp-", "hierarchical", "-algo", "ulysses")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export.judge import launch_of
-from cpsolver.doors.importing.imported import Options, import_source
+from cpsolver.doors.importing.imported import ImportOptions, import_source
 from models_zoo import load_architecture
 from tests.support.problems import problem_of, strategy_of
 
@@ -41,7 +41,7 @@ def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(launch_of(problem, wanted, target).files["train.sh"], encoding="utf-8")
     vocabulary = load_architecture(model).vocab
-    options = Options("h100", wanted.devices, min(8, wanted.devices), vocabulary, launcher="any")
+    options = ImportOptions("h100", wanted.devices, min(8, wanted.devices), vocabulary, launcher="any")
     found = import_source(str(script), options)
     assert found.strategy == wanted, found.refusals
     assert found.spec["model"] == model

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cpsolver.doors.importing.arguments import Arguments, table
 from cpsolver.doors.importing.command import devices, find_training
-from cpsolver.doors.importing.imported import Options, import_source
+from cpsolver.doors.importing.imported import ImportOptions, import_source
 from cpsolver.doors.importing.shell import read_script
-from cpsolver.doors.importing.variables import Variables
+from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError
 from tests.support.command import in_tmp  # noqa: F401
 
@@ -47,7 +47,7 @@ def oracle() -> argparse.ArgumentParser:
 @given(TOKENS)
 def test_values_are_those_of_argparse(tokens: list[str]) -> None:
     wanted = oracle().parse_args(tokens)
-    read = Arguments(tokens, Variables())
+    read = Arguments(tokens, ShellVariables())
     for name in ONES:
         assert read.number(name) == getattr(wanted, name.replace("-", "_"))
     for name in FLAGS:
@@ -66,7 +66,7 @@ def test_values_are_those_of_argparse(tokens: list[str]) -> None:
     ],
 )
 def test_starts_of_names_and_the_last_value(tokens: list[str], name: str, value: int) -> None:
-    assert Arguments(tokens, Variables()).number(name) == value
+    assert Arguments(tokens, ShellVariables()).number(name) == value
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_starts_of_names_and_the_last_value(tokens: list[str], name: str, value:
     ],
 )
 def test_values_that_cannot_be(tokens: list[str], said: str) -> None:
-    arguments = Arguments(tokens, Variables(), "run.sh", 7)
+    arguments = Arguments(tokens, ShellVariables(), "run.sh", 7)
     assert arguments.number("num-layers") is None
     assert [trouble.message for trouble in arguments.troubles] == [said]
     assert arguments.troubles[0].place == "run.sh:7"
@@ -135,5 +135,5 @@ def test_any_arguments_are_imported_or_refused(pairs: list[tuple[str, str]]) -> 
     sizes += " --max-position-embeddings 64"
     Path("train.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {more} {flags}\n")
     with suppress(InputError):
-        found = import_source("train.sh", Options(chip="h100"))
+        found = import_source("train.sh", ImportOptions(chip="h100"))
         assert found.strategy is None or found.strategy.devices == 8

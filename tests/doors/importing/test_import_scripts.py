@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cpsolver.doors.importing.files import spec_text, strategy_text
-from cpsolver.doors.importing.imported import Imported, Options, import_source
+from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.doors.importing.output import spec_text, strategy_text
+from cpsolver.inputs.document import parse_yaml
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
@@ -34,7 +36,7 @@ STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
 
 def imported(text: str, **options: Any) -> Imported:
     """What a script gives on H100s."""
-    return import_source(write("train.sh", text), Options(chip="h100", **options))
+    return import_source(write("train.sh", text), ImportOptions(chip="h100", **options))
 
 
 def plan(text: str, **options: Any) -> Strategy:
@@ -51,6 +53,18 @@ def plan(text: str, **options: Any) -> Strategy:
 
 def torchrun(arguments: str, devices: int = 8, nodes: int = 1) -> str:
     return f"torchrun --nproc_per_node {devices} --nnodes={nodes} pretrain_gpt.py {arguments}\n"
+
+
+def test_names_of_files_and_chips_stay_in_their_comments_and_values() -> None:
+    """A line break in a source's name, or U+2028 in a chip's, is no line of the spec or of the plan."""
+    found = imported(torchrun(f"{LLAMA} {STEP}"))
+    assert found.strategy is not None
+    chip = "h100\u2028\x85\nz"
+    plan = replace(found.strategy, groups=tuple(replace(group, chip=chip) for group in found.strategy.groups))
+    text = strategy_text(plan, "a\ntp: 4\r\u2028.sh")
+    assert text.splitlines()[0] == r"# The plan that a\ntp: 4\r\u2028.sh runs."
+    assert parse_yaml(text).data["stages"][0]["chip"] == chip
+    assert spec_text(replace(found, source="a\nb.sh")).startswith("# Imported from a\\nb.sh.\n")
 
 
 DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -183,6 +197,8 @@ def test_stack_and_launcher(name: str) -> None:
         ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
+        ("--transformer-impl local --attention-backend auto", {"flash_attention": True}),
+        ("--attention-backend auto", {"flash_attention": True}),
         ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
         (
             "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --global-batch-size 32 "

@@ -22,7 +22,9 @@ NAMES = ("A", "B", "C")
 
 def words(text: str, **values: str) -> list[str]:
     """The words that a script shows."""
-    return [word for run in read_script(text, None, values).runs if run.words[0] == "show" for word in run.words[1:]]
+    return [
+        word for run in read_script(text, None, values).commands if run.words[0] == "show" for word in run.words[1:]
+    ]
 
 
 def bash_words(text: str) -> list[str]:
@@ -147,12 +149,12 @@ def test_arithmetic_that_is_not_followed_says_so(text: str) -> None:
 def test_what_cannot_be_known_is_named_with_its_line(text: str, said: str) -> None:
     script = read_script(text, None, {})
     assert said in reason(script)
-    assert script.variables.unclear_in(script.runs[-1].words[-1])
+    assert script.variables.unclear_in(script.commands[-1].words[-1])
 
 
 def test_what_a_conditional_adds_is_left_out_with_a_warning() -> None:
     script = read_script('A=(x)\nif [ -n "$K" ]; then\n  A+=(--wandb "$K")\nfi\nshow "${A[@]}"', None, {})
-    assert script.runs[-1].words == ("show", "x")
+    assert script.commands[-1].words == ("show", "x")
     assert script.warnings == ["line 3: in a conditional, not followed: nothing is added to A (--wandb $K)"]
 
 
@@ -162,7 +164,7 @@ def test_a_conditional_that_changes_nothing_is_certain() -> None:
 
 def test_a_value_before_an_option_of_the_script_is_kept_with_a_warning() -> None:
     script = read_script('A=1\nwhile [ $# -gt 0 ]; do\n  A="$2"\n  shift\ndone\nshow $A', None, {})
-    assert script.runs[-1].words == ("show", "1")
+    assert script.commands[-1].words == ("show", "1")
     assert "its value before is taken" in script.warnings[0]
 
 
@@ -179,12 +181,12 @@ def test_given_values_are_name_and_value() -> None:
 def test_sourced_files_and_eval() -> None:
     script = read_script('. ./env.sh\nCMD="show a"\neval "$CMD" b', None, {})
     assert script.warnings == ["line 1: the file ./env.sh is not read, nor what it sets"]
-    assert script.runs[-1].words == ("show", "a", "b")
+    assert script.commands[-1].words == ("show", "a", "b")
 
 
 def test_defaults_that_the_environment_may_replace_are_remembered() -> None:
     script = read_script('A=${A:-4}\nB=${SLURM_N:-"2"}\nshow $A $B', None, {})
-    assert script.runs[-1].words == ("show", "4", "2")
+    assert script.commands[-1].words == ("show", "4", "2")
     assert script.variables.defaults == {"A": "4", "SLURM_N": "2"}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +12,12 @@ import pytest
 from cpsolver.cost.products import attention_products, block_products
 from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile import device
-from cpsolver.doors.profile.entries import guessed_entry, like
-from cpsolver.doors.profile.plan import NO_TIME, Run
+from cpsolver.doors.profile.budget import NO_TIME, MeasurementRun
+from cpsolver.doors.profile.chip_file import guessed_entry, similar_entries
 from cpsolver.doors.profile.request import resolve_request
 from cpsolver.doors.profile.settings import settings
-from cpsolver.doors.profile.shapes import Wanted, tasks
-from cpsolver.doors.profile.task import Measurement, Task
+from cpsolver.doors.profile.shapes import MeasurementScope, tasks
+from cpsolver.doors.profile.task import Measurement, MeasurementTask
 from cpsolver.inputs.errors import InputError
 from hw_specs import chip_names
 from tests.support.command import in_tmp, run
@@ -24,11 +26,11 @@ from tests.support.profiled import asked, gemm, problem
 __all__ = ["in_tmp"]
 
 
-def planned(model: str = "llama2-7b", **wanted: object) -> list[Task]:
-    return tasks(problem(model=model), Wanted(**wanted), "cuda", settings())  # type: ignore[arg-type]
+def planned(model: str = "llama2-7b", **wanted: object) -> list[MeasurementTask]:
+    return tasks(problem(model=model), MeasurementScope(**wanted), "cuda", settings())  # type: ignore[arg-type]
 
 
-def products(listed: list[Task]) -> set[tuple[int, int, int, str]]:
+def products(listed: list[MeasurementTask]) -> set[tuple[int, int, int, str]]:
     return {
         (int(t.size["m"]), int(t.size["n"]), int(t.size["k"]), str(t.size["product"]))
         for t in listed
@@ -71,7 +73,7 @@ def test_no_task_twice_and_the_most_telling_first() -> None:
 
 
 def test_groups_are_all_devices_and_their_divisors_and_quick_ones_all_only() -> None:
-    def groups(**wanted: object) -> set[object]:
+    def groups(**wanted: Any) -> set[object]:
         return {t.size["group"] for t in planned(**wanted) if t.kind == "collective"}
 
     assert groups(devices=8) == {2, 4, 8}
@@ -79,13 +81,13 @@ def test_groups_are_all_devices_and_their_divisors_and_quick_ones_all_only() -> 
     assert groups(devices=1) == set()
 
 
-def one(name: str, flops: float = 1e9, group: str = "") -> Task:
-    return Task("gemm", {"m": 1, "precision": "bf16", "name": name}, name, flops=flops, group=group)
+def one(name: str, flops: float = 1e9, group: str = "") -> MeasurementTask:
+    return MeasurementTask("gemm", {"m": 1, "precision": "bf16", "name": name}, name, flops=flops, group=group)
 
 
-def made(measure: object, known: dict[str, Measurement] | None = None, budget: float = 100.0) -> Run:
+def made(measure: object, known: dict[str, Measurement] | None = None, budget: float = 100.0) -> MeasurementRun:
     kept: list[Measurement] = []
-    return Run(measure, known or {}, kept.append, lambda done, total: None, budget, 30.0, 5)  # type: ignore[arg-type]
+    return MeasurementRun(measure, known or {}, kept.append, lambda done, total: None, budget, 30.0, 5)  # type: ignore[arg-type]
 
 
 def test_what_is_known_is_taken_up_and_not_measured() -> None:
@@ -110,7 +112,7 @@ def test_without_time_nothing_is_begun() -> None:
 
 
 def test_the_first_of_a_group_that_can_be_measured_is_enough() -> None:
-    def measure(task: Task) -> Measurement | str:
+    def measure(task: MeasurementTask) -> Measurement | str:
         return "out of memory" if task.label == "long" else Measurement(task.kind, task.size, (1.0,))
 
     going = made(measure)
@@ -120,7 +122,7 @@ def test_the_first_of_a_group_that_can_be_measured_is_enough() -> None:
 
 
 def test_an_interruption_keeps_what_there_is_and_tells_the_rest() -> None:
-    def measure(task: Task) -> Measurement:
+    def measure(task: MeasurementTask) -> Measurement:
         if task.label == "b":
             raise KeyboardInterrupt
         return Measurement(task.kind, task.size, (1.0,))
@@ -151,10 +153,10 @@ def test_entries_are_guessed_from_the_drivers_names(name: str, chip: str | None)
 
 
 def test_every_name_leads_to_an_entry_and_an_unknown_one_to_the_nearest() -> None:
-    from cpsolver.doors.profile.entries import _patterns
+    from cpsolver.doors.profile.chip_file import _patterns
 
     assert {chip for _, chip in _patterns() if chip} <= set(chip_names())
-    assert "h100" in like("NVIDIA H100 PCIe")
+    assert "h100" in similar_entries("NVIDIA H100 PCIe")
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
@@ -178,8 +180,8 @@ def test_a_size_that_divides_nothing_is_refused_and_one_among_others_left_out() 
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = device.importlib.util.find_spec
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
     result = run("profile", "--json")
     assert result.exit_code == 2
     assert "pip install 'apss-cp[profile]'" in result.stderr

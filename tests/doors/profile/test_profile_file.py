@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,17 @@ from cpsolver.cost.collectives import collective_seconds as model_seconds
 from cpsolver.cost.memory import layer_bytes
 from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
-from cpsolver.doors.profile.compare import comparison
-from cpsolver.doors.profile.figures import Given, figures, peaks
-from cpsolver.doors.profile.fit import fit_bandwidth, fit_half_payload
+from cpsolver.doors.profile.compare import byte_comparisons, comparison, gemm_comparisons
+from cpsolver.doors.profile.efficiencies import (
+    GivenPeaks,
+    fit_bandwidth,
+    fit_half_payload,
+    measured_efficiencies,
+    peaks,
+)
 from cpsolver.doors.profile.journal import Journal
-from cpsolver.doors.profile.predicted import byte_pairs, product_pairs
 from cpsolver.doors.profile.settings import settings
-from cpsolver.doors.profile.task import Measured, Measurement
+from cpsolver.doors.profile.task import Measurement, MeasurementSet, Size
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import Spec
@@ -29,18 +34,18 @@ from tests.support.profiled import DEVICE, attention, collective, collective_sec
 
 __all__ = ["in_tmp"]
 FACTS = DeviceFacts("cuda", 80e9, 132, 8, "measured 2026-11-22 on NVIDIA H100 80GB HBM3 (driver 570, torch 2.9.0)")
-NOTHING = Given({})
+NOTHING = GivenPeaks({})
 PAYLOADS = settings().payload_bytes["cuda"]
 
 
-def values(found: Measured, entry: Chip | None = None, given: Given = NOTHING) -> dict[str, float]:
-    got, _ = figures(found, peaks(entry, given, found, settings()), settings(), 0.5, 2.5)
+def values(found: MeasurementSet, entry: Chip | None = None, given: GivenPeaks = NOTHING) -> dict[str, float]:
+    got, _ = measured_efficiencies(found, peaks(entry, given, found, settings()), settings(), 0.5, 2.5)
     return {each.name: each.value for each in got}
 
 
-def fields(found: Measured, entry: Chip | None, given: Given = NOTHING) -> dict[str, object]:
+def fields(found: MeasurementSet, entry: Chip | None, given: GivenPeaks = NOTHING) -> dict[str, object]:
     known = peaks(entry, given, found, settings())
-    return chip_fields("ours", entry, figures(found, known, settings(), 0.5, 2.5)[0], known, given, FACTS)
+    return chip_fields("ours", entry, measured_efficiencies(found, known, settings(), 0.5, 2.5)[0], known, given, FACTS)
 
 
 # Figures.
@@ -54,7 +59,9 @@ def test_products_count_from_the_large_dimension_on() -> None:
 
 def test_without_large_products_the_largest_count_and_the_source_says_so() -> None:
     found = measured(gemm(256, 256, 256, 2 * 256**3 / 1e9), gemm(64, 64, 64, 1.0))
-    got, _ = figures(found, peaks(None, Given({"bf16": 0.002}), found, settings()), settings(), 0.5, 2.5)
+    got, _ = measured_efficiencies(
+        found, peaks(None, GivenPeaks({"bf16": 0.002}), found, settings()), settings(), 0.5, 2.5
+    )
     assert got[0].value == pytest.approx(0.5)
     assert "none has m, n, k >= 4096" in got[0].source
     assert "of the user" in got[0].source
@@ -111,7 +118,7 @@ def test_planning_with_the_file_gives_back_the_seconds_that_were_measured() -> N
 
 def test_a_rate_far_above_the_peak_is_refused_and_told() -> None:
     found = measured(gemm(4096, 4096, 4096, 2 * 4096**3 / 3e15))
-    got, odd = figures(found, peaks(load_chip("h100"), NOTHING, found, settings()), settings(), 0.5, 2.5)
+    got, odd = measured_efficiencies(found, peaks(load_chip("h100"), NOTHING, found, settings()), settings(), 0.5, 2.5)
     assert not got
     assert odd[0].label == "gemm_bf16"
     assert "--replaces" in odd[0].reason
@@ -143,17 +150,24 @@ def test_the_file_is_read_back_as_it_was_and_a_spec_takes_it() -> None:
     assert run("solve", "spec.yaml", "--json").exit_code == 0
 
 
+def test_a_name_with_a_line_break_stays_in_the_comment() -> None:
+    made = {**fields(measured(gemm(4096, 4096, 4096, 2 * 4096**3 / 6e14)), load_chip("h100")), "name": "a\nb: 1"}
+    text = chip_text(made, replace(FACTS, measured_on="device\nmemory: 0"))
+    assert [line[0] for line in text.splitlines()[:2]] == ["#", "#"]
+    assert YAML(typ="safe").load(text) == made
+
+
 def test_a_device_without_an_entry_has_what_was_seen_and_tells_what_is_missing() -> None:
     made = fields(measured(gemm(256, 256, 256, 2 * 256**3 / 1e9), memory("copy", 10**8, 1e-2)), None)
     assert made["peak_tflops"] == {"bf16": pytest.approx(0.001)}
     assert made["memory"]["bandwidth_gb_s"] == pytest.approx(20)  # type: ignore[index]
     assert len(missing(made)) == 2
-    given = Given({}, fabric_gb_s=10, network_gbit_s=10)
+    given = GivenPeaks({}, fabric_gb_s=10, network_gbit_s=10)
     assert not missing(fields(measured(gemm(256, 256, 256, 1.0), memory("copy", 10**8, 1e-2)), None, given))
 
 
 def test_the_users_peaks_take_the_entrys_place() -> None:
-    given = Given({"bf16": 500.0}, memory_gb_s=2000, fabric_gb_s=200, network_gbit_s=100)
+    given = GivenPeaks({"bf16": 500.0}, memory_gb_s=2000, fabric_gb_s=200, network_gbit_s=100)
     made = complete_chip(fields(measured(gemm(4096, 4096, 4096, 2 * 4096**3 / 4e14)), load_chip("h100"), given))
     assert made.efficiency_value("gemm_bf16") == pytest.approx(0.8)
     assert made.peak_flops("bf16") == 5e14
@@ -164,7 +178,7 @@ def test_the_users_peaks_take_the_entrys_place() -> None:
 
 def test_the_comparison_has_the_catalogues_the_planned_and_the_measured() -> None:
     entry, found = load_chip("h100"), measured(gemm(4096, 4096, 4096, 2 * 4096**3 / (0.6 * 989e12)))
-    got, _ = figures(found, peaks(entry, NOTHING, found, settings()), settings(), 0.5, 2.5)
+    got, _ = measured_efficiencies(found, peaks(entry, NOTHING, found, settings()), settings(), 0.5, 2.5)
     rows = {row.name: row for row in comparison(entry, got)}
     assert rows["gemm_bf16"].ratio == pytest.approx(0.6 / 0.8)
     assert rows["gemm_bf16"].planned != rows["gemm_bf16"].catalogue
@@ -178,7 +192,7 @@ def test_the_comparison_has_the_catalogues_the_planned_and_the_measured() -> Non
 def test_products_are_held_against_the_cost_model_with_the_measured_chip() -> None:
     rate = 0.6 * 989e12
     found = measured(gemm(8192, 8192, 8192, 2 * 8192**3 / rate))
-    (pair,) = product_pairs(problem(), complete_chip(fields(found, load_chip("h100"))), found)
+    (pair,) = gemm_comparisons(problem(), complete_chip(fields(found, load_chip("h100"))), found)
     assert pair.measured == pytest.approx(2 * 8192**3 / rate)
     assert 0.85 < pair.ratio < 1.0  # the model takes off what depth and tiles cost
 
@@ -187,9 +201,9 @@ def test_products_are_held_against_the_cost_model_with_the_measured_chip() -> No
 def test_bytes_of_a_layer_are_the_memory_models(recompute: str) -> None:
     from cpsolver.cost.kinds import layer_kinds
 
-    size = {"tokens": 4096, "attention": "unfused", "recompute": recompute}
+    size: Size = {"tokens": 4096, "attention": "unfused", "recompute": recompute}
     one = problem()
-    (pair,) = byte_pairs(one, measured(Measurement("layer_bytes", size, bytes=1.0)))
+    (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=1.0)))
     kept = layer_bytes(one, Shard.of(1, 1, False, False), layer_kinds(one.model)[0])
     scores = 2 * one.model.heads * 4096**2
     expected = {"none": kept.full[0], "selective": kept.full[0] - scores, "full": kept.checkpoint[0]}

@@ -4,7 +4,9 @@ import math
 import re
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -14,7 +16,7 @@ from rich.padding import Padding
 from cpsolver.doors.report import progress as progress_module
 from cpsolver.doors.report.breakdown import MemoryByStage, stage_times
 from cpsolver.doors.report.catalogue import chips_report, models_report
-from cpsolver.doors.report.console import evaluation_report, result_report
+from cpsolver.doors.report.console import evaluation_report, result_report, tight
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
@@ -48,7 +50,7 @@ def problem() -> Problem:
 
 
 @pytest.fixture(scope="module")
-def result(problem) -> Result:
+def result(problem: Problem) -> Result:
     return search(problem)
 
 
@@ -59,7 +61,7 @@ def render(report: object, width: int = 80) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_every_section_is_there_and_no_line_too_wide(problem, result, width):
+def test_every_section_is_there_and_no_line_too_wide(problem: Problem, result: Result, width: int) -> None:
     text = render(result_report(problem, result), width)
     for title in SECTIONS:
         assert f"\n{title}" in text
@@ -70,14 +72,14 @@ def test_every_section_is_there_and_no_line_too_wide(problem, result, width):
         assert seconds(plan.evaluation.step_time_s) in text
 
 
-def test_nothing_is_cut_short_at_80_columns(problem, result):
+def test_nothing_is_cut_short_at_80_columns(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     assert "…" not in text
     for word in ("param", "grads", "optim", "activ", "buff", "frag", "frame", "total", "usable", "full"):
         assert f" {word} " in text.replace("\n", " ")
 
 
-def test_the_step_time_comes_with_its_interval(problem, result):
+def test_the_step_time_comes_with_its_interval(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     best = result.plans[0]
     interval = interval_of(problem, best.strategy, best.evaluation.step_time_s)
@@ -90,7 +92,7 @@ def test_the_step_time_comes_with_its_interval(problem, result):
     )
 
 
-def test_plans_that_cannot_be_told_apart_are_called_a_tie(problem, result):
+def test_plans_that_cannot_be_told_apart_are_called_a_tie(problem: Problem, result: Result) -> None:
     first, second, *_ = result.plans
     far = replace(second, rank=3, evaluation=replace(second.evaluation, step_time_s=1e3 * first.evaluation.step_time_s))
     together = render(result_report(problem, Result("optimal", (first, second, far), result.proof)))
@@ -111,14 +113,14 @@ def times(text: str) -> list[float]:
     return [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
 
 
-def test_gathers_of_sharded_weights_are_a_part_of_the_step(problem, result):
+def test_gathers_of_sharded_weights_are_a_part_of_the_step(problem: Problem, result: Result) -> None:
     *parts, step = times(text := render(evaluation_report(*(plan := sharded()), evaluate(*plan), [])))
     assert "sharded weights and gradients" in text
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert "sharded weights" not in render(result_report(problem, result))
 
 
-def test_a_part_that_takes_no_time_is_left_out(problem, result):
+def test_a_part_that_takes_no_time_is_left_out(problem: Problem, result: Result) -> None:
     text = render(evaluation_report(*(plan := sharded()), evaluate(*plan), []))
     assert evaluate(*plan).breakdown_s["bubble"] == pytest.approx(0)
     assert "pipeline bubble" not in text
@@ -128,7 +130,7 @@ def test_a_part_that_takes_no_time_is_left_out(problem, result):
 
 
 @pytest.mark.parametrize("chip", ["h20", "a800", "ascend_910b1"])
-def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip, result):
+def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip: str, result: Result) -> None:
     stage = replace(result.plans[0].evaluation.stages[0], chip=chip)
     head, row, *_ = render(Padding(MemoryByStage([stage]), (0, 0, 0, 1))).splitlines()
     assert "…" not in head + row
@@ -140,13 +142,13 @@ def test_memory_by_stage_fits_80_columns_and_its_rows_sum(chip, result):
     assert ("usable" in names) == (len(chip) < 6)
 
 
-def test_the_time_breakdown_sums_to_the_step_as_printed(problem, result):
+def test_the_time_breakdown_sums_to_the_step_as_printed(problem: Problem, result: Result) -> None:
     *parts, step = times(render(result_report(problem, result)))
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert step == pytest.approx(result.plans[0].evaluation.step_time_s, abs=0.001)
 
 
-def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem, result):
+def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result), 160)
     rows = text[text.index("time, in parts") : text.index("tie within")].splitlines()[1:-2]
     shares = [[float(cell) for cell in re.findall(r"([\d.]+) %", row)] for row in rows]
@@ -156,14 +158,14 @@ def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(pro
         assert sum(plan) == pytest.approx(100, abs=0.05 * len(rows) + 0.1)
 
 
-def test_the_proof_accounts_for_every_candidate(problem, result):
+def test_the_proof_accounts_for_every_candidate(problem: Problem, result: Result) -> None:
     text = render(result_report(problem, result))
     lines = text[text.index("\nProof") : text.index("\nWhat this is")].splitlines()[2:]
     numbers = [int(line.split()[0].replace(",", "")) for line in lines if line[:9].strip().replace(",", "").isdigit()]
     assert numbers[0] == result.proof.considered == sum(numbers[1:])
 
 
-def test_a_stopped_search_says_what_could_still_be_gained(problem, result):
+def test_a_stopped_search_says_what_could_still_be_gained(problem: Problem, result: Result) -> None:
     plans = tuple(replace(plan, gap=0.034) for plan in result.plans)
     proof = replace(result.proof, stop="interrupted", open=7, bound_s=9.0)
     text = render(result_report(problem, Result("feasible", plans, proof)))
@@ -174,14 +176,14 @@ def test_a_stopped_search_says_what_could_still_be_gained(problem, result):
     assert "gap 3.4 %" in text
 
 
-def test_a_stopped_search_that_has_the_best_says_so(problem, result):
+def test_a_stopped_search_that_has_the_best_says_so(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, stop="interrupted", open=7, bound_s=99.0)
     text = render(result_report(problem, Result("feasible", result.plans[:1], proof)))
     assert "Proven the fastest, but 7 candidates" in " ".join(text.split())
     assert "gap 0 %: proven" not in text
 
 
-def test_a_nearly_full_plan_is_called_tight(problem, result):
+def test_a_nearly_full_plan_is_called_tight(problem: Problem, result: Result) -> None:
     plan = result.plans[0]
     stages = tuple(replace(stage, capacity_bytes=stage.memory.total / 0.99) for stage in plan.evaluation.stages)
     tight = replace(plan, evaluation=replace(plan.evaluation, stages=stages))
@@ -191,7 +193,16 @@ def test_a_nearly_full_plan_is_called_tight(problem, result):
     assert "Tight" not in render(result_report(problem, Result("optimal", (plan,), result.proof)))
 
 
-def test_no_plan_is_told_with_its_reasons(problem, result):
+@pytest.mark.parametrize(("filled", "warned"), [(0.96, False), (0.98, True), (1.0, True), (1.02, False)])
+def test_tight_is_from_97_percent_to_full_and_no_word_for_what_does_not_fit(
+    problem: Problem, result: Result, filled: float, warned: bool
+) -> None:
+    evaluation = result.plans[0].evaluation
+    stages = tuple(replace(stage, capacity_bytes=stage.memory.total / filled) for stage in evaluation.stages)
+    assert bool(list(tight(problem, replace(evaluation, stages=stages)))) == warned
+
+
+def test_no_plan_is_told_with_its_reasons(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, bound_s=math.inf)
     text = render(result_report(problem, Result("infeasible", (), proof, ("too big by 3 GiB",))))
     assert "There is no plan" in text
@@ -201,14 +212,14 @@ def test_no_plan_is_told_with_its_reasons(problem, result):
     assert "No plan found by the time limit" in text
 
 
-def test_json_has_no_infinity(problem, result):
+def test_json_has_no_infinity(problem: Problem, result: Result) -> None:
     proof = replace(result.proof, bound_s=math.inf)
     document = json.loads(dumps(result_document(problem, Result("infeasible", (), proof))), parse_constant=pytest.fail)
     assert document["proof"]["bound_s"] is None
     assert document["proof"]["gap"] is None
 
 
-def test_an_evaluation_lists_what_it_breaks(problem, result):
+def test_an_evaluation_lists_what_it_breaks(problem: Problem, result: Result) -> None:
     plan = result.plans[0]
     text = render(
         evaluation_report(problem, plan.strategy, plan.evaluation, [Violation("memory", "stage 0 needs [x]")])
@@ -225,7 +236,7 @@ def deep() -> tuple[Problem, Strategy]:
     return problem, strategy
 
 
-def test_a_deep_pipeline_stays_short():
+def test_a_deep_pipeline_stays_short() -> None:
     problem, strategy = deep()
     evaluation = evaluate(problem, strategy)
     text = render(MemoryByStage(evaluation.stages))
@@ -234,14 +245,14 @@ def test_a_deep_pipeline_stays_short():
     assert "on stages 0 to 63" in stage_times(evaluation.stages)
 
 
-def test_equal_neighbours_share_a_line(problem, result):
+def test_equal_neighbours_share_a_line(problem: Problem, result: Result) -> None:
     stage = result.plans[0].evaluation.stages[0]
     text = render(MemoryByStage([stage] * 5))
     assert len(text.splitlines()) == 4  # heads, the line, two of explanation
     assert "0–4" in text
 
 
-def test_long_traces_are_cut(tmp_path, result):
+def test_long_traces_are_cut(tmp_path: Path, result: Result) -> None:
     problem = problem_of(training={"global_batch_size": 1_048_576, "sequence_length": 512})
     plan = replace(result.plans[0], strategy=replace(result.plans[0].strategy, mbs=1, dp=16, cp=1))
     told = list(write_traces(problem, Result("optimal", (plan,), result.proof), tmp_path / "cache"))
@@ -253,23 +264,23 @@ def test_long_traces_are_cut(tmp_path, result):
 
 @pytest.mark.parametrize("report", [models_report, chips_report])
 @pytest.mark.parametrize("width", [80, 160])
-def test_catalogue_tables_fit(report, width):
+def test_catalogue_tables_fit(report: Callable[[], object], width: int) -> None:
     assert max(map(cell_len, render(report(), width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("report", [lambda: models_report("llama-1800b"), lambda: chips_report("ascend_910b")])
-def test_catalogue_details_fit(report):
+def test_catalogue_details_fit(report: Callable[[], object]) -> None:
     text = render(report())
     assert "…" not in text
     assert max(map(cell_len, text.splitlines())) <= 80
 
 
-def test_what_is_assumed_is_said(problem):
+def test_what_is_assumed_is_said(problem: Problem) -> None:
     assert any(line.startswith("a800: ") for line in assumptions(problem, ["a800", "h800"]))
     assert "proposal" in assumptions(problem_of(model="llama-1800b"), [])[-1]
 
 
-def test_what_is_unusual_is_said():
+def test_what_is_unusual_is_said() -> None:
     longer = "\n".join(
         assumptions(
             problem_of(model="llama-7b", training={"global_batch_size": 512, "sequence_length": 8192}), ["a800"]
@@ -280,7 +291,7 @@ def test_what_is_unusual_is_said():
     assert any("nvidia and huawei in one job" in line for line in assumptions(mixed, ["a800", "ascend_910b"]))
 
 
-def test_numbers_for_people():
+def test_numbers_for_people() -> None:
     assert [seconds(9.5774), seconds(0.0413), seconds(12345.67)] == ["9.577 s", "41.3 ms", "12,345.7 s"]
     assert seconds(0.0413, of=9.0) == "0.041 s"
     assert [elapsed(0.987), elapsed(74.4)] == ["0.99 s", "74 s"]
@@ -290,7 +301,7 @@ def test_numbers_for_people():
     assert bar(1e-9, 4) == "▏"
 
 
-def test_the_status_line_waits_and_verbose_does_not(capsys):
+def test_the_status_line_waits_and_verbose_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(9.0, math.inf, 0, 1234, 2, "bounding 512 rows")
     assert describe(progress) == "bound 9.000 s, no plan yet, 0 plans, 1,234 waiting: bounding 512 rows"
     with Watcher() as watcher:
@@ -301,7 +312,9 @@ def test_the_status_line_waits_and_verbose_does_not(capsys):
     assert "1,234 waiting" in capsys.readouterr().err
 
 
-def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(monkeypatch, capsys):
+def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(progress_module, "_QUIET_S", 0.01)
     with Waiting("looking for reasons"):
         time.sleep(0.2)

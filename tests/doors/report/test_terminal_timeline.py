@@ -29,7 +29,7 @@ search: {top: 1, pin: {pp: 4}}
 
 
 class Ascii(io.StringIO):
-    encoding = "ascii"  # type: ignore[assignment]
+    encoding = "ascii"
 
 
 def run_of(name: str, sequences: int = 16) -> PipelineRun:

@@ -83,7 +83,7 @@ def test_write_makes_folders_and_replaces(tmp_path: Path) -> None:
     trace = chrome_trace(TRACKS, [], {"model": "模型"})
     write_chrome_trace(path, trace)
     assert json.loads(path.read_text(encoding="utf-8")) == trace
-    assert os.listdir(path.parent) == ["trace.json"]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypa
     with pytest.raises(PermissionError):
         write_chrome_trace(path, {"traceEvents": []})
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["trace.json"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_os_error_reaches_the_caller(tmp_path: Path) -> None:

@@ -114,11 +114,17 @@ def test_many_supervisors_run_it_once() -> None:
     assert log(folder) == "once\n"
 
 
+def let_go(_: LogReading) -> bool:
+    """Lets the waiting script go on, and stops nothing."""
+    Path("go").touch()
+    return False
+
+
 def test_a_trial_that_runs_already_is_awaited() -> None:
     folder = trial("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\nprint('went')")
     process = started(folder)
     wait_for(lambda: (folder / "log.txt").exists())
-    ending = run(folder, lambda _: Path("go").touch())  # type: ignore[func-returns-value]
+    ending = run(folder, let_go)
     assert (ending.code, log(folder)) == (0, "went\n")
     process.wait(PATIENCE_S)
 
@@ -139,7 +145,7 @@ def test_a_command_that_outlives_its_supervisor_is_awaited() -> None:
     process.kill()
     process.wait(PATIENCE_S)
     assert is_alive(folder)
-    ending = run(folder, lambda _: Path("go").touch())  # type: ignore[func-returns-value]
+    ending = run(folder, let_go)
     assert ending.lost
     assert log(folder) == "a\nb\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from cpsolver.doors.profile.task import LeftOut, Measurement, Task
+from cpsolver.doors.profile.task import Measurement, MeasurementTask, NotMeasured
 
 Outcome = Measurement | str
 """A measurement, or why there is none."""
@@ -21,7 +21,7 @@ class Rates:
 
     fastest: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
-    def learn(self, task: Task, measured: Measurement) -> None:
+    def learn(self, task: MeasurementTask, measured: Measurement) -> None:
         """Take a measurement into account."""
         if not measured.seconds:
             return
@@ -29,7 +29,7 @@ class Rates:
             rate, key = amount / measured.median_s, self._key(task, what)
             self.fastest[key] = max(rate, self.fastest.get(key, 0.0))
 
-    def seconds(self, task: Task) -> float:
+    def seconds(self, task: MeasurementTask) -> float:
         """Of one call at the least; 0 where nothing like it was seen. What multiplies goes at products' rates."""
         products = self.fastest.get(("gemm", str(task.size.get("precision", "bf16")), "flops"), 0.0)
         if task.kind == "memory":
@@ -38,19 +38,19 @@ class Rates:
             rate, amount = self.fastest.get(self._key(task, "flops"), products) or products, task.flops
         return amount / rate if rate else 0.0
 
-    def _key(self, task: Task, what: str) -> tuple[str, str, str]:
+    def _key(self, task: MeasurementTask, what: str) -> tuple[str, str, str]:
         return task.kind, str(task.size.get("precision", "bf16")), what
 
 
 @dataclass
-class Run:
+class MeasurementRun:
     """What a run does with each task.
 
     `measure` takes one; `known` are of earlier runs; `keep` puts a new one on disk; `tell` hears how many of how many
     are done. `budget_s`: of the whole run; `longest_s`: of one task; `calls` of it are made at least.
     """
 
-    measure: Callable[[Task], Outcome]
+    measure: Callable[[MeasurementTask], Outcome]
     known: dict[str, Measurement]
     keep: Callable[[Measurement], None]
     tell: Callable[[int, int], None]
@@ -58,16 +58,16 @@ class Run:
     longest_s: float
     calls: int
     found: list[Measurement] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[NotMeasured] = field(default_factory=list)
     taken_up: int = 0
     interrupted: bool = False
     rates: Rates = field(default_factory=Rates)
     began: float = field(default_factory=time.monotonic)
 
-    def all(self, tasks: Iterable[Task]) -> None:
+    def all(self, tasks: Iterable[MeasurementTask]) -> None:
         """Every task in turn; Ctrl-C ends it with what there is."""
         listed = list(tasks)
-        groups: dict[str, LeftOut] = {}
+        groups: dict[str, NotMeasured] = {}
         done: set[str] = set()
         place = 0
         try:
@@ -79,16 +79,16 @@ class Run:
                 if not reason:
                     done.add(task.group or task.key)
                 elif task.group:
-                    groups[task.group] = LeftOut(task.label, reason)
+                    groups[task.group] = NotMeasured(task.label, reason)
                 else:
-                    self.left_out.append(LeftOut(task.label, reason))
+                    self.left_out.append(NotMeasured(task.label, reason))
         except KeyboardInterrupt:
             self.interrupted = True
             for task in listed[place:]:
                 if task.group:
-                    groups.setdefault(task.group, LeftOut(task.label, INTERRUPTED))
+                    groups.setdefault(task.group, NotMeasured(task.label, INTERRUPTED))
                 else:
-                    self.left_out.append(LeftOut(task.label, INTERRUPTED))
+                    self.left_out.append(NotMeasured(task.label, INTERRUPTED))
         self.left_out += [told for group, told in groups.items() if group not in done]
         self.tell(len(listed), len(listed))
 
@@ -96,7 +96,7 @@ class Run:
         """Seconds of the budget that are left."""
         return self.budget_s - (time.monotonic() - self.began)
 
-    def _one(self, task: Task) -> str:
+    def _one(self, task: MeasurementTask) -> str:
         """Why there is nothing of it; empty when there is."""
         old = self.known.get(task.key)
         if old is not None:

@@ -15,9 +15,9 @@ _SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_atte
 
 
 def training_fields(arguments: Arguments, sequence: int | None, batch: int | None) -> dict[str, Any]:
-    """The section `training` of the spec; what is wrong is left in `arguments.troubles`.
+    """The section `training` of the spec; what is wrong goes to `arguments.troubles`.
 
-    `sequence` and `batch` are tokens of a sequence and sequences of a step; None where they are not known.
+    `sequence`: tokens in a sequence; `batch`: sequences in a step; None where not known.
     """
     precision = _precision(arguments)
     dropout = [arguments.real(name, 0.1) for name in ("attention-dropout", "hidden-dropout")]
@@ -36,9 +36,9 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
     if arguments.flag("fp8-param-gather"):
         fields["fp8_parameter_gather"] = True
     if "DDP-impl" in arguments.given and not arguments.flag("mlp-layer-fusion"):
-        fields["fused_gate_up"] = False  # AscendSpeed: two products
+        fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
     if precision == "fp8":
-        fields["fp8_activations"] = True  # Transformer Engine keeps the inputs of fp8 products in 8 bits
+        fields["fp8_activations"] = True  # Transformer Engine keeps the inputs of fp8 GEMMs in 8 bits
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -54,25 +54,25 @@ def _precision(arguments: Arguments) -> str:
 
 
 def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     name = arguments.text("optimizer", "adam")
-    known = {"adam": None, "lion": "lion", "cadam": "cadam", "sgd": "sgd"}
-    if name not in known or name == "sgd":
+    names = {"adam": None, "lion": "lion", "cadam": "cadam", "sgd": "sgd"}
+    if name not in names or name == "sgd":
         arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam")
-    elif known[name]:
-        found["optimizer"] = known[name]
+    elif names[name]:
+        fields["optimizer"] = names[name]
     if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):
-        found["optimizer"] = "ema_adamw"
+        fields["optimizer"] = "ema_adamw"
     if arguments.has("quant-states"):
         arguments.text("quant-states")
-        found["optimizer"] = "quantized_states"
+        fields["optimizer"] = "quantized_states"
     if arguments.flag("use-precision-aware-optimizer"):
-        found["optimizer"] = _precision_aware(arguments)
+        fields["optimizer"] = _precision_aware(arguments)
     if arguments.flag("release-fp32-grad") and precision == "fp16":
-        found["release_fp32_gradients"] = True
+        fields["release_fp32_gradients"] = True
     if arguments.flag("reuse-fp32-param"):
-        found["reuse_fp32_parameters"] = True
-    return found
+        fields["reuse_fp32_parameters"] = True
+    return fields
 
 
 def _precision_aware(arguments: Arguments) -> str:
@@ -86,19 +86,19 @@ def _precision_aware(arguments: Arguments) -> str:
 
 
 def _offload(arguments: Arguments) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if arguments.flag("optimizer-cpu-offload"):
-        found["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
+        fields["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
     if arguments.flag("swap-optimizer"):
-        found["swap_optimizer"] = True
+        fields["swap_optimizer"] = True
     if arguments.flag("swap-attention"):
-        told = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
-        modules = [_SWAPPED.get(name.strip(), "") for name in told.split(",")]
-        found["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
+        swapped = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
+        modules = [_SWAPPED.get(name.strip(), "") for name in swapped.split(",")]
+        fields["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
     if arguments.flag("fine-grained-activation-offloading"):
         modules = [name for value in arguments.values("offload-modules") for name in value.split(",")]
-        strange = [name for name in modules if name not in OFFLOAD_MODULES]
-        if strange:
-            arguments.trouble("--offload-modules", "is not a known module", strange[0], ", ".join(OFFLOAD_MODULES))
-        found["activation_offload"] = [name for name in modules if name in OFFLOAD_MODULES]
-    return found
+        unknown = [name for name in modules if name not in OFFLOAD_MODULES]
+        if unknown:
+            arguments.trouble("--offload-modules", "is not a known module", unknown[0], ", ".join(OFFLOAD_MODULES))
+        fields["activation_offload"] = [name for name in modules if name in OFFLOAD_MODULES]
+    return fields

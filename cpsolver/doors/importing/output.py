@@ -1,21 +1,71 @@
-"""What an import tells: a report for people, a document for machines."""
+"""An import written out: the two files (a commented spec, a plan), a report for people, a document for machines."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpsolver.doors.importing.imported import Imported
+from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.strategy_file import strategy_to_dict
 from models_zoo import Architecture, total_parameters
 
+_PLAIN = re.compile(r"[A-Za-z_][\w./+-]*", re.ASCII)
+_YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+"""Texts that YAML would read as something else than a text."""
+_STEP = ("global_batch_size", "sequence_length", "precision")
 
-def report(imported: Imported, spec_file: str | None, plan_file: str | None) -> str:
-    """What was read and what comes next; the files' names as the commands take them (None: not written)."""
+
+def spec_text(imported: Imported) -> str:
+    """The spec in YAML, with a comment at every value that is left to fill in."""
+    head = [f"# Imported from {one_line(imported.source)}."]
+    if imported.framework is not None:
+        head.append(f"# Stack and launcher by: {one_line(imported.framework.why)}.")
+    return "\n".join([*head, *_lines({**imported.spec, "search": {"top": 3}}, (), imported.placeholders)]) + "\n"
+
+
+def strategy_text(strategy: Strategy, source: str) -> str:
+    """The plan in YAML, as `apss-cp evaluate --strategy` takes it."""
+    return "\n".join([f"# The plan that {one_line(source)} runs.", *_lines(strategy_to_dict(strategy), (), {})]) + "\n"
+
+
+def _lines(data: Mapping[str, Any], path: tuple[str, ...], comments: Mapping[str, str]) -> list[str]:
+    indent, lines = "  " * len(path), []
+    for key, value in data.items():
+        comment = comments.get(".".join((*path, key)))
+        remark = f"  # TO FILL IN: {one_line(comment)}" if comment else ""
+        if isinstance(value, Mapping) and value:
+            lines += [f"{indent}{_scalar(key)}:{remark}", *_lines(value, (*path, key), comments)]
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            lines.append(f"{indent}{_scalar(key)}:{remark}")
+            lines += [f"{indent}  - {_flow(item)}" for item in value]
+        else:
+            lines.append(f"{indent}{_scalar(key)}: {_flow(value)}{remark}")
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
+        return value
+    return one_line(json.dumps(value, ensure_ascii=False))
+
+
+def import_report(imported: Imported, spec_file: str | None, plan_file: str | None) -> str:
+    """The report for people: what was read, and the next commands with the names of the files (None: not written)."""
     cluster, training = imported.spec["cluster"], imported.spec["training"]
     where = f"{cluster['num_gpus']:,} x {cluster['chips']}, {cluster['gpus_per_node']} in a node"
     step = f"{training['global_batch_size']:,} sequences of {training['sequence_length']:,} tokens"
@@ -33,7 +83,7 @@ def report(imported: Imported, spec_file: str | None, plan_file: str | None) -> 
     elif imported.kind == "script":
         rows.append(("today's plan", "none that can be written down: " + "; ".join(imported.refusals)))
     lines = [f"{imported.source}: {imported.kind}", *(f"  {name:<13}{text}".rstrip() for name, text in rows)]
-    lines += _listed("to fill in in the spec", [f"{key}: {said}" for key, said in imported.placeholders.items()])
+    lines += _listed("to fill in in the spec", [f"{key}: {meaning}" for key, meaning in imported.placeholders.items()])
     lines += _listed("notes", imported.notes)
     lines += _listed("not used by the plan", [" ".join(imported.unused)] if imported.unused else [])
     lines += _listed("not known here, and not used", [" ".join(imported.unknown)] if imported.unknown else [])
@@ -41,7 +91,7 @@ def report(imported: Imported, spec_file: str | None, plan_file: str | None) -> 
 
 
 def wrapped(text: str) -> str:
-    """A report in the width of the terminal, later lines below the first one's text; commands are left as they are."""
+    """A report wrapped to the width of the terminal, with hanging indents. Commands stay on one line."""
     width = max(40, shutil.get_terminal_size().columns)
     lines: list[str] = []
     for line in text.split("\n"):
@@ -56,11 +106,8 @@ def wrapped(text: str) -> str:
     return "\n".join(lines)
 
 
-_STEP = ("global_batch_size", "sequence_length", "precision")
-
-
-def document(imported: Imported) -> dict[str, Any]:
-    """The same for machines."""
+def import_document(imported: Imported) -> dict[str, Any]:
+    """The report for machines."""
     return {
         "source": imported.source,
         "kind": imported.kind,
@@ -79,16 +126,16 @@ def document(imported: Imported) -> dict[str, Any]:
 def next_commands(imported: Imported, spec_file: str | None, plan_file: str | None) -> list[str]:
     """The commands that make use of the files."""
     spec = spec_file or "spec.yaml"
-    told = [f"apss-cp solve {spec}"]
+    commands = [f"apss-cp solve {spec}"]
     if imported.strategy is not None:
-        told.insert(0, f"apss-cp evaluate {spec} --strategy {plan_file or 'plan.yaml'}")
-    return told
+        commands.insert(0, f"apss-cp evaluate {spec} --strategy {plan_file or 'plan.yaml'}")
+    return commands
 
 
 def model_text(model: Architecture) -> str:
-    """A model in a line."""
+    """The sizes of a model in a line."""
     kv = f" ({model.kv_heads} of keys and values)" if model.kv_heads != model.heads else ""
-    told = [
+    parts = [
         f"{model.name}: {total_parameters(model) / 1e9:,.2f} billion parameters",
         f"{model.layers} layers",
         f"hidden {model.hidden:,}",
@@ -97,12 +144,12 @@ def model_text(model: Architecture) -> str:
         f"vocabulary {model.vocab:,}",
     ]
     if model.moe is not None:
-        told.append(f"{model.moe.experts} experts of {model.moe.expert_ffn:,}, {model.moe.top_k} a token")
-    return ", ".join(told)
+        parts.append(f"{model.moe.experts} experts of {model.moe.expert_ffn:,}, {model.moe.top_k} a token")
+    return ", ".join(parts)
 
 
 def plan_text(s: Strategy) -> str:
-    """The degrees and flags of a plan in a line; what is 1 or off is left out but for the usual ones."""
+    """The degrees and flags of a plan in a line, without the less usual ones that are 1 or off."""
     sizes = [f"tp {s.tp}", f"pp {s.pp}", f"dp {s.dp}", f"micro batch {s.mbs}"]
     sizes += [f"vpp {s.vpp}"] * (s.vpp > 1)
     sizes += [f"cp {s.cp} ({s.cp_comm_type})"] * (s.cp > 1)

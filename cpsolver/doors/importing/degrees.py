@@ -1,4 +1,4 @@
-"""The degrees of a script: tensor, pipeline, context, expert and data parallel, sharding, and what contradicts them."""
+"""The degrees of a script: tensor, pipeline, context, expert and data parallel, sharding; and contradictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MINDSPEED_CP = (
 
 
 @dataclass(frozen=True)
-class Degrees:
+class ScriptDegrees:
     """Sizes of a plan, by the names of `Strategy`."""
 
     tp: int
@@ -42,16 +42,16 @@ class Degrees:
     sharding_group: int
 
 
-def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any]) -> Degrees | None:
-    """The degrees; None where the devices do not allow a number of replicas. Troubles stay in `arguments`."""
+def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any]) -> ScriptDegrees | None:
+    """The degrees; None where the number of data-parallel replicas is not known. Troubles stay in `arguments`."""
     tp = arguments.number("tensor-model-parallel-size", 1) or 1
     pp = arguments.number("pipeline-model-parallel-size", 1) or 1
     cp = arguments.number("context-parallel-size", 1) or 1
     mbs = arguments.number("micro-batch-size", 1) or 1
     ep = arguments.number("expert-model-parallel-size", 1) or 1
-    own = arguments.number("expert-tensor-parallel-size")
+    expert_tp = arguments.number("expert-tensor-parallel-size")
     ulysses, gather = _context(arguments, cp)
-    etp = 1 if "moe" not in model else tp if own is None else own
+    etp = 1 if "moe" not in model else tp if expert_tp is None else expert_tp
     if arguments.flag("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
         ep, etp = ep * tp, 1
     if ep > 1 and "moe" not in model:
@@ -60,8 +60,8 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     if world is None:
         return None
     if world % (tp * pp * cp):
-        product = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
-        arguments.trouble("devices", f"{world} devices are not a multiple of {product}", world)
+        factors = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
+        arguments.trouble("devices", f"{world} devices are not a multiple of {factors}", world)
         return None
     dp = world // (tp * pp * cp)
     if "moe" in model and tp * cp * dp % (etp * ep):
@@ -69,15 +69,26 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
         message = f"etp {etp} x ep {ep} does not divide the devices of a stage, {stage}"
         arguments.trouble("--expert-model-parallel-size", message, ep)
     optimizer, sharded = _sharded(arguments)
-    group = _group(arguments, dp * cp)
-    alone = dp * cp == 1
-    return Degrees(
-        tp, pp, cp, dp, ep, etp, mbs, ulysses, gather, optimizer and not alone, sharded, 0 if alone else group
+    sharding_group = _group(arguments, dp * cp)
+    one_replica = dp * cp == 1
+    return ScriptDegrees(
+        tp,
+        pp,
+        cp,
+        dp,
+        ep,
+        etp,
+        mbs,
+        ulysses,
+        gather,
+        optimizer and not one_replica,
+        sharded,
+        0 if one_replica else sharding_group,
     )
 
 
 def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: int, etp: int) -> None:
-    """Heads, key-value heads, widths and experts that the sizes do not divide."""
+    """Note heads, key-value heads, widths and experts that the degrees do not divide."""
     heads, groups = model.get("heads"), model.get("kv_heads")
     if heads and heads % tp:
         arguments.trouble("--num-attention-heads", f"{heads} heads are not a multiple of tp {tp}", heads)
@@ -93,9 +104,12 @@ def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: in
 
 
 def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
-    """Ranks that exchange heads, and whether keys and values are gathered: Megatron's, MindSpeed's, LoongForge's."""
+    """The Ulysses degree (ranks of the all-to-all of heads), and whether keys and values are gathered.
+
+    By the arguments of Megatron, MindSpeed and LoongForge.
+    """
     algorithm = arguments.text("context-parallel-algo")
-    degree = arguments.number("ulysses-degree-in-cp") or arguments.number("context-parallel-ulysses-degree")
+    given_degree = arguments.number("ulysses-degree-in-cp") or arguments.number("context-parallel-ulysses-degree")
     kinds = arguments.values("cp-comm-type")
     sizes = arguments.numbers("hierarchical-context-parallel-sizes")
     if cp == 1:
@@ -111,36 +125,36 @@ def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
         return 1, True
     if algorithm == "ulysses_cp_algo" or (algorithm is None and kind == "a2a"):
         return cp, False
-    inner = degree or (sizes[0] if sizes and kind == "a2a+p2p" else None)
-    if inner is None and (kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")):
+    ulysses = given_degree or (sizes[0] if sizes and kind == "a2a+p2p" else None)
+    if ulysses is None and (kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")):
         name = "hierarchical-context-parallel-sizes" if algorithm is None else "ulysses-degree-in-cp"
         arguments.trouble(f"--{name}", "must be given with both exchanges, heads and ring")
-    if inner is not None and cp % inner:
-        arguments.trouble("--context-parallel-size", f"{cp} is not a multiple of {inner}, which exchange heads", cp)
+    if ulysses is not None and cp % ulysses:
+        arguments.trouble("--context-parallel-size", f"{cp} is not a multiple of {ulysses}, which exchange heads", cp)
     mixed = kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")
     hybrid = mixed or arguments.has("context-parallel-ulysses-degree")
-    return (inner or 1 if hybrid else 1), False
+    return (ulysses or 1 if hybrid else 1), False
 
 
 def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
-    """Whether optimizer states are shared out, and what else is: ZeRO-1, Megatron's FSDP, torch's FSDP2, DeepSpeed's
+    """Whether optimizer states are sharded, and up to what: ZeRO-1, Megatron's FSDP, torch's FSDP2, DeepSpeed's
     --zero-stage."""
     fsdp = arguments.flag("use-megatron-fsdp") or arguments.flag("use-custom-fsdp")
     if arguments.flag("use-torch-fsdp2"):
-        kept = arguments.flag("torch-fsdp2-no-reshard-after-forward")
-        return True, "gradients" if kept else "parameters"
+        stay_gathered = arguments.flag("torch-fsdp2-no-reshard-after-forward")
+        return True, "gradients" if stay_gathered else "parameters"
     if fsdp:
         text = arguments.text("data-parallel-sharding-strategy", "optim_grads_params") or ""
         if text not in _FSDP:
             arguments.trouble("--data-parallel-sharding-strategy", "is not one of the choices", text, ", ".join(_FSDP))
-        told = _FSDP.get(text)
-        return told is not None, told or "optimizer"
+        what = _FSDP.get(text)
+        return what is not None, what or "optimizer"
     stage = arguments.number("zero-stage", least=0)
     if stage is not None:
         if stage not in _ZERO:
             arguments.trouble("--zero-stage", "is not one of the choices", stage, "0, 1, 2, 3")
-        told = _ZERO.get(stage)
-        return told is not None or arguments.flag("use-distributed-optimizer"), told or "optimizer"
+        what = _ZERO.get(stage)
+        return what is not None or arguments.flag("use-distributed-optimizer"), what or "optimizer"
     return arguments.flag("use-distributed-optimizer"), "optimizer"
 
 

@@ -1,4 +1,4 @@
-"""The model that a training command builds: its arguments as fields of an architecture, by Megatron's defaults.
+"""The model that a training command builds: its arguments, and Megatron's defaults, as fields of an architecture.
 
 Sources: Megatron-LM core_v0.12.1 and d98e8a6 (megatron/training/arguments.py: validate_args,
 core_transformer_config_from_args), MindSpeed-LLM c77308a1 (features_manager), AscendSpeed e35df80 (pretrain_llama.py).
@@ -23,9 +23,9 @@ _NOT_SUPPORTED = {
 
 
 def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
-    """The fields of the architecture, as far as the arguments tell them: without `vocab` where none is given.
+    """The fields of the architecture that the arguments give; without `vocab` where it is left to the tokenizer.
 
-    What is wrong or missing is left in `arguments.troubles`.
+    What is wrong or missing goes to `arguments.troubles`.
     """
     sizes = {name: arguments.number(name) for name in ("num-layers", "hidden-size", "num-attention-heads")}
     for name in (name for name, value in sizes.items() if value is None):
@@ -50,12 +50,12 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
         "attention": _attention(arguments),
     }
     vocab = [arguments.number(name) for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size")]
-    if told := [number for number in vocab if number]:
-        fields["vocab"] = told[0]
+    if sizes_given := [number for number in vocab if number]:
+        fields["vocab"] = sizes_given[0]
     if (experts := _experts(arguments, fields["layers"], int(fields["ffn"] or 0))) is not None:
         fields["moe"] = experts
-    if extra := arguments.number("mtp-num-layers", least=0):
-        fields["mtp_layers"] = extra
+    if mtp_layers := arguments.number("mtp-num-layers", least=0):
+        fields["mtp_layers"] = mtp_layers
     if fields["attention"].get("kind") == "mla":
         fields["kv_heads"] = heads
         fields["head_dim"] = fields["attention"]["qk_nope"]
@@ -63,7 +63,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
 
 
 def noop_layers(arguments: Arguments) -> list[int]:
-    """The places of MindSpeed's layers that do nothing, which --num-layers counts."""
+    """Places of MindSpeed's layers that do nothing. --num-layers counts them."""
     return arguments.numbers("noop-layers") or []
 
 
@@ -89,15 +89,15 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     swiglu, geglu = arguments.flag("swiglu"), arguments.flag("geglu") or arguments.flag("gelu-tanh")
     squared = arguments.flag("squared-relu")
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
-    told = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
-    known = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
+    positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
+    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
     biased = not arguments.flag("disable-bias-linear")
     return {
         "gated_mlp": swiglu or geglu,
         "activation": "swiglu" if swiglu else "geglu" if geglu else "relu2" if squared else "gelu",
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.flag("post-norm") else {}),
-        "position": known.get(told, "learned"),
+        "position": kinds.get(positions, "learned"),
         **({"embedding_norm": True} if arguments.flag("embed-layernorm") else {}),
         "tied_embeddings": not arguments.flag("untie-embeddings-and-output-weights"),
         "bias_qkv": biased or arguments.flag("add-qkv-bias"),
@@ -122,19 +122,19 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
             "qk_rope": arguments.number("qk-pos-emb-head-dim", 64),
             "v_head": arguments.number("v-head-dim", 128),
         }
-    found: dict[str, Any] = {"qk_norm": "head"} if normed else {}
+    fields: dict[str, Any] = {"qk_norm": "head"} if normed else {}
     window = arguments.numbers("window-size")
     if window and window[0] > 0:
-        found["sliding_window"] = window[0] + 1  # tokens to the left and itself
+        fields["sliding_window"] = window[0] + 1  # tokens to the left and itself
         if arguments.has("window-attn-skip-freq") and (every := arguments.number("window-attn-skip-freq")):
-            found["full_every"] = every
+            fields["full_every"] = every
     if size := arguments.number("sliding-window-size"):
-        found["sliding_window"] = size
+        fields["sliding_window"] = size
     if arguments.text("softmax-type") == "learnable":
-        found["sinks"] = True
+        fields["sinks"] = True
     if size := arguments.number("interleave-sliding-window"):
-        found |= {"sliding_window": size, "full_every": 2}
-    return found
+        fields |= {"sliding_window": size, "full_every": 2}
+    return fields
 
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
@@ -142,28 +142,30 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
     if experts is None:
         return None
     width = arguments.number("moe-ffn-hidden-size") or arguments.number("moe-intermediate-size") or ffn
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "experts": experts,
         "top_k": arguments.number("moe-router-topk", 2),
         "expert_ffn": width,
         **_which_layers(arguments, layers),
     }
     shared = arguments.number("n-shared-experts", 0, least=0) or 0
-    whole = arguments.number("moe-shared-expert-intermediate-size")
-    if whole is not None and not shared:
-        same = whole % width == 0
-        found |= {"shared_experts": whole // width} if same else {"shared_experts": 1, "shared_ffn": whole}
+    shared_width = arguments.number("moe-shared-expert-intermediate-size")
+    if shared_width is not None and not shared:
+        divides = shared_width % width == 0
+        fields |= (
+            {"shared_experts": shared_width // width} if divides else {"shared_experts": 1, "shared_ffn": shared_width}
+        )
     elif shared:
-        found["shared_experts"] = shared
+        fields["shared_experts"] = shared
     if arguments.flag("moe-shared-expert-gate") or arguments.flag("shared-expert-gate"):
-        found["shared_gate"] = True
+        fields["shared_gate"] = True
     if arguments.flag("moe-router-enable-expert-bias"):
-        found["router_bias"] = True
-    return found
+        fields["router_bias"] = True
+    return fields
 
 
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
-    """Layers with experts: every n-th, all after the first few, or a list of zeros and ones."""
+    """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
     first = max(0, arguments.number("first-k-dense-replace", 0, least=-1) or 0)  # MindSpeed-LLM: -1 is none
     text = arguments.text("moe-layer-freq", "1") or "1"
     text = "1" if text == "-1" else text
@@ -177,9 +179,9 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     noops = noop_layers(arguments)
     pattern = [bit for place, bit in enumerate(pattern) if place not in noops][:layers]
     dense = pattern.index(1) if 1 in pattern else len(pattern)
-    after = pattern[dense:]
+    sparse = pattern[dense:]
     for every in range(1, layers + 1):
-        if after == [int(index % every == 0) for index in range(len(after))]:
+        if sparse == [int(index % every == 0) for index in range(len(sparse))]:
             offset = dense % every
             return {
                 **({"first_dense": dense} if dense >= every else {}),
@@ -192,10 +194,10 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
 
 def _pattern(text: str) -> list[int] | None:
     """`([0]*3+[1]*58)` as a list; None for anything else."""
-    found: list[int] = []
+    bits: list[int] = []
     for term in text.strip().strip("()").replace(" ", "").split("+"):
         match = re.fullmatch(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d+))?", term)
         if match is None or len(match.group(2) or "") > 4:
             return None
-        found += [int(bit) for bit in match.group(1).split(",")] * int(match.group(2) or 1)
-    return found
+        bits += [int(bit) for bit in match.group(1).split(",")] * int(match.group(2) or 1)
+    return bits

@@ -1,0 +1,100 @@
+"""Which model of the catalogue an architecture is, and the vocabulary that a script leaves to its tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from cpsolver.inputs.errors import InputError, Trouble
+from models_zoo import Architecture, list_architectures
+from models_zoo.schema import DESCRIPTIVE_FIELDS
+
+_NOT_COMPARED = DESCRIPTIVE_FIELDS | {"activation"}
+"""Fields that change neither time nor memory here (positions are compared where they are learned)."""
+_TOKENIZERS = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
+"""Sizes of the tokenizers that Megatron's --tokenizer-type names and that are always the same ones."""
+
+
+def match_model(fields: dict[str, Any], name: str, hint: str, notes: list[str] | None) -> tuple[Architecture, Any]:
+    """The architecture, and how the spec names it: as a model of the catalogue with its fields, else by the fields.
+
+    A script may leave the vocabulary to its tokenizer. Then it is that of a model with the same shape, with a note.
+    """
+    try:
+        matches = catalogue_matches(fields, f"{name} {hint}")
+    except ValidationError as error:
+        details = [
+            (".".join(map(str, detail["loc"])), detail["msg"].removeprefix("Value error, "))
+            for detail in error.errors(include_url=False)
+        ]
+        raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
+    if "vocab" not in fields:
+        vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
+        if vocabulary is None:
+            raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
+        if notes is not None:
+            notes.append(note)
+        fields = {**fields, "vocab": vocabulary}
+        matches = [match for match in matches if match.vocab == vocabulary]
+    if matches:
+        return matches[0], matches[0].name
+    return Architecture.model_validate({"name": "imported", **fields}), {"name": "imported", **fields}
+
+
+def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> tuple[int | None, str]:
+    """A vocabulary for a model without one, and where it comes from: the tokenizer, else a model of the same shape.
+
+    None where there is none, or where equally likely models differ in it; the text then says so.
+    """
+    for tokenizer, size in _TOKENIZERS.items():
+        if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
+            return size, f"no --vocab-size: taken as {tokenizer}'s, {size:,}"
+    if not matches:
+        return None, "is not given: the tokenizer has it, and no model of the catalogue has this shape"
+    likeliest = _unlikeness(matches[0], positions, hint)
+    vocabularies = {
+        match.vocab: match.name for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest
+    }
+    if len(vocabularies) > 1:
+        sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
+        return None, f"is not given: the tokenizer has it, and models of this shape have {sizes}"
+    return matches[0].vocab, f"no --vocab-size: taken as {matches[0].name}'s, {matches[0].vocab:,}"
+
+
+def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture]:
+    """Models of the catalogue with the same shape, likeliest first; of any vocabulary where `fields` has no `vocab`.
+
+    The likeliest has as many positions, and the most parts of its name in `hint` (a script's name and text).
+    """
+    probe = Architecture.model_validate({"name": "custom", "vocab": 1, **fields})
+    open_vocab = "vocab" not in fields
+    same_shape = [
+        model
+        for model in list_architectures()
+        if not model.proposal and _shape(model, open_vocab) == _shape(probe, open_vocab)
+    ]
+    positions = fields.get("max_positions")
+    return sorted(same_shape, key=lambda model: (*_unlikeness(model, positions, hint), model.name))
+
+
+def _unlikeness(model: Architecture, positions: Any, hint: str) -> tuple[bool, int]:
+    """How unlikely a model of the same shape is, by its positions and then by its name: the smaller the likelier."""
+    words = [part for part in re.split(r"[-_.]", f"{model.name}-{model.family}") if len(part) > 1]
+    parts = {*words, *(part.rstrip("0123456789") for part in words)} - {""}  # llama2-7b is a llama too
+    return model.max_positions != positions, -sum(part in hint.lower() for part in parts)
+
+
+def _shape(model: Architecture, open_vocab: bool) -> dict[str, Any]:
+    shape = model.model_dump(exclude={*_NOT_COMPARED, *(("vocab",) if open_vocab else ())})
+    if model.position == "learned":
+        shape["positions"] = model.max_positions
+    if model.attention.kind == "mla":  # these do not count there
+        shape["kv_heads"] = shape["head_dim"] = None
+    if model.moe is not None and model.moe.shared_ffn == model.moe.expert_ffn:
+        shape["moe"]["shared_ffn"] = None
+    if model.moe is not None and all(map(model.has_experts, range(model.layers))):
+        shape["ffn"] = None  # no layer has that width
+    return shape

@@ -1,0 +1,69 @@
+"""Stage coefficients against seconds worked out by hand, and against the judge, which counts them on its own."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from cpsolver.cost.shard import Candidates
+from cpsolver.cost.tables import time_table
+from cpsolver.evaluation.evaluate import _sharding_s
+from cpsolver.search.bounds.coefficients import Coefficients
+from tests.support.problems import ideal, model_spec, strategy_of
+
+LINK = 2 * 1024 * 1024 / 100e9
+"""Seconds of the hidden states of a sequence over a link inside a node; one between nodes takes 8 times as long."""
+
+
+@pytest.mark.parametrize(
+    ("forward", "layer", "repeated", "seconds"),
+    [
+        # Weights of 4 layers and the ends: 4 * 1 + 0.5 = 4.5 s to gather, gradients 4 * 2 + 1 = 9 s to scatter.
+        # Forward, 4 * 1 s, hides 4 of 4.5; backward, 4 * 2 - 4 + 1 = 5, hides 5 of 13.5: 18 - 0.75 * (4 + 5).
+        (1.0, 2.0, 1.0, 11.25),
+        # Forward of 4 * 3 s and backward of 4 * 12 - 12 hide all 4.5 and 13.5 that they may: 18 - 0.75 * 18.
+        (3.0, 12.0, 0.0, 4.5),
+    ],
+)
+def test_sharding_that_compute_does_not_hide(forward: float, layer: float, repeated: float, seconds: float) -> None:
+    problem, _ = ideal(stack={"sharding_overlap": 0.75})
+    plan = strategy_of(sharded="parameters")
+    row = Candidates.one(plan, problem.batch)
+    known = {
+        "recompute": forward,
+        "layer": layer,
+        "gather": 1.0,
+        "gather_ends": 0.5,
+        "scatter": 2.0,
+        "scatter_ends": 1.0,
+    }
+    columns = {name: np.array([value]) for name, value in known.items()}
+    table = replace(time_table(problem, problem.supplies[0], row), **columns)
+    assert _sharding_s(problem, plan, 0, table, repeated) == pytest.approx(seconds)
+    coefficients, by_chip = Coefficients(problem, row), {name: value[None] for name, value in columns.items()}
+    assert coefficients.sharding_seconds(by_chip, np.array([[repeated]])) == pytest.approx(seconds)
+    assert set(known) < {field.name for field in fields(table)}
+
+
+def test_links_of_interleaving_go_round() -> None:
+    """4 stages of a device, 2 in a node, 3 chunks: see test_evaluate for the same by the judge."""
+    problem, _ = ideal(model=model_spec(layers=12), node=2, stack={"pipeline_overlap_interleaved": 0.5})
+    row = Candidates.one(strategy_of("x:3,3,3,3", dp=1, vpp=3), problem.batch)
+    links = Coefficients(problem, row).links(np.array([0]), np.zeros((1, 4), dtype=np.int64), relaxed=False)
+    assert links[0] / LINK == pytest.approx([9.5, 13.5, 13.5, 9.5], rel=1e-6)
+
+
+@pytest.mark.parametrize(("groups", "slots"), [("x:3,4", (1, 0)), ("x:4,3", (0, 1)), ("x:3,3", (1, 1))])
+def test_embedding_and_head_take_a_layers_time_in_a_layers_place(groups: str, slots: tuple[int, int]) -> None:
+    """A layer takes 2 s, of the host: 4 places of a stage 8 s, and ends in places of their own some microseconds."""
+    layers = 8 - sum(slots)
+    problem, _ = ideal(model=model_spec(layers=layers), stack={"host_layer_us": 1e6})
+    row = Candidates.one(strategy_of(groups, dp=2, vpp=2), problem.batch)
+    table, at, chips = Coefficients(problem, row), np.array([0]), np.zeros((1, 2), dtype=np.int64)
+    stages = table.stages(at, chips)
+    seconds = (4 * stages.layer + stages.fixed - table.links(at, chips, False))[0]
+    ends = [table.time["embedding"][0, 0], table.time["head"][0, 0]]
+    assert 0 < max(ends) < 0.01
+    assert seconds == pytest.approx([8 + (not slot) * end for slot, end in zip(slots, ends, strict=True)], rel=1e-9)

@@ -1,0 +1,1 @@
+"""Tools of the project: what its developers run beside the tests."""
