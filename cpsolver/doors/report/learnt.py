@@ -7,11 +7,11 @@ from math import hypot
 from statistics import fmean
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.text import percent, plural, seconds
+from cpsolver.doors.report.validation import grid, section
 from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, mean_errors
 from cpsolver.evidence.calibrate.memory import MemoryReading
@@ -25,29 +25,17 @@ def calibration_report(
 ) -> RenderableType:
     """The whole report; `written`: the overlay's file, None where the runs were refused; `most` worst rows."""
     parts: list[RenderableType] = [_headline(result)]
-    parts += _section("Step time, each layout predicted by the others", *_errors(result))
-    parts += _section("Constants", *_constants(result, overlay))
-    parts += _section("What no constant explains", Text(_misfit(result)))
+    parts += section("Step time, each layout predicted by the others", *_errors(result))
+    parts += section("Constants", *_constants(result, overlay))
+    parts += section("What no constant explains", Text(_misfit(result)))
     if result.readings or result.ran_out:
-        parts += _section("Memory", *_memory(result))
+        parts += section("Memory", *_memory(result))
     if most:
-        parts += _section("Furthest off", _worst(result.runs, most), Text(_WORST_NOTE, style="dim"))
+        parts += section("Furthest off", _worst(result.runs, most), Text(_WORST_NOTE, style="dim"))
     if result.evidence.left_out or result.evidence.troubles:
-        parts += _section("Not learnt from", *_left_out(result))
-    parts += _section("Next", *map(Text, _next(result, written)))
+        parts += section("Not learnt from", *_left_out(result))
+    parts += section("Next", *map(Text, _next(result, written)))
     return Group(*parts)
-
-
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
-
-
-def _grid(first: str, *heads: str, gap: int = 2) -> Table:
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
 
 
 def _headline(result: CalibrationResult) -> Text:
@@ -61,7 +49,7 @@ def _headline(result: CalibrationResult) -> Text:
 
 
 def _errors(result: CalibrationResult) -> Iterator[RenderableType]:
-    table = _grid("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
+    table = grid("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
     table.add_row("all runs", *_cells(result.error), style="bold")
     if len(result.groups) > 1:
         for (chip, stack), told in result.groups.items():
@@ -82,7 +70,7 @@ def _cells(found: MeanErrors) -> tuple[str, ...]:
 def _constants(result: CalibrationResult, overlay: Overlay) -> Iterator[RenderableType]:
     known = {(each.group, each.name): each for each in result.posterior.constants}
     groups = [*overlay.chips.items(), *overlay.stacks.items()]
-    table = _grid("", "published", "likely", "learnt", "likely", "runs", gap=1)
+    table = grid("", "published", "likely", "learnt", "likely", "runs", gap=1)
     unlearnt: dict[str, list[str]] = {}
     for group, constants in groups:
         told = {name: each for name, each in constants.items() if _is_learnt(each)}
@@ -161,7 +149,7 @@ _WORST_NOTE = "By the others: the middle of the interval that the runs of other 
 
 
 def _worst(told: Sequence[LeaveOneOut], most: int) -> Table:
-    table = _grid("", "measured", "published", "error", "by the others", "error")
+    table = grid("", "measured", "published", "error", "by the others", "error")
     for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
         published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
         errors = f"{each.before * 100:+.1f} %", f"{each.middle * 100:+.1f} %"

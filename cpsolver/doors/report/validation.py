@@ -28,16 +28,16 @@ def validation_report(validation: Validation, most: int = 5) -> RenderableType:
     """The whole report; `most` is how many of the worst rows it shows."""
     parts: list[RenderableType] = list(_headline(validation))
     if validation.time is not None:
-        parts += _section("Step time", _times(validation, validation.time), Text(_TIME_NOTE, style="dim"))
+        parts += section("Step time", _times(validation, validation.time), Text(_TIME_NOTE, style="dim"))
     if validation.memory is not None:
-        parts += _section("Peak memory", _memory(validation, validation.memory), Text(_MEMORY_NOTE, style="dim"))
+        parts += section("Peak memory", _memory(validation, validation.memory), Text(_MEMORY_NOTE, style="dim"))
     if validation.rank.groups:
-        parts += _section("Order of layouts", *_rank(validation))
+        parts += section("Order of layouts", *_rank(validation))
     furthest = worst(validation.scored, most)
     if furthest:
-        parts += _section("Furthest off", *_worst(furthest))
+        parts += section("Furthest off", *_worst(furthest))
     if validation.skipped:
-        parts += _section("Not predicted", *_skipped(validation))
+        parts += section("Not predicted", *_skipped(validation))
     return Group(*parts)
 
 
@@ -51,7 +51,8 @@ _MEMORY_NOTE = (
 )
 
 
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
+def section(title: str, *content: RenderableType) -> list[RenderableType]:
+    """An empty line, the title, and the content below it."""
     return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
@@ -69,8 +70,9 @@ def _headline(validation: Validation) -> Iterator[RenderableType]:
     )
 
 
-def _grid(first: str, *heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+def grid(first: str, *heads: str, gap: int = 2) -> Table:
+    """A table without lines: names on the left, figures on the right; `gap`: blanks between columns."""
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(first, overflow="fold")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -78,7 +80,7 @@ def _grid(first: str, *heads: str) -> Table:
 
 
 def _times(validation: Validation, overall: TimeScore) -> Table:
-    table = _grid("", "runs", "off", "median", "90 %", "bias", "in range")
+    table = grid("", "runs", "off", "median", "90 %", "bias", "in range")
     table.add_row("all runs", *_time_cells(overall), style="bold")
     for dimension, groups in validation.time_by.items():
         table.add_row("")
@@ -94,7 +96,7 @@ def _time_cells(score: TimeScore) -> tuple[str, ...]:
 
 
 def _memory(validation: Validation, overall: MemoryScore) -> Table:
-    table = _grid("as measured", "runs", "off", "bias", "short", "with margin")
+    table = grid("as measured", "runs", "off", "bias", "short", "with margin")
     for name, score in {**validation.memory_by_kind, "all": overall}.items():
         shares = (f"{score.short * 100:.0f} %", f"{score.short_with_margin * 100:.0f} %")
         style = "bold" if name == "all" else None
@@ -110,7 +112,7 @@ def _rank(validation: Validation) -> Iterator[RenderableType]:
     if rank.regret is not None:
         told += f"; the layout predicted fastest is {percent(rank.regret)} slower than the fastest measured"
     yield Text(told + ", on average." if len(rank.groups) > 1 else told + ".")
-    table = _grid("runs of a group", "layouts", "tau", "slower")
+    table = grid("runs of a group", "layouts", "tau", "slower")
     for group in rank.groups:
         tau = "-" if group.kendall_tau is None else f"{group.kendall_tau:.2f}"
         name = f"{group.ids[0]} and {len(group.ids) - 1} more"

@@ -1,4 +1,4 @@
-"""The plans that may be tried next: what exact searches find under constants drawn from what is believed."""
+"""The plans that may be tried next: what exact searches find under constants drawn from the posterior."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CandidatePlans:
         return self._placed[strategy]
 
     def search(self, posterior: Posterior, positions: Floats | None = None) -> list[Strategy]:
-        """The best plans with the constants at these positions, at the belief's mean by default; they are kept too."""
+        """The best plans with the constants at these positions (default: the posterior's mean); they are kept too."""
         result = self._solve(self._searched(posterior, positions))
         if result.proof.stop == "interrupted":
             raise KeyboardInterrupt
@@ -50,7 +50,7 @@ class CandidatePlans:
             self.placed(plan)
 
     def legal(self, posterior: Posterior, keep: Sequence[Strategy]) -> list[Strategy]:
-        """The candidates that are believed to fit, at most as many as are kept; those to `keep` always and first."""
+        """The candidates that fit by the posterior's mean, at most `most`; those to `keep` always and first."""
         problem = self._searched(posterior, None)
         others = [plan for plan in self._placed if plan not in keep and not violations(problem, plan)]
         if len(others) > self._most:

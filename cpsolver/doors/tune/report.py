@@ -1,4 +1,4 @@
-"""The answer for people: the best measured plan and how to run it, every trial, and what is believed of the others."""
+"""The result for people: the best measured plan and how to run it, every trial, and what is believed of the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.console import task
 from cpsolver.doors.report.text import elapsed, percent, plural
+from cpsolver.doors.report.validation import section
 from cpsolver.doors.tune.display import (
     command_words,
     measured_words,
@@ -33,10 +34,10 @@ def tuning_report(answer: TuningResult) -> RenderableType:
     """The report of a tuning."""
     parts: list[RenderableType] = [task(answer.problem), "", *_verdict(answer)]
     if answer.trials:
-        parts += _section("Trials", _table(answer.trials), *_notes(answer.trials))
+        parts += section("Trials", _table(answer.trials), *_notes(answer.trials))
     if answer.untried:
-        parts += _section("Plans not measured", _estimates(answer.untried[:_SHOWN]), *_more(answer.untried))
-    parts += _section("Going on", Text(f"Stopped: {answer.reason}."), Text(f"To go on: {answer.resume}"))
+        parts += section("Plans not measured", _estimates(answer.untried[:_SHOWN]), *_more(answer.untried))
+    parts += section("Going on", Text(f"Stopped: {answer.reason}."), Text(f"To go on: {answer.resume}"))
     return Group(*parts)
 
 
@@ -58,10 +59,6 @@ def asked_report(trials: Sequence[Trial], reason: str | None) -> RenderableType:
 def told_report(trial: Trial) -> RenderableType:
     """What was kept of a trial that was told."""
     return Text(trial_line(trial))
-
-
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
 def _verdict(answer: TuningResult) -> Iterator[RenderableType]:

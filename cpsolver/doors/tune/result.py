@@ -1,4 +1,4 @@
-"""All that a tuning has found, as one document."""
+"""The result of a tuning, and as one document for machines."""
 
 from __future__ import annotations
 

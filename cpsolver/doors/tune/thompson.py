@@ -1,6 +1,6 @@
 """Thompson sampling with the exact solver in the loop: draw constants, solve, try the best plan, learn, repeat.
 
-The first trial is the best plan of what is believed beforehand. Every later one is the best candidate of a draw from
+The first trial is the best plan before anything is measured. Every later one is the best candidate of a draw from
 the posterior of the constants, with as much misfit as is expected. Candidates are the plans that exact
 searches found, with constants as published or, once something is measured, drawn, in this round and those before.
 """

@@ -82,7 +82,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class PlanEstimate:
-    """What is believed of a plan after all trials: seconds with an 80 % interval.
+    """A plan's step time as estimated after all trials: seconds with an 80 % interval.
 
     `chance_best`: that it is the fastest of all, None where the chooser does not say.
     """
@@ -102,7 +102,7 @@ class Chooser(Protocol):
         ...
 
     def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
-        """What is believed of plans, tried and not, the fastest first."""
+        """Estimates of plans, tried and not, the fastest first."""
         ...
 
     def best(self, trials: Sequence[Trial]) -> Trial | None:

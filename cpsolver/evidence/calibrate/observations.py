@@ -6,19 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pydantic import ValidationError
-
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.intervals import interval
 from cpsolver.evidence.posterior.predictions import Observation, PlacedPlan
-from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
+from cpsolver.evidence.runs.plan import NO_PREDICTION, placed_plan, why_unpredictable
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import Table, missing_columns
 from cpsolver.inputs.errors import Trouble
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_calibration
-from hw_specs import UnknownFigureError
 from hw_specs.units import gib_to_bytes
 
 
@@ -89,12 +86,8 @@ def _row(run: MeasuredRun) -> ObservedRun | str:
         problem = case.problem.with_constants(load_calibration())
         found = evaluate(problem, case.strategy)
         low, high = interval(problem, case.strategy, found.step_time_s)
-    except (Unpredictable, UnknownFigureError) as error:
-        return str(error)
-    except ValidationError as error:  # sizes that make no model, which only its schema can tell
-        return f"no sound model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
-    except (ValueError, ArithmeticError) as error:  # a layout that no check foresaw must not cost the other rows
-        return f"beyond the cost model: {error}"
+    except NO_PREDICTION as error:
+        return why_unpredictable(error)
     if not (math.isfinite(found.step_time_s) and found.step_time_s > 0):
         return "the cost model gives no finite step time"
     return ObservedRun(run, _observation(run, problem, case.strategy), found.step_time_s, low, high)

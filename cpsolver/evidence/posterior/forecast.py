@@ -17,6 +17,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay, uncertain
 
 _ALMOST_ALL = 1 - 1e-9
+"""A share of exactly 1 has no odds: an overlay's seven digits may round one up to it."""
 
 
 @dataclass(frozen=True)

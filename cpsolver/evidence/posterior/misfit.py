@@ -1,7 +1,7 @@
 """What no constant explains: a smooth error that layouts alike share, and a rest that is each layout's own.
 
 How large both are differs from cluster to cluster (`Spread.levels`), which runs tell: where the cost model fits them,
-little misfit is believed of others.
+little misfit is expected of others.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def learn(
 ) -> Posterior:
     """The posterior from what was seen, over the constants of these runs' problems and of `problems`.
 
-    `lineariser`: that of an earlier belief over the same constants, which spares work.
+    `lineariser`: that of an earlier posterior over the same constants, which spares work.
     """
     spread = spread or load_spread()
     constants = uncertain_constants([*problems, *(each.plan.problem for each in observations)])

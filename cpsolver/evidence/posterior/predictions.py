@@ -17,7 +17,8 @@ from cpsolver.problem.problem import Problem
 
 Floats = NDArray[np.float64]
 STEP = 0.1
-"""How far a constant moves for a derivative, in standard deviations of its prior."""
+"""How far a constant moves for a derivative, in standard deviations of its prior: small beside the prior, large beside
+rounding."""
 NEAR = 0.5
 """Slopes serve positions that are no farther, in the same unit: step times are nearly linear in logarithms."""
 _SOURCE = "moved"
@@ -25,7 +26,7 @@ _SOURCE = "moved"
 
 @dataclass(frozen=True, eq=False)
 class PlacedPlan:
-    """A plan and the problem that it solves, before anything is learnt; every object is a place of its own."""
+    """A plan and the problem that it solves. Compared by identity, so that it is a quick key of what is kept of it."""
 
     problem: Problem
     strategy: Strategy
@@ -33,7 +34,7 @@ class PlacedPlan:
 
 @dataclass(frozen=True)
 class Observation:
-    """A plan that was run. Seconds and bytes, None where not known; `memory_kind` as in cpsolver.evidence.runs.run.
+    """What was measured of a plan: seconds and bytes, None where not known; `memory_kind` as in evidence/runs/run.py.
 
     `out_of_memory`: it needed more than the device has; it has no step time then.
     """

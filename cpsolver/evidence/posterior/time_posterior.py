@@ -15,9 +15,9 @@ from cpsolver.evidence.posterior.misfit import Locations, Spread, covariance, lo
 from cpsolver.evidence.posterior.predictions import Floats, Linear
 
 ROUNDS = 5
-"""Most times that predictions are linearised anew."""
+"""Most times that predictions are linearised anew: a bound, should they never settle."""
 STILL = 0.05
-"""Constants that move less, in standard deviations of their priors, have arrived."""
+"""Constants that move less, in standard deviations of their priors, have arrived: a twentieth of the prior's width."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class TimePosterior:
 
 
 def unlearnt(spread: Spread, prior: Floats) -> TimePosterior:
-    """What is believed without any run."""
+    """The posterior without any run, which is the prior."""
     none, count = np.zeros(0), len(prior)
     total = sum(spread.levels.values())
     levels = [

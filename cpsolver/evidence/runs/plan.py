@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
@@ -14,7 +16,7 @@ from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.spec.spec import Cluster, Spec, Training
-from hw_specs import load_chip
+from hw_specs import UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
 _FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
@@ -39,6 +41,19 @@ class Unpredictable(Exception):
     def __init__(self, reason: str, field: str | None = None) -> None:
         super().__init__(reason)
         self.reason, self.field = reason, field
+
+
+NO_PREDICTION = (Unpredictable, ValueError, ArithmeticError)
+"""What may be raised where a run is predicted: a layout that no check foresaw must not cost the other rows."""
+
+
+def why_unpredictable(error: Exception) -> str:
+    """The reason in one of NO_PREDICTION, as reports give it."""
+    if isinstance(error, Unpredictable | UnknownFigureError):
+        return str(error)
+    if isinstance(error, ValidationError):  # sizes that make no model, which only its schema can tell
+        return f"no sound model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+    return f"beyond the cost model: {error}"
 
 
 def placed_plan(run: MeasuredRun) -> PlacedPlan:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pydantic import ValidationError
-
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.meters import in_terms_of
 from cpsolver.evidence.intervals import interval
-from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
+from cpsolver.evidence.runs.plan import NO_PREDICTION, Unpredictable, placed_plan, why_unpredictable
 from cpsolver.evidence.runs.ranking import RankScore, rank_score
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.score import (
@@ -28,7 +26,6 @@ from cpsolver.evidence.runs.score import (
 from cpsolver.evidence.runs.table import missing_columns
 from cpsolver.inputs.errors import Trouble
 from cpsolver.profiles.constants import Overlay, load_calibration
-from hw_specs import UnknownFigureError
 from hw_specs.units import bytes_to_gib
 
 _NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
@@ -158,15 +155,8 @@ def _outcome(run: MeasuredRun, predict: Predict) -> RowOutcome:
         return RowOutcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
     try:
         prediction = predict(run)
-    except Unpredictable as error:
-        return RowOutcome(run.id, run.line, run, skipped=error.reason)
-    except ValidationError as error:  # sizes that make no model, which only its schema can tell
-        told = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        return RowOutcome(run.id, run.line, run, skipped=f"no sound model: {told}")
-    except UnknownFigureError as error:
-        return RowOutcome(run.id, run.line, run, skipped=str(error))
-    except (ValueError, ArithmeticError) as error:  # a layout that no check foresaw must not cost the other rows
-        return RowOutcome(run.id, run.line, run, skipped=f"beyond the cost model: {error}")
+    except NO_PREDICTION as error:
+        return RowOutcome(run.id, run.line, run, skipped=why_unpredictable(error))
     times = prediction.step_time_s, prediction.memory_gib
     if not all(math.isfinite(value) and value > 0 for value in times):
         return RowOutcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
