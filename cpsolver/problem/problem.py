@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from cpsolver.profiles.constants import Layer, Overlay
+from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.launcher import Launcher, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.spec.spec import Spec
@@ -81,7 +81,7 @@ class Problem:
         changed = {name: getattr(self.spec, name).model_copy(update=dict(new)) for name, new in sections.items() if new}
         return replace(self, **{"spec": self.spec.model_copy(update=changed), **fields})
 
-    def with_constants(self, *layers: Layer) -> Problem:
+    def with_constants(self, *layers: ConstantLayer) -> Problem:
         """The problem with layers of constants over its own, in order; an overlay also tells intervals from then on."""
         supplies, stack, overlay = self.supplies, self.stack, self.overlay
         for layer in layers:

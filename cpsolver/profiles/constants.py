@@ -47,7 +47,7 @@ Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
 
 
-class Layer:
+class ConstantLayer:
     """Constants that lie over others: `factors` and `values` say which, `chip` and `stack` apply them."""
 
     def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
@@ -99,7 +99,7 @@ class Residuals(_Entry):
     high: float
 
 
-class Calibration(Layer, _Entry):
+class Calibration(ConstantLayer, _Entry):
     """Constants fitted to published runs: factors by architecture and name of CHIP_FACTORS, values by stack and name.
 
     Either may have a group ALL, which a chip's or stack's own entries come after.
@@ -122,11 +122,11 @@ class Calibration(Layer, _Entry):
         return {name: entry for group in groups for name, entry in self.stacks.get(group, {}).items()}
 
     def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
-        """See Layer."""
+        """See ConstantLayer."""
         return [(name, entry.value) for _, name, entry in self.fitted_factors(chip)]
 
     def values(self, stack: Stack) -> Mapping[str, Constant]:
-        """See Layer."""
+        """See ConstantLayer."""
         return {
             name: Constant(value=entry.value, source=f"fitted to {entry.rows} published runs", confidence="fitted")
             for name, entry in self.fitted_constants(stack).items()
@@ -185,7 +185,7 @@ class OverlayErrors(_Entry):
     inside_after: NotNegative
 
 
-class Overlay(Layer, _Entry):
+class Overlay(ConstantLayer, _Entry):
     """The whole file. `doubts`: why the runs were refused, where `--anyway` wrote the file all the same."""
 
     version: Literal[1] = Field(alias="schema")
@@ -218,11 +218,11 @@ class Overlay(Layer, _Entry):
         return any((each.chip, each.stack) == (chip, stack) for each in self.covers)
 
     def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
-        """See Layer: what was learnt of the chip."""
+        """See ConstantLayer: what was learnt of the chip."""
         return [(name, entry.learnt) for name, entry in self.chips.get(chip.name, {}).items()]
 
     def values(self, stack: Stack) -> Mapping[str, Constant]:
-        """See Layer: what was learnt of the stack; a constant that stayed where it was keeps its source."""
+        """See ConstantLayer: what was learnt of the stack; a constant that stayed where it was keeps its source."""
         learnt = self.stacks.get(stack.name, {})
         return learnt_constants({name: entry.learnt for name, entry in learnt.items() if entry.position})
 

@@ -11,7 +11,7 @@ from math import exp, log
 from typing import Literal
 
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.constants import Layer, learnt_constants, uncertain
+from cpsolver.profiles.constants import ConstantLayer, learnt_constants, uncertain
 from cpsolver.profiles.stack import Constant, Stack
 from hw_specs import Chip
 
@@ -92,18 +92,18 @@ def moved(problem: Problem, constants: Sequence[UncertainConstant], positions: I
 
 
 @dataclass(frozen=True)
-class Values(Layer):
+class Values(ConstantLayer):
     """Constants by (chip or stack, name); a chip's are factors on its efficiencies. `source`: of a stack's."""
 
     by_name: Mapping[tuple[str, str], float]
     source: str
 
     def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
-        """See Layer."""
+        """See ConstantLayer."""
         return self._of(chip.name).items()
 
     def values(self, stack: Stack) -> Mapping[str, Constant]:
-        """See Layer."""
+        """See ConstantLayer."""
         return learnt_constants(self._of(stack.name), self.source)
 
     def _of(self, group: str) -> dict[str, float]:
