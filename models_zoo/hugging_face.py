@@ -121,8 +121,8 @@ def _falcon(r: Reader) -> Fields:
     new, biased = bool(r.get("new_decoder_architecture")), bool(r.get("bias", default=False))
     kv_heads = r.get("num_kv_heads", default=heads) if new else 1 if r.get("multi_query", default=True) else heads
     norms = r.get("num_ln_in_parallel_attn", default=2 if new else 1)
-    one = r.get("parallel_attn", default=True) and norms == 1
-    r.refuse(one, "attention and MLP share one norm (parallel_attn), which is not supported")
+    one_norm = r.get("parallel_attn", default=True) and norms == 1
+    r.refuse(one_norm, "attention and MLP share one norm (parallel_attn), which is not supported")
     position = {"position": "alibi"} if r.get("alibi") else {}
     biases = {"bias_qkv": biased, "bias_attention_out": biased, "bias_mlp": biased}
     return {

@@ -79,7 +79,7 @@ def profile_document(done: Profile, target: str) -> dict[str, Any]:
         "products": [_pair(each) for each in done.products],
         "layer_time": [_pair(each) for each in done.layers],
         "layer_bytes": [_pair(each) for each in done.bytes],
-        "measurements": [asdict(each) for each in measured.found],
+        "measurements": [asdict(each) for each in measured.measurements],
         "left_out": [asdict(each) for each in measured.left_out],
         "taken_up": measured.taken_up,
         "interrupted": measured.interrupted,
@@ -98,7 +98,7 @@ def profile_report(done: Profile, target: str, device: str) -> RenderableType:
 
     measured = done.measured
     taken = f", {measured.taken_up} of them taken up from the journal" if measured.taken_up else ""
-    head = f"{device}: {len(measured.found)} measurements in {measured.wall_s:,.0f} s{taken}"
+    head = f"{device}: {len(measured.measurements)} measurements in {measured.wall_s:,.0f} s{taken}"
     parts: list[RenderableType] = [Text(head, style="bold"), Text(_entry_line(done, device)), ""]
     parts += [_figures(done), Text(_figures_note(done), style="dim"), ""]
     parts += _pairs("Time, the cost model with this file", done.layers, 1e-3, "ms")

@@ -180,8 +180,8 @@ def _layout_chunks(text: str) -> list[list[int]] | None:
     if any(len(digits) > _DIGITS for digits in re.findall(r"\d+", plain)):
         return None
     try:
-        plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found.group(1) * int(found.group(2)), plain)
-        plain = re.sub(r"([EtmL|])\*(\d+)", lambda found: found.group(1) * int(found.group(2)), plain)
+        plain = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match.group(1) * int(match.group(2)), plain)
+        plain = re.sub(r"([EtmL|])\*(\d+)", lambda match: match.group(1) * int(match.group(2)), plain)
     except (ValueError, MemoryError):
         return None
     if not re.fullmatch(r"[EtmL|]+", plain):

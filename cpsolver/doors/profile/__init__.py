@@ -1,7 +1,7 @@
-"""Measures a device's operators with PyTorch and makes a chip file of the catalogue's schema from them.
+"""Measures the operators of a device with PyTorch, and makes a chip file of the catalogue's schema of them.
 
-shapes.py says what to measure for a model, plan.py in which order and within which time, device.py and timing.py how a
-device is timed, operators.py, attention.py, collectives.py and layer.py what runs on it, journal.py keeps every
-measurement on disk, figures.py makes efficiencies of them, predicted.py holds the cost model against them, chip_file.py
-writes. PyTorch is imported within the functions that need it.
+`shapes` lists the tasks for a model, and `budget` runs them in order within a time. `measure`, `attention`,
+`collectives` and `layer` hold what runs on the device, which `device` describes and times. `journal` keeps every
+measurement on disk. `efficiencies` turns measurements into efficiencies, `compare` holds them against the catalogue and
+the cost model, and `chip_file` writes them. PyTorch is imported only within the functions that need it.
 """

@@ -1,4 +1,4 @@
-"""Fused attention, causal: PyTorch's kernels (on CUDA the fastest of those that it has), on Ascend its own operator."""
+"""Fused causal attention: PyTorch's kernels (on CUDA the fastest of them), and on Ascend its own operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MASK = 2048  # rows of the compressed causal mask that the Ascend operator take
 
 
 def attention_forward(task: MeasurementTask, device: TorchDevice) -> tuple[Call, str]:
-    """One call, and the kernel it runs."""
+    """One call of the forward pass, and the kernel that it runs."""
     q, k, v = _inputs(task, device)
     with device.torch.no_grad():
         attend, note = _fastest(device, q, k, v)
@@ -29,17 +29,17 @@ def attention_forward(task: MeasurementTask, device: TorchDevice) -> tuple[Call,
 def attention_backward(task: MeasurementTask, device: TorchDevice) -> tuple[Call, Call, str]:
     """One call of the backward pass, the forward pass before it, and the kernel."""
     q, k, v = _inputs(task, device)
-    for each in (q, k, v):
-        each.requires_grad_()
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
     attend, note = _fastest(device, q, k, v, backward=True)
-    torch, held = device.torch, list[Any]()
-    held.append(attend())
-    gradient = torch.randn_like(held[0])
+    torch, outputs = device.torch, list[Any]()
+    outputs.append(attend())
+    gradient = torch.randn_like(outputs[0])
 
     def forward() -> None:
-        held[0] = attend()
+        outputs[0] = attend()
 
-    return lambda: torch.autograd.grad(held[0], (q, k, v), gradient), forward, note
+    return lambda: torch.autograd.grad(outputs[0], (q, k, v), gradient), forward, note
 
 
 def _inputs(task: MeasurementTask, device: TorchDevice) -> tuple[Any, Any, Any]:
@@ -52,7 +52,7 @@ def _inputs(task: MeasurementTask, device: TorchDevice) -> tuple[Any, Any, Any]:
 
 
 def _fastest(device: TorchDevice, q: Any, k: Any, v: Any, backward: bool = False) -> tuple[Attend, str]:
-    """The way to call it that takes least; raises the last error where none works."""
+    """The fastest way to call attention, and its name. Raises the last error where none works."""
     if device.kind == "npu":
         return _ascend(q, k, v), "torch_npu.npu_fusion_attention"
     functional = device.torch.nn.functional
@@ -62,16 +62,16 @@ def _fastest(device: TorchDevice, q: Any, k: Any, v: Any, backward: bool = False
 
     if device.kind == "cpu":
         return plain, "scaled_dot_product_attention"
-    tried, last = [], RuntimeError("no fused kernel")
+    timed, last_error = [], RuntimeError("no fused kernel")
     for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION", "EFFICIENT_ATTENTION"):
         attend = _with_kernel(device.torch, name, plain)
         try:
-            tried.append((_probe(device, attend, (q, k, v) if backward else None), name, attend))
+            timed.append((_probe(device, attend, (q, k, v) if backward else None), name, attend))
         except RuntimeError as error:
-            last = error
-    if not tried:
-        raise last
-    _, name, attend = min(tried, key=lambda each: each[0])
+            last_error = error
+    if not timed:
+        raise last_error
+    _, name, attend = min(timed, key=lambda candidate: candidate[0])
     return attend, f"scaled_dot_product_attention, {name.lower().partition('_')[0]} kernel"
 
 

@@ -1,4 +1,4 @@
-"""Goes through the tasks within a time budget: what is known is taken up, what fails or would take too long is told."""
+"""Runs the tasks within a time budget: takes up earlier measurements, and notes what fails or would take too long."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INTERRUPTED = "interrupted"
 
 @dataclass
 class Rates:
-    """The fastest seen so far of each kind and precision, FLOP/s and bytes/s, for how long a task will take."""
+    """The fastest rate so far of each kind and precision in FLOP/s and bytes/s, to predict how long a task takes."""
 
     fastest: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def learn(self, task: MeasurementTask, measured: Measurement) -> None:
-        """Take a measurement into account."""
+        """Update the rates by a measurement."""
         if not measured.seconds:
             return
         for what, amount in (("flops", task.flops), ("bytes", task.bytes)):
@@ -30,12 +30,12 @@ class Rates:
             self.fastest[key] = max(rate, self.fastest.get(key, 0.0))
 
     def seconds(self, task: MeasurementTask) -> float:
-        """Of one call at the least; 0 where nothing like it was seen. What multiplies goes at products' rates."""
-        products = self.fastest.get(("gemm", str(task.size.get("precision", "bf16")), "flops"), 0.0)
+        """Seconds of one call at the least; 0 where no rate is known. Kinds without a rate take that of GEMMs."""
+        gemm_rate = self.fastest.get(("gemm", str(task.size.get("precision", "bf16")), "flops"), 0.0)
         if task.kind == "memory":
             rate, amount = self.fastest.get(self._key(task, "bytes"), 0.0), task.bytes
         else:
-            rate, amount = self.fastest.get(self._key(task, "flops"), products) or products, task.flops
+            rate, amount = self.fastest.get(self._key(task, "flops"), gemm_rate) or gemm_rate, task.flops
         return amount / rate if rate else 0.0
 
     def _key(self, task: MeasurementTask, what: str) -> tuple[str, str, str]:
@@ -44,10 +44,11 @@ class Rates:
 
 @dataclass
 class MeasurementRun:
-    """What a run does with each task.
+    """Runs the tasks and collects their measurements.
 
-    `measure` takes one; `known` are of earlier runs; `keep` puts a new one on disk; `tell` hears how many of how many
-    are done. `budget_s`: of the whole run; `longest_s`: of one task; `calls` of it are made at least.
+    `measure` runs a task; `known` are measurements of earlier runs, by key; `keep` writes a new one to disk; `tell`
+    gets how many tasks of how many are done. `budget_s` is for the whole run, `longest_s` for one task, which takes
+    `calls` calls or more.
     """
 
     measure: Callable[[MeasurementTask], Outcome]
@@ -57,7 +58,7 @@ class MeasurementRun:
     budget_s: float
     longest_s: float
     calls: int
-    found: list[Measurement] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
     left_out: list[NotMeasured] = field(default_factory=list)
     taken_up: int = 0
     interrupted: bool = False
@@ -65,14 +66,14 @@ class MeasurementRun:
     began: float = field(default_factory=time.monotonic)
 
     def all(self, tasks: Iterable[MeasurementTask]) -> None:
-        """Every task in turn; Ctrl-C ends it with what there is."""
-        listed = list(tasks)
+        """Run every task in turn. Ctrl-C ends the run and keeps what was measured."""
+        ordered = list(tasks)
         groups: dict[str, NotMeasured] = {}
         done: set[str] = set()
-        place = 0
+        index = 0
         try:
-            for place, task in enumerate(listed):
-                self.tell(place, len(listed))
+            for index, task in enumerate(ordered):
+                self.tell(index, len(ordered))
                 if task.group in done:
                     continue
                 reason = self._one(task)
@@ -84,36 +85,36 @@ class MeasurementRun:
                     self.left_out.append(NotMeasured(task.label, reason))
         except KeyboardInterrupt:
             self.interrupted = True
-            for task in listed[place:]:
+            for task in ordered[index:]:
                 if task.group:
                     groups.setdefault(task.group, NotMeasured(task.label, INTERRUPTED))
                 else:
                     self.left_out.append(NotMeasured(task.label, INTERRUPTED))
-        self.left_out += [told for group, told in groups.items() if group not in done]
-        self.tell(len(listed), len(listed))
+        self.left_out += [left_out for group, left_out in groups.items() if group not in done]
+        self.tell(len(ordered), len(ordered))
 
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
         return self.budget_s - (time.monotonic() - self.began)
 
     def _one(self, task: MeasurementTask) -> str:
-        """Why there is nothing of it; empty when there is."""
-        old = self.known.get(task.key)
-        if old is not None:
-            self.found.append(old)
-            self.rates.learn(task, old)
+        """Run one task: why there is no measurement of it, or an empty text."""
+        earlier = self.known.get(task.key)
+        if earlier is not None:
+            self.measurements.append(earlier)
+            self.rates.learn(task, earlier)
             self.taken_up += 1
             return ""
         if self.left_s() <= 0:
             return NO_TIME
-        wanted = self.rates.seconds(task) * self.calls
-        if wanted > min(self.left_s(), self.longest_s):
-            return f"would take some {wanted:,.0f} s"
+        expected_s = self.rates.seconds(task) * self.calls
+        if expected_s > min(self.left_s(), self.longest_s):
+            return f"would take some {expected_s:,.0f} s"
         outcome = self.measure(task)
         if isinstance(outcome, str):
             return outcome
         outcome = replace(outcome, day=datetime.now(UTC).date().isoformat())
         self.keep(outcome)
-        self.found.append(outcome)
+        self.measurements.append(outcome)
         self.rates.learn(task, outcome)
         return ""

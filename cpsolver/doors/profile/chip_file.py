@@ -1,4 +1,7 @@
-"""A chip file of the catalogue's schema: what was measured, and from the entry that it replaces what was not."""
+"""Writes a chip file of the catalogue's schema: what was measured, and the rest from the entry that it replaces.
+
+The user names that entry, or it is guessed from the device's name.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _FILE = Path(__file__).parent / "device_names.yaml"
 
 
 def named_entry(name: str) -> Chip:
-    """The entry of that name; raises InputError with the nearest names."""
+    """The catalogue's entry of that name. Raises InputError with the nearest names."""
     try:
         return load_chip(name)
     except UnknownChipError as error:
@@ -28,7 +31,7 @@ def named_entry(name: str) -> Chip:
 
 
 def guessed_entry(device_name: str) -> Chip | None:
-    """The entry of the device that a driver calls so; None where it has none."""
+    """The catalogue's entry for the device that a driver calls by this name; None where there is none."""
     for pattern, chip in _patterns():
         if re.search(pattern, device_name, re.IGNORECASE):
             return None if chip is None else load_chip(chip)
@@ -36,10 +39,10 @@ def guessed_entry(device_name: str) -> Chip | None:
 
 
 def similar_entries(device_name: str) -> tuple[str, ...]:
-    """Names of the catalogue that are most like a part of the device's name, best first."""
+    """Names of the catalogue closest to a part of the device's name, best first."""
     words = [word for word in re.split(r"[^A-Za-z0-9]+", device_name) if re.search(r"\d", word) and len(word) > 2]
-    found = [name for word in words for name in nearest_names(word, chip_names())]
-    return tuple(dict.fromkeys(found))[:3]
+    names = [name for word in words for name in nearest_names(word, chip_names())]
+    return tuple(dict.fromkeys(names))[:3]
 
 
 @lru_cache
@@ -49,7 +52,7 @@ def _patterns() -> tuple[tuple[str, str | None], ...]:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What the device itself tells: memory in bytes, compute units, devices on this machine; and what measured it."""
+    """Facts that the device itself reports: memory in bytes, compute units, devices on this machine; its provenance."""
 
     kind: str
     memory_bytes: float
@@ -62,13 +65,13 @@ class DeviceFacts:
 def chip_fields(
     name: str,
     entry: Chip | None,
-    found: Sequence[MeasuredEfficiency],
-    known: KnownPeaks,
+    measured: Sequence[MeasuredEfficiency],
+    known_peaks: KnownPeaks,
     given: GivenPeaks,
     facts: DeviceFacts,
 ) -> dict[str, Any]:
-    """The file's fields. Figures that nobody measured or knows are not in it: the loader has defaults for some."""
-    fields = _of_entry(entry) if entry is not None else _of_device(known, facts)
+    """The fields of the file. Figures neither measured nor known are left out; the loader has defaults."""
+    fields = _of_entry(entry) if entry is not None else _of_device(known_peaks, facts)
     fields["name"] = name
     fields["sources"] = _sources(entry, facts)
     for precision, value in given.tflops.items():
@@ -76,39 +79,39 @@ def chip_fields(
     if given.memory_gb_s is not None:
         fields["memory"]["bandwidth_gb_s"] = given.memory_gb_s
     if given.fabric_gb_s is not None:
-        pair = fields["scale_up"].get("peer_bandwidth_gb_s", given.fabric_gb_s)
-        fabric = {"bandwidth_gb_s": given.fabric_gb_s, "peer_bandwidth_gb_s": min(pair, given.fabric_gb_s)}
+        peer = fields["scale_up"].get("peer_bandwidth_gb_s", given.fabric_gb_s)
+        fabric = {"bandwidth_gb_s": given.fabric_gb_s, "peer_bandwidth_gb_s": min(peer, given.fabric_gb_s)}
         fields["scale_up"] = {**fields["scale_up"], **fabric}
     if given.network_gbit_s is not None:
         fields["scale_out"] = {"bandwidth_gbit_s": given.network_gbit_s, "detail": "given by the user"}
-    fields["efficiency"] = _efficiencies(entry, found, facts)
+    fields["efficiency"] = _efficiencies(entry, measured, facts)
     return fields
 
 
 def _of_entry(entry: Chip) -> dict[str, Any]:
-    """The entry's own, without its aliases: they would be taken for it."""
+    """The fields of the entry, without its aliases, under which the file would be taken for the entry."""
     fields = entry.model_dump(mode="json", exclude_none=True, exclude={"efficiency", "aliases"})
     fields["confidence"] = entry.confidence
     return fields
 
 
-def _of_device(known: KnownPeaks, facts: DeviceFacts) -> dict[str, Any]:
-    """What the device tells and what was seen of it."""
+def _of_device(known_peaks: KnownPeaks, facts: DeviceFacts) -> dict[str, Any]:
+    """Fields from the device itself and from the best rates measured on it."""
     fields: dict[str, Any] = {
         "name": "",
         "vendor": {"cuda": "nvidia", "npu": "huawei"}.get(facts.kind, facts.kind),
         "confidence": "measured",
-        "peak_tflops": {name: peak.value / 1e12 for name, peak in known.flops.items()},
+        "peak_tflops": {name: peak.value / 1e12 for name, peak in known_peaks.flops.items()},
         "memory": {"capacity_gb": facts.memory_bytes / 1e9, "usable_gib": facts.memory_bytes / 2**30},
         "scale_up": {"domain_size": facts.devices},
         "scale_out": {},
     }
     if facts.compute_units is not None:
         fields["compute_units"] = facts.compute_units
-    if known.memory is not None:
-        fields["memory"]["bandwidth_gb_s"] = known.memory.value / 1e9
-    if known.fabric is not None:
-        fields["scale_up"]["bandwidth_gb_s"] = known.fabric.value / 1e9
+    if known_peaks.memory is not None:
+        fields["memory"]["bandwidth_gb_s"] = known_peaks.memory.value / 1e9
+    if known_peaks.fabric is not None:
+        fields["scale_up"]["bandwidth_gb_s"] = known_peaks.fabric.value / 1e9
     return fields
 
 
@@ -119,30 +122,30 @@ def _sources(entry: Chip | None, facts: DeviceFacts) -> str:
     return f"{measured}; all else is the catalogue's {entry.name}: {entry.sources}".strip()
 
 
-def _efficiencies(entry: Chip | None, found: Sequence[MeasuredEfficiency], facts: DeviceFacts) -> dict[str, Any]:
+def _efficiencies(entry: Chip | None, figures: Sequence[MeasuredEfficiency], facts: DeviceFacts) -> dict[str, Any]:
     measured = {
-        each.name: {
-            "value": float(f"{each.value:.5g}"),
+        figure.name: {
+            "value": float(f"{figure.value:.5g}"),
             "confidence": "measured",
-            "source": f"{facts.measured_on}: {each.source}; quartiles of the repeats {each.spread:.1%} apart",
+            "source": f"{facts.measured_on}: {figure.source}; quartiles of the repeats {figure.spread:.1%} apart",
         }
-        for each in found
+        for figure in figures
     }
     if entry is None:
         return measured
-    kept = {
+    catalogue = {
         name: {
-            "value": each.value,
-            "confidence": each.confidence,
-            "source": f"not measured here; the catalogue's {entry.name}: {each.source}",
+            "value": figure.value,
+            "confidence": figure.confidence,
+            "source": f"not measured here; the catalogue's {entry.name}: {figure.source}",
         }
-        for name, each in entry.efficiency.items()
+        for name, figure in entry.efficiency.items()
     }
-    return {name: measured.get(name, entry_) for name, entry_ in kept.items()}
+    return {name: measured.get(name, figure_of_entry) for name, figure_of_entry in catalogue.items()}
 
 
 def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:
-    """The file's text, with how to use it on top."""
+    """The text of the file, with a comment on its use on top."""
     from ruamel.yaml import YAML
 
     yaml, text = YAML(), StringIO()
@@ -158,5 +161,5 @@ def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:
 
 
 def missing(fields: dict[str, Any]) -> tuple[str, ...]:
-    """Why no plan can be made with the file as it is; empty when one can."""
+    """Why no plan can be made with the file; empty where one can."""
     return unusable_reasons(complete_chip(fields))

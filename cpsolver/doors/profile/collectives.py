@@ -1,7 +1,7 @@
-"""Collectives over the devices of this machine: processes of their own, one a device, that meet over torch.distributed.
+"""Measures collectives over the devices of this machine, in one process a device, joined by torch.distributed.
 
-The first of them times and sends what it finds; all go through the same tasks in the same order. Whether there is
-time for another one it tells the others.
+All processes run the same tasks in the same order. The first one takes the times, sends them to the parent, and decides
+for all whether there is time for the next task.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
 from cpsolver.doors.profile.task import Measurement, MeasurementTask
 
 BACKENDS: dict[DeviceKind, str] = {"cuda": "nccl", "npu": "hccl", "cpu": "gloo"}
+_MOST_IN_A_ROW = 50
+"""Most collectives timed together: more would not change the time of one."""
 
 
 @dataclass(frozen=True)
 class _GroupOrders:
-    """What each process is told."""
+    """The settings of each process."""
 
     kind: DeviceKind
     devices: int
@@ -39,7 +41,7 @@ class _GroupOrders:
 class CollectiveGroup:
     """Measures collectives in processes that start with the first task and end with the last, or on `close`.
 
-    Call it with the tasks in the order in which they were given.
+    Call it with the tasks in the order of the constructor's.
     """
 
     def __init__(self, kind: DeviceKind, devices: int, tasks: Sequence[MeasurementTask], timing: Timing) -> None:
@@ -48,7 +50,7 @@ class CollectiveGroup:
         self._answers: Any = None
 
     def __call__(self, task: MeasurementTask, left_s: float) -> Outcome:
-        """The measurement of the next task, or why there is none; the processes end after `left_s` from the first."""
+        """The measurement of the next task, or why there is none. All processes end `left_s` after the first."""
         multiprocessing: Any = import_module("torch.multiprocessing")
 
         if self._processes is None:
@@ -73,14 +75,14 @@ class CollectiveGroup:
     def _next(self, task: MeasurementTask) -> Outcome:
         from queue import Empty
 
-        last = time.monotonic() + settings().group_wait_s + self._orders.timing.longest_s
-        while time.monotonic() < last:
+        deadline = time.monotonic() + settings().group_wait_s + self._orders.timing.longest_s
+        while time.monotonic() < deadline:
             try:
                 key, outcome = self._answers.get(timeout=0.2)
             except Empty:
-                lost = [p for p in self._processes.processes if p.exitcode not in (None, 0)]
-                if lost:
-                    return f"a process of the group ended with code {lost[0].exitcode}"
+                failed = [process for process in self._processes.processes if process.exitcode not in (None, 0)]
+                if failed:
+                    return f"a process of the group ended with code {failed[0].exitcode}"
                 continue
             if key == task.key:
                 return outcome if isinstance(outcome, Measurement) else str(outcome)
@@ -88,16 +90,16 @@ class CollectiveGroup:
 
 
 def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        return int(asked.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _member(rank: int, orders: _GroupOrders, budget_s: float, answers: Any) -> None:
     """One process of the group."""
     import torch.distributed as distributed
 
-    warnings.simplefilter("ignore")  # names that PyTorch will drop one day are told once a process and call
+    warnings.simplefilter("ignore")  # PyTorch warns of deprecated names once a process and call
     device = TorchDevice(orders.kind, rank)
     if device.kind == "cpu":
         device.torch.set_num_threads(max(1, (os.cpu_count() or 1) // orders.devices))
@@ -120,60 +122,58 @@ def _member(rank: int, orders: _GroupOrders, budget_s: float, answers: Any) -> N
     distributed.destroy_process_group()
 
 
-def _one(task: MeasurementTask, device: TorchDevice, group: Any, rank: int, timing: Timing, until: float) -> Outcome:
-    """One task in all processes: whoever is not in the group waits for the others at the next decision."""
+def _one(task: MeasurementTask, device: TorchDevice, group: Any, rank: int, timing: Timing, deadline: float) -> Outcome:
+    """Run one task in all processes. One that is not in the task's group waits for the others at the next decision."""
     import torch.distributed as distributed
 
-    go_on = device.torch.tensor([int(time.monotonic() < until)], device=device.where)
-    distributed.broadcast(go_on, 0)
-    if not int(go_on.item()):
+    time_left = device.torch.tensor([int(time.monotonic() < deadline)], device=device.where)
+    distributed.broadcast(time_left, 0)
+    if not int(time_left.item()):
         return NO_TIME
     if rank >= int(task.size["group"]):
         return ""
     try:
         return Measurement(task.kind, task.size, _timed(task, device, group, timing), note=BACKENDS[device.kind])
     except (RuntimeError, TypeError, AttributeError, MemoryError) as error:
-        if device.out_of_memory(error):
-            return "out of memory"
-        return f"not supported here: {(str(error).strip() or type(error).__name__).splitlines()[0][:120]}"
+        return device.failure(error)
 
 
 def _timed(task: MeasurementTask, device: TorchDevice, group: Any, timing: Timing) -> tuple[float, ...]:
-    """Several in a row, as training has them, and the time of one; the slowest process counts."""
+    """Seconds of one collective, timed over several in a row, as in training. The slowest process counts."""
     torch, call = device.torch, _call(task, device, group)
     import torch.distributed as distributed
 
     for _ in range(timing.warmup):
         call()
     device.synchronize()
-    once = torch.tensor([device.seconds_of(call)], dtype=torch.float32, device=device.where)
-    distributed.all_reduce(once, distributed.ReduceOp.MAX, group=group)
-    in_a_row = max(1, min(50, int(timing.seconds / timing.repeats / float(once.item()))))
+    first = torch.tensor([device.seconds_of(call)], dtype=torch.float32, device=device.where)
+    distributed.all_reduce(first, distributed.ReduceOp.MAX, group=group)
+    in_a_row = max(1, min(_MOST_IN_A_ROW, int(timing.seconds / timing.repeats / float(first.item()))))
 
     def several() -> None:
         for _ in range(in_a_row):
             call()
 
-    repeats = max(timing.fewest, min(timing.repeats, int(timing.seconds / (in_a_row * float(once.item())))))
-    taken = torch.tensor([device.seconds_of(several) / in_a_row for _ in range(repeats)], dtype=torch.float32)
-    taken = taken.to(device.where)
-    distributed.all_reduce(taken, distributed.ReduceOp.MAX, group=group)
-    return tuple(float(each) for each in taken.tolist())
+    repeats = max(timing.fewest, min(timing.repeats, int(timing.seconds / (in_a_row * float(first.item())))))
+    seconds = torch.tensor([device.seconds_of(several) / in_a_row for _ in range(repeats)], dtype=torch.float32)
+    seconds = seconds.to(device.where)
+    distributed.all_reduce(seconds, distributed.ReduceOp.MAX, group=group)
+    return tuple(float(each) for each in seconds.tolist())
 
 
 def _call(task: MeasurementTask, device: TorchDevice, group: Any) -> Any:
-    """The collective on a buffer of the task's payload: the whole one of each rank."""
+    """The collective, bound to buffers. The payload is the whole buffer of a rank, in bf16."""
     import torch.distributed as distributed
 
     size, name = int(task.size["group"]), str(task.size["collective"])
     count = max(size, int(task.size["payload"]) // 2 // size * size)
-    whole = device.random(count)
-    part = device.random(count // size)
-    other = device.torch.empty_like(whole)
+    buffer = device.random(count)
+    shard = device.random(count // size)
+    received = device.torch.empty_like(buffer)
     calls = {
-        "all_reduce": lambda: distributed.all_reduce(whole, group=group),
-        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole, group=group),
-        "all_to_all": lambda: distributed.all_to_all_single(other, whole, group=group),
+        "all_reduce": lambda: distributed.all_reduce(buffer, group=group),
+        "all_gather": lambda: distributed.all_gather_into_tensor(buffer, shard, group=group),
+        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(shard, buffer, group=group),
+        "all_to_all": lambda: distributed.all_to_all_single(received, buffer, group=group),
     }
     return calls[name]

@@ -1,4 +1,4 @@
-"""The measured figures beside those of the catalogue's entry, and beside what planning makes of that."""
+"""Compares what was measured with the catalogue's entry, and with the cost model on the measured chip."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hw_specs import EFFICIENCY_NAMES, Chip, UnknownFigureError
 
 @dataclass(frozen=True)
 class EfficiencyRow:
-    """One figure. `catalogue`: the entry's; `planned`: that with the factors fitted to published runs; None: has none.
+    """One efficiency. `catalogue`: the entry's; `planned`: that times the factors fitted to published runs; None: none.
 
-    `measured` is None where it was not measured, `spread` then too.
+    `measured` and `spread` are None where it was not measured.
     """
 
     name: str
@@ -36,26 +36,26 @@ class EfficiencyRow:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over the catalogue's."""
+        """Measured over the catalogue's value."""
         return None if self.measured is None or self.catalogue is None else self.measured / self.catalogue
 
 
-def comparison(entry: Chip | None, found: Sequence[MeasuredEfficiency]) -> list[EfficiencyRow]:
-    """A row for each figure that was measured or that the entry has of a precision that it knows."""
-    measured = {each.name: each for each in found}
+def comparison(entry: Chip | None, measured_figures: Sequence[MeasuredEfficiency]) -> list[EfficiencyRow]:
+    """A row for each efficiency that was measured, or that the entry has (for a GEMM: with a known peak)."""
+    measured = {each.name: each for each in measured_figures}
     planned = None if entry is None else load_calibration().chip(entry)
     rows = []
     for name in EFFICIENCY_NAMES:
         figure = measured.get(name)
-        known = entry is not None and _has(entry, name)
-        if figure is None and not known:
+        has_figure = entry is not None and _has(entry, name)
+        if figure is None and not has_figure:
             continue
         rows.append(
             EfficiencyRow(
                 name,
-                entry.efficiency_value(name) if entry is not None and known else None,
-                planned.efficiency_value(name) if planned is not None and known else None,
-                entry.efficiency[name].confidence if entry is not None and known else "",
+                entry.efficiency_value(name) if entry is not None and has_figure else None,
+                planned.efficiency_value(name) if planned is not None and has_figure else None,
+                entry.efficiency[name].confidence if entry is not None and has_figure else "",
                 None if figure is None else figure.value,
                 None if figure is None else figure.spread,
             )
@@ -77,7 +77,7 @@ _PASS = {
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """What was measured and what the cost model says, in seconds or bytes; `allocated` by the allocator's counters."""
+    """What was measured and what the cost model predicts, in seconds or bytes; `allocated`: by the allocator."""
 
     what: str
     measured: float
@@ -92,70 +92,70 @@ class ModelComparison:
 
 
 def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> list[ModelComparison]:
-    """Every product in the precision that the layers have."""
+    """Every GEMM in the precision of the layers."""
     try:
         device = Device(problem, chip)
     except UnknownFigureError:
         return []
     return [
-        ModelComparison(_named(each), each.median_s, _gemm_seconds(device, each), each.spread)
-        for each in measured.of("gemm", precision=problem.spec.training.precision)
+        ModelComparison(_named(gemm), gemm.median_s, _gemm_seconds(device, gemm), gemm.spread)
+        for gemm in measured.of("gemm", precision=problem.spec.training.precision)
     ]
 
 
-def _named(each: Measurement) -> str:
-    m, n, k, batch = (each.number(name) for name in ("m", "n", "k", "batch"))
+def _named(gemm: Measurement) -> str:
+    m, n, k, batch = (gemm.number(name) for name in ("m", "n", "k", "batch"))
     times = f"{batch} x " if batch > 1 else ""
-    return f"{times}{m} x {n} x {k}, {_PASS[str(each.size['product'])]}"
+    return f"{times}{m} x {n} x {k}, {_PASS[str(gemm.size['product'])]}"
 
 
-def _gemm_seconds(device: Device, each: Measurement) -> float:
-    m, n, k, batch = (np.array([float(each.number(name))]) for name in ("m", "n", "k", "batch"))
+def _gemm_seconds(device: Device, gemm: Measurement) -> float:
+    m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
     return float(device.layer_gemm(m, n, k, batch)[0])
 
 
 def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelComparison]:
-    """What the real layer keeps for backward under each recomputation, against the memory model."""
-    found = []
-    for each in measured.of("layer_bytes"):
-        attention, recompute = str(each.size["attention"]), str(each.size["recompute"])
-        predicted = _layer_bytes(problem, each.number("tokens"), attention == "flash", recompute)
-        what = f"{attention} attention, recompute {recompute}, {each.number('tokens'):,} tokens"
-        found.append(ModelComparison(what, each.bytes or 0.0, predicted, allocated=each.allocated))
-    return found
+    """The bytes that the real layer saves for backward under each recomputation, against the memory model."""
+    comparisons = []
+    for measurement in measured.of("layer_bytes"):
+        attention, recompute = str(measurement.size["attention"]), str(measurement.size["recompute"])
+        predicted = _layer_bytes(problem, measurement.number("tokens"), attention == "flash", recompute)
+        what = f"{attention} attention, recompute {recompute}, {measurement.number('tokens'):,} tokens"
+        comparisons.append(ModelComparison(what, measurement.bytes or 0.0, predicted, allocated=measurement.allocated))
+    return comparisons
 
 
 def _layer_bytes(problem: Problem, tokens: int, flash: bool, recompute: str) -> float:
-    one, kind = _of_length(problem, tokens), _dense(problem)
-    kept = layer_bytes(one, Shard.of(1, 1, False, flash), kind)
+    shortened, kind = _of_length(problem, tokens), _dense(problem)
+    saved = layer_bytes(shortened, Shard.of(1, 1, False, flash), kind)
     if recompute == "full":
-        return float(kept.checkpoint[0])
-    freed = float(kept.freed[MODULES.index("core_attn"), 0]) if recompute == "selective" else 0.0
-    return float(kept.full[0]) - freed
+        return float(saved.checkpoint[0])
+    freed = float(saved.freed[MODULES.index("core_attn"), 0]) if recompute == "selective" else 0.0
+    return float(saved.full[0]) - freed
 
 
 def layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> list[ModelComparison]:
-    """Forward and backward of the stack of real layers. The cost model's is without the host's time to launch them
-    beyond what the device takes, as the longer of the two counts."""
+    """Forward and backward of the stack of real layers. Of the device's time and the host's time to launch the kernels
+    the longer one counts, in each pass."""
     return list(_layer_comparisons(problem, chip, measured))
 
 
 def _layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> Iterator[ModelComparison]:
-    for each in measured.of("layer_time"):
-        one, shard = _of_length(problem, each.number("tokens")), Shard.of(1, 1, False, True)
+    for measurement in measured.of("layer_time"):
+        shortened, shard = _of_length(problem, measurement.number("tokens")), Shard.of(1, 1, False, True)
         try:
-            seconds = layer_seconds(one, chip, shard, _dense(problem))
+            seconds = layer_seconds(shortened, chip, shard, _dense(problem))
         except UnknownFigureError:
             return
         host = seconds.host if chip.vendor != "cpu" else 0.0
         passes = max(float(seconds.forward[0]), host) + max(float(seconds.backward[0]), host)
-        layers = each.number("layers")
-        what = f"{layers} layers forward and backward, {each.number('tokens'):,} tokens"
-        yield ModelComparison(what, each.median_s, layers * passes, each.spread)
+        layers = measurement.number("layers")
+        what = f"{layers} layers forward and backward, {measurement.number('tokens'):,} tokens"
+        yield ModelComparison(what, measurement.median_s, layers * passes, measurement.spread)
 
 
 def _of_length(problem: Problem, tokens: int) -> Problem:
-    """The same with a sequence of so many tokens."""
+    """The problem with a sequence of so many tokens."""
     training = problem.spec.training.model_copy(update={"sequence_length": tokens})
     return replace(problem, spec=problem.spec.model_copy(update={"training": training}))
 

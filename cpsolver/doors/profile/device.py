@@ -1,4 +1,4 @@
-"""The device at hand through PyTorch: its name and software, its clock, its memory, and what its errors mean."""
+"""A device through PyTorch: its name and software, its memory, the time of calls on it, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from typing import Any
 from cpsolver.doors.profile.settings import DeviceKind, Timing, settings
 from cpsolver.inputs.errors import InputError, Trouble
 
+_LONGEST_REASON = 120
+"""Characters of an error that are shown: the first line of PyTorch's may be much longer than a report's row."""
 Call = Callable[[], object]
 """Work to time, with all its inputs bound."""
 
 
 @dataclass(frozen=True)
 class TorchDevice:
-    """A device of PyTorch; `index` counts those of the same kind. Seconds, bytes."""
+    """A device of PyTorch. `index` counts devices of its kind. Seconds, bytes."""
 
     kind: DeviceKind
     index: int = 0
@@ -43,7 +45,7 @@ class TorchDevice:
 
     @property
     def where(self) -> str:
-        """PyTorch's name of it."""
+        """PyTorch's name of the device."""
         return "cpu" if self.kind == "cpu" else f"{self.kind}:{self.index}"
 
     @property
@@ -53,12 +55,12 @@ class TorchDevice:
 
     @cached_property
     def name(self) -> str:
-        """As its driver calls it."""
+        """The name that its driver reports."""
         return _cpu_name() if self.kind == "cpu" else str(self._backend.get_device_name(self.index))
 
     @cached_property
     def driver(self) -> str:
-        """Version of what stands between PyTorch and the device."""
+        """Versions of the software between PyTorch and the device."""
         if self.kind == "cuda":
             return f"CUDA {self.torch.version.cuda or self.torch.version.hip}, driver {_nvidia_driver()}"
         if self.kind == "npu":
@@ -67,19 +69,19 @@ class TorchDevice:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What measurements depend on: a journal is of one of these."""
+        """What measurements depend on. A journal holds those of one provenance."""
         return {"device": self.name, "kind": self.kind, "driver": self.driver, "torch": str(self.torch.__version__)}
 
     @property
     def total_bytes(self) -> float:
-        """All memory."""
+        """The whole memory."""
         if self.kind == "cpu":
             return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
         return float(self._backend.mem_get_info(self.index)[1])
 
     @property
     def free_bytes(self) -> float:
-        """Memory that can be had now."""
+        """Memory that is free now."""
         return _cpu_free() if self.kind == "cpu" else float(self._backend.mem_get_info(self.index)[0])
 
     @property
@@ -90,26 +92,26 @@ class TorchDevice:
         return int(self._backend.get_device_properties(self.index).multi_processor_count)
 
     def allocated_bytes(self) -> float | None:
-        """What PyTorch's allocator has given out; None for the CPU, where it does not count."""
+        """Bytes in use by PyTorch's allocator; None for the CPU, where nothing counts them."""
         return None if self.kind == "cpu" else float(self._backend.memory_allocated(self.index))
 
     def select(self) -> None:
-        """Make it the one that this process uses."""
+        """Make this the device that the process uses."""
         if self.kind != "cpu":
             self._backend.set_device(self.index)
 
     def synchronize(self) -> None:
-        """Wait for all that was started on it."""
+        """Wait for all work that was started on it."""
         if self.kind != "cpu":
             self._backend.synchronize()
 
     def release(self) -> None:
-        """Give memory that nothing holds back to the device."""
+        """Return memory that no tensor uses to the device."""
         if self.kind != "cpu":
             self._backend.empty_cache()
 
     def seconds_of(self, call: Call) -> float:
-        """Of one call; on an accelerator by its own events, which work that waits in its queue does not disturb."""
+        """Seconds of one call; on an accelerator by its own events, so that queued work does not count."""
         if self.kind == "cpu":
             began = time.perf_counter()
             call()
@@ -119,7 +121,7 @@ class TorchDevice:
         call()
         end.record()
         self.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+        return float(start.elapsed_time(end)) * 1e-3  # milliseconds
 
     def dtype(self, precision: str) -> Any:
         """PyTorch's type of that precision."""
@@ -127,46 +129,51 @@ class TorchDevice:
         return getattr(self.torch, names[precision])
 
     def random(self, *shape: int, precision: str = "bf16") -> Any:
-        """Normally distributed numbers: products of zeros take less power, and so less time."""
+        """Normally distributed numbers: GEMMs of zeros take less power, and so less time."""
         wide = "bf16" if precision == "fp8" else precision
-        made = self.torch.randn(*shape, dtype=self.dtype(wide), device=self.where)
-        return made.to(self.dtype(precision)) if precision == "fp8" else made
+        values = self.torch.randn(*shape, dtype=self.dtype(wide), device=self.where)
+        return values.to(self.dtype(precision)) if precision == "fp8" else values
 
-    def out_of_memory(self, error: BaseException) -> bool:
-        """Whether that is what the error says."""
-        text = str(error).lower()
-        return (
-            isinstance(error, MemoryError | self.torch.OutOfMemoryError)
-            or "out of memory" in text
-            or ("can't allocate memory" in text or "not enough memory" in text)
-        )
+    def failure(self, error: BaseException) -> str:
+        """What an error of PyTorch means for a measurement: memory ran out, or the device cannot do it."""
+        text = str(error).strip()
+        if isinstance(error, MemoryError | self.torch.OutOfMemoryError) or any(
+            sign in text.lower() for sign in ("out of memory", "can't allocate memory", "not enough memory")
+        ):
+            return "out of memory"
+        return f"not supported here: {(text or type(error).__name__).splitlines()[0][:_LONGEST_REASON]}"
 
 
 class CallTimer:
-    """Times calls on one device. Writing a large buffer before each leaves nothing of the last call in the caches,
-    and keeps an accelerator busy while the host prepares the next: what is timed is the device."""
+    """Times calls on one device.
+
+    A large buffer is written before each call. That empties the caches of the last call, and keeps an accelerator busy
+    while the host prepares the next one, so that the device is timed and not the host.
+    """
 
     def __init__(self, device: TorchDevice, timing: Timing) -> None:
         self.device, self.timing = device, timing
         self._buffer = device.torch.ones(settings().flush_bytes // 4, dtype=device.torch.int32, device=device.where)
 
-    def seconds(self, call: Call, before: Call | None = None) -> tuple[float, ...]:
-        """Of each timed call; `before` runs before each, untimed."""
-        timing, found = self.timing, list[float]()
+    def seconds(self, call: Call, prepare: Call | None = None) -> tuple[float, ...]:
+        """Seconds of each timed call. `prepare` runs before each, untimed."""
+        timing, seconds = self.timing, list[float]()
         for _ in range(timing.warmup):
-            self._ready(before)
+            self._ready(prepare)
             call()
         self.device.synchronize()
-        began = time.monotonic()
-        while len(found) < timing.fewest or (len(found) < timing.repeats and time.monotonic() - began < timing.seconds):
-            self._ready(before)
+        start = time.monotonic()
+        while len(seconds) < timing.fewest or (
+            len(seconds) < timing.repeats and time.monotonic() - start < timing.seconds
+        ):
+            self._ready(prepare)
             self._buffer.add_(1)
-            found.append(self.device.seconds_of(call))
-        return tuple(found)
+            seconds.append(self.device.seconds_of(call))
+        return tuple(seconds)
 
-    def _ready(self, before: Call | None) -> None:
-        if before is not None:
-            before()
+    def _ready(self, prepare: Call | None) -> None:
+        if prepare is not None:
+            prepare()
 
 
 def require_torch() -> None:
@@ -176,7 +183,7 @@ def require_torch() -> None:
 
 
 def find_device(asked: str) -> TorchDevice:
-    """The device asked for; auto: the first accelerator, else the CPU. Raises InputError where there is none such."""
+    """The device asked for; auto: the first accelerator, else the CPU. Raises InputError where there is none."""
     require_torch()
     there = available()
     if asked != "auto" and asked not in there:
@@ -188,16 +195,16 @@ def find_device(asked: str) -> TorchDevice:
 def available() -> tuple[DeviceKind, ...]:
     """The kinds of devices that PyTorch finds on this machine, accelerators first."""
     torch: Any = importlib.import_module("torch")  # torch_npu adds its part of it only when it is loaded
-    found: list[DeviceKind] = ["cuda"] if torch.cuda.is_available() else []
+    kinds: list[DeviceKind] = ["cuda"] if torch.cuda.is_available() else []
     if importlib.util.find_spec("torch_npu") is not None:
         importlib.import_module("torch_npu")
-        found += ["npu"] if torch.npu.is_available() else []
-    return (*found, "cpu")
+        kinds += ["npu"] if torch.npu.is_available() else []
+    return (*kinds, "cpu")
 
 
 def _kind(name: str) -> DeviceKind:
-    known: dict[str, DeviceKind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
-    return known[name]
+    kinds: dict[str, DeviceKind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
+    return kinds[name]
 
 
 def _why_not(asked: str) -> str:
@@ -226,9 +233,9 @@ def _cpu_free() -> float:
 
 
 def _nvidia_driver() -> str:
-    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        versions = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return told[0] if told else "unknown"
+    return versions[0] if versions else "unknown"

@@ -1,4 +1,9 @@
-"""From measurements to the efficiencies of hw_specs.schema.EFFICIENCY_NAMES, each with where it comes from."""
+"""Turns measurements into the efficiencies of hw_specs.schema.EFFICIENCY_NAMES, each with its source.
+
+Collectives are fitted to the cost model's own form (cpsolver/cost/collectives.py): seconds = latency * rounds / 2 +
+rounds * (g - 1) / g * (p + min(p, half)) / bandwidth for a buffer of p bytes over g ranks. An all-reduce has two
+rounds, other collectives have one.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from cpsolver.doors.profile.task import Measurement, MeasurementSet, NotMeasured
 from hw_specs import Chip
 
 LARGEST = 1.25
-"""Efficiencies above it the catalogue's schema refuses: the peak is another device's."""
+"""The catalogue's schema refuses larger efficiencies: the peak must be that of another device."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """What a rate is a share of, in operations or bytes per second, and who says so."""
+    """The rate that an efficiency is relative to, in FLOP/s or bytes/s, and its source."""
 
     value: float
     source: str
@@ -25,7 +30,7 @@ class Peak:
 
 @dataclass(frozen=True)
 class KnownPeaks:
-    """Of each precision, of memory, of the fabric one way, of the host's link one way; None: not known."""
+    """Peaks of each precision, of memory, and one way of the fabric and of the link to the host; None: not known."""
 
     flops: Mapping[str, Peak]
     memory: Peak | None
@@ -45,7 +50,7 @@ class GivenPeaks:
 
 @dataclass(frozen=True)
 class MeasuredEfficiency:
-    """One measured efficiency; `spread`: the typical distance of the quartiles of its repeats, as a share."""
+    """One measured efficiency. `spread`: the typical distance of the quartiles of its repeats, as a fraction."""
 
     name: str
     value: float
@@ -53,175 +58,194 @@ class MeasuredEfficiency:
     source: str
 
 
-def gemm_flops(each: Measurement) -> float:
-    """Of a product."""
-    m, n, k, batch = (each.number(name) for name in ("m", "n", "k", "batch"))
+def gemm_flops(gemm: Measurement) -> float:
+    """FLOP of a GEMM."""
+    m, n, k, batch = (gemm.number(name) for name in ("m", "n", "k", "batch"))
     return 2.0 * batch * m * n * k
 
 
-def gemm_rate(each: Measurement) -> float:
-    """FLOP/s of a product."""
-    return gemm_flops(each) / each.median_s
+def gemm_rate(gemm: Measurement) -> float:
+    """FLOP/s of a GEMM."""
+    return gemm_flops(gemm) / gemm.median_s
 
 
-def attention_rate(each: Measurement, flops_factor: float, causal: float) -> float:
-    """FLOP/s of attention: the pairs that causal attention needs, times what backward does more."""
-    batch, heads, sequence = (each.number(name) for name in ("batch", "heads", "sequence"))
+def attention_rate(attention: Measurement, flops_factor: float, causal: float) -> float:
+    """FLOP/s of causal attention. `causal`: the fraction of pairs needed; `flops_factor`: backward over forward."""
+    batch, heads, sequence = (attention.number(name) for name in ("batch", "heads", "sequence"))
     pairs = batch * heads * sequence**2 * causal
-    return 2.0 * pairs * (each.number("keys") + each.number("values")) * flops_factor / each.median_s
+    return 2.0 * pairs * (attention.number("keys") + attention.number("values")) * flops_factor / attention.median_s
 
 
-def memory_rate(each: Measurement) -> float:
-    """Bytes/s of a memory-bound kernel: each tensor read or written once."""
-    return each.number("bytes") * STREAMS[str(each.size["kernel"])] / each.median_s
+def memory_rate(kernel: Measurement) -> float:
+    """Bytes/s of a memory-bound kernel, which reads or writes each tensor once."""
+    return kernel.number("bytes") * STREAMS[str(kernel.size["kernel"])] / kernel.median_s
 
 
-def large_gemms(products: Sequence[Measurement], least: int) -> tuple[list[Measurement], str]:
-    """The large products, and in words which; where none is large enough, those next to the largest."""
-    found = [each for each in products if min(each.number(name) for name in "mnk") >= least]
-    if found:
-        return found, f"products with m, n, k >= {least}"
-    most = max(gemm_flops(each) for each in products)
-    found = [each for each in products if gemm_flops(each) >= most / 2]
-    return found, f"products of at least {most / 2e9:.3g} GFLOP, the largest measured (none has m, n, k >= {least})"
+def large_gemms(gemms: Sequence[Measurement], least: int) -> tuple[list[Measurement], str]:
+    """The large GEMMs, and a description of them; where none is large enough, those of at least half the largest."""
+    chosen = [gemm for gemm in gemms if min(gemm.number(name) for name in "mnk") >= least]
+    if chosen:
+        return chosen, f"products with m, n, k >= {least}"
+    largest = max(gemm_flops(gemm) for gemm in gemms)
+    chosen = [gemm for gemm in gemms if gemm_flops(gemm) >= largest / 2]
+    return chosen, f"products of at least {largest / 2e9:.3g} GFLOP, the largest measured (none has m, n, k >= {least})"
 
 
 def peaks(entry: Chip | None, given: GivenPeaks, measured: MeasurementSet, settings: Settings) -> KnownPeaks:
-    """The user's, else the entry's, else the best rate seen."""
-    whose = "" if entry is None else f"the catalogue's {entry.name}"
-    seen = "the best rate seen here, for want of a known peak"
+    """Each peak as the user gives it, else by the catalogue's entry, else the best rate measured."""
+    entry_source = "" if entry is None else f"the catalogue's {entry.name}"
+    best_source = "the best rate seen here, for want of a known peak"
     flops: dict[str, Peak] = {}
     for precision in ("bf16", "fp16", "fp8"):
-        told = None if entry is None else getattr(entry.peak_tflops, precision)
-        rates = [gemm_rate(each) for each in measured.of("gemm", precision=precision)]
+        published = None if entry is None else getattr(entry.peak_tflops, precision)
+        rates = [gemm_rate(measurement) for measurement in measured.of("gemm", precision=precision)]
         if precision in given.tflops:
             flops[precision] = Peak(given.tflops[precision] * 1e12, "the user")
-        elif told is not None:
-            flops[precision] = Peak(told * 1e12, whose)
+        elif published is not None:
+            flops[precision] = Peak(published * 1e12, entry_source)
         elif rates:
-            flops[precision] = Peak(max(rates), seen)
-    streams = [memory_rate(each) for each in measured.of("memory")]
+            flops[precision] = Peak(max(rates), best_source)
+    streams = [memory_rate(measurement) for measurement in measured.of("memory")]
     buses = [fit.value for fit in _fabric_rates(measured, settings).values()]
     memory = entry.memory.bandwidth_gb_s if entry else None
     fabric = entry.scale_up.bandwidth_gb_s if entry else None
     host = entry.host_link.best_gb_s if entry and entry.host_link else None
-    copies = [each.number("bytes") / each.median_s for each in measured.of("host_link")]
+    copies = [measurement.number("bytes") / measurement.median_s for measurement in measured.of("host_link")]
     return KnownPeaks(
         flops,
-        _peak(given.memory_gb_s, memory, max(streams, default=None), whose, seen),
-        _peak(given.fabric_gb_s, fabric, max(buses, default=None), whose, seen),
-        _peak(None, host, max(copies, default=None), whose, seen),
+        _peak(given.memory_gb_s, memory, max(streams, default=None), entry_source, best_source),
+        _peak(given.fabric_gb_s, fabric, max(buses, default=None), entry_source, best_source),
+        _peak(None, host, max(copies, default=None), entry_source, best_source),
     )
 
 
-def _peak(user: float | None, entry: float | None, seen: float | None, whose: str, best: str) -> Peak | None:
+def _peak(
+    user: float | None, entry: float | None, best: float | None, entry_source: str, best_source: str
+) -> Peak | None:
     if user is not None:
         return Peak(user * 1e9, "the user")
     if entry is not None:
-        return Peak(entry * 1e9, whose)
-    return None if seen is None else Peak(seen, best)
+        return Peak(entry * 1e9, entry_source)
+    return None if best is None else Peak(best, best_source)
 
 
 def measured_efficiencies(
-    measured: MeasurementSet, known: KnownPeaks, settings: Settings, causal: float, backward: float
+    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, causal: float, backward: float
 ) -> tuple[list[MeasuredEfficiency], list[NotMeasured]]:
-    """Every efficiency that the measurements give, and those that cannot be right.
+    """Every efficiency that the measurements give, and those that are left out because they cannot be right.
 
-    `causal` and `backward`: the share of pairs that causal attention needs and how much more its backward pass does
-    (the stack's causal_fraction and attention_backward_flops_factor).
+    `causal`: the fraction of pairs that causal attention needs; `backward`: the FLOP of its backward pass over those of
+    forward (the stack's causal_fraction and attention_backward_flops_factor).
     """
-    found = [*_products(measured, known, settings), *_attention(measured, known, settings, causal, backward)]
-    found += [*_memory(measured, known), *_host(measured, known), *_launch(measured)]
-    found += _collectives(measured, known, settings)
-    wrong = [each for each in found if each.value > LARGEST and not each.name.endswith(("_us", "_mib"))]
-    told = f"above {LARGEST}: the peak is another device's (--replaces, --peak-tflops)"
-    odd = [
-        NotMeasured(each.name, f"{each.value:.3g} of {each.source.rpartition(' of ')[2]} is {told}") for each in wrong
+    figures = [
+        *_products(measured, known_peaks, settings),
+        *_attention(measured, known_peaks, settings, causal, backward),
     ]
-    return [each for each in found if each not in wrong], odd
+    figures += [*_memory(measured, known_peaks), *_host(measured, known_peaks), *_launch(measured)]
+    figures += _collectives(measured, known_peaks, settings)
+    too_large = [figure for figure in figures if figure.value > LARGEST and not figure.name.endswith(("_us", "_mib"))]
+    reason = f"above {LARGEST}: the peak is another device's (--replaces, --peak-tflops)"
+    rejected = [
+        NotMeasured(figure.name, f"{figure.value:.3g} of {figure.source.rpartition(' of ')[2]} is {reason}")
+        for figure in too_large
+    ]
+    return [figure for figure in figures if figure not in too_large], rejected
 
 
 def _figure(
-    name: str, each: Sequence[Measurement], rates: Sequence[float], peak: Peak, unit: float, word: str, what: str
+    name: str,
+    measurements: Sequence[Measurement],
+    rates: Sequence[float],
+    peak: Peak,
+    unit: float,
+    unit_name: str,
+    what: str,
 ) -> MeasuredEfficiency:
-    """The median rate over a peak; `unit` and `word`: of the numbers in the source."""
+    """The median rate over a peak; `unit` and `unit_name` are those of the numbers in the source."""
     low, middle, high = (value / unit for value in (min(rates), median(rates), max(rates)))
     span = f" ({low:.4g} to {high:.4g})" if len(rates) > 1 else ""
-    repeats = min(len(one.seconds) for one in each)
-    told = f"median {middle:.4g} {word}{span} of {what}, {repeats} or more repeats each"
-    source = f"{told}; over {peak.value / unit:.4g} {word} of {peak.source}"
-    return MeasuredEfficiency(name, median(rates) / peak.value, median(one.spread for one in each), source)
+    repeats = min(len(measurement.seconds) for measurement in measurements)
+    summary = f"median {middle:.4g} {unit_name}{span} of {what}, {repeats} or more repeats each"
+    source = f"{summary}; over {peak.value / unit:.4g} {unit_name} of {peak.source}"
+    return MeasuredEfficiency(
+        name, median(rates) / peak.value, median(measurement.spread for measurement in measurements), source
+    )
 
 
-def _products(measured: MeasurementSet, known: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
-    for precision, peak in known.flops.items():
-        all_of_them = measured.of("gemm", precision=precision)
-        if all_of_them:
-            chosen, which = large_gemms(all_of_them, settings.large_dimension)
-            rates = [gemm_rate(each) for each in chosen]
+def _products(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
+    for precision, peak in known_peaks.flops.items():
+        gemms = measured.of("gemm", precision=precision)
+        if gemms:
+            chosen, which = large_gemms(gemms, settings.large_dimension)
+            rates = [gemm_rate(gemm) for gemm in chosen]
             yield _figure(f"gemm_{precision}", chosen, rates, peak, 1e12, "TFLOP/s", f"{len(chosen)} {which}")
 
 
 def _attention(
-    measured: MeasurementSet, known: KnownPeaks, settings: Settings, causal: float, backward: float
+    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, causal: float, backward: float
 ) -> Iterator[MeasuredEfficiency]:
-    if "bf16" not in known.flops:
+    if "bf16" not in known_peaks.flops:
         return
     for name, factor in (("attention_forward", 1.0), ("attention_backward", backward)):
-        listed = measured.of(name)
-        if not listed:
+        measurements = measured.of(name)
+        if not measurements:
             continue
-        long = [each for each in listed if each.number("sequence") >= settings.long_sequence]
-        longest = max(each.number("sequence") for each in listed)
-        chosen = long or [each for each in listed if each.number("sequence") == longest]
-        rates = [attention_rate(each, factor, causal) for each in chosen]
-        lengths = sorted({each.number("sequence") for each in chosen})
-        kernels = ", ".join(sorted({each.note for each in chosen}))
+        long_enough = [
+            measurement for measurement in measurements if measurement.number("sequence") >= settings.long_sequence
+        ]
+        longest = max(measurement.number("sequence") for measurement in measurements)
+        chosen = long_enough or [
+            measurement for measurement in measurements if measurement.number("sequence") == longest
+        ]
+        rates = [attention_rate(measurement, factor, causal) for measurement in chosen]
+        lengths = sorted({measurement.number("sequence") for measurement in chosen})
+        kernels = ", ".join(sorted({measurement.note for measurement in chosen}))
         what = f"{len(chosen)} causal shapes of {', '.join(map(str, lengths))} tokens ({kernels})"
-        yield _figure(name, chosen, rates, known.flops["bf16"], 1e12, "TFLOP/s", what)
+        yield _figure(name, chosen, rates, known_peaks.flops["bf16"], 1e12, "TFLOP/s", what)
 
 
-def _memory(measured: MeasurementSet, known: KnownPeaks) -> Iterator[MeasuredEfficiency]:
+def _memory(measured: MeasurementSet, known_peaks: KnownPeaks) -> Iterator[MeasuredEfficiency]:
     chosen = measured.of("memory")
-    if chosen and known.memory is not None:
-        what = f"{len(chosen)} kernels ({', '.join(str(each.size['kernel']) for each in chosen)})"
-        rates = [memory_rate(each) for each in chosen]
-        yield _figure("memory", chosen, rates, known.memory, 1e9, "GB/s", what)
+    if chosen and known_peaks.memory is not None:
+        what = f"{len(chosen)} kernels ({', '.join(str(kernel.size['kernel']) for kernel in chosen)})"
+        rates = [memory_rate(kernel) for kernel in chosen]
+        yield _figure("memory", chosen, rates, known_peaks.memory, 1e9, "GB/s", what)
 
 
-def _host(measured: MeasurementSet, known: KnownPeaks) -> Iterator[MeasuredEfficiency]:
+def _host(measured: MeasurementSet, known_peaks: KnownPeaks) -> Iterator[MeasuredEfficiency]:
     chosen = measured.of("host_link")
-    if chosen and known.host is not None:
-        what = f"copies of pinned memory {', '.join(str(each.size['direction']) for each in chosen)}"
-        rates = [each.number("bytes") / each.median_s for each in chosen]
-        yield _figure("host_link", chosen, rates, known.host, 1e9, "GB/s", what)
+    if chosen and known_peaks.host is not None:
+        what = f"copies of pinned memory {', '.join(str(copy.size['direction']) for copy in chosen)}"
+        rates = [copy.number("bytes") / copy.median_s for copy in chosen]
+        yield _figure("host_link", chosen, rates, known_peaks.host, 1e9, "GB/s", what)
 
 
 def _launch(measured: MeasurementSet) -> Iterator[MeasuredEfficiency]:
-    for each in measured.of("launch"):
-        told = f"{each.number('kernels')} tiny kernels in a row, {each.note}, {len(each.seconds)} repeats"
-        yield MeasuredEfficiency("kernel_latency_us", each.median_s * 1e6, each.spread, told)
+    for row in measured.of("launch"):
+        source = f"{row.number('kernels')} tiny kernels in a row, {row.note}, {len(row.seconds)} repeats"
+        yield MeasuredEfficiency("kernel_latency_us", row.median_s * 1e6, row.spread, source)
 
 
 @dataclass(frozen=True)
 class _BusBandwidth:
-    """A collective of the whole group: bandwidth of an endless payload in bytes/s, and how it was found."""
+    """A collective over the whole group: its bandwidth for an endless payload in bytes/s, and how it was fitted."""
 
     value: float
     spread: float
-    told: str
+    source: str
 
 
 def _whole_group(measured: MeasurementSet, collective: str) -> list[Measurement]:
-    listed = measured.of("collective", collective=collective)
-    most = max((each.number("group") for each in listed), default=0)
-    return sorted((e for e in listed if e.number("group") == most), key=lambda each: each.number("payload"))
+    measurements = measured.of("collective", collective=collective)
+    largest = max((measurement.number("group") for measurement in measurements), default=0)
+    whole = [measurement for measurement in measurements if measurement.number("group") == largest]
+    return sorted(whole, key=lambda measurement: measurement.number("payload"))
 
 
 def _latency_and_half(measured: MeasurementSet, settings: Settings) -> tuple[float, float] | None:
     """Seconds of the smallest all-reduce, and the half payload in bytes; None without several all-reduces."""
     reduces = _whole_group(measured, "all_reduce")
-    if len(reduces) < 3:
+    if len(reduces) < 3:  # one gives the latency; bandwidth and half payload need two more
         return None
     latency = reduces[0].median_s
     half = fit_half_payload(_points(reduces[1:]), reduces[0].number("group"), latency, settings.half_payload_mib)
@@ -229,43 +253,43 @@ def _latency_and_half(measured: MeasurementSet, settings: Settings) -> tuple[flo
 
 
 def _fabric_rates(measured: MeasurementSet, settings: Settings) -> dict[str, _BusBandwidth]:
-    start = _latency_and_half(measured, settings)
-    if start is None:
+    latency_and_half = _latency_and_half(measured, settings)
+    if latency_and_half is None:
         return {}
-    found = {}
+    rates = {}
     for collective in COLLECTIVES:
-        listed = _whole_group(measured, collective)[1:]
-        if not listed:
+        payloads = _whole_group(measured, collective)[1:]
+        if not payloads:
             continue
-        group = listed[0].number("group")
-        fit = fit_bandwidth(_points(listed), collective, group, *start)
+        group = payloads[0].number("group")
+        fit = fit_bandwidth(_points(payloads), collective, group, *latency_and_half)
         if fit is not None:
-            sizes = f"{listed[0].number('payload'):,} to {listed[-1].number('payload'):,} bytes"
-            told = f"{fit.bandwidth / 1e9:.4g} GB/s for an endless payload, fitted to {len(listed)} payloads of {sizes}"
-            told += f" over {group} devices ({fit.error:.0%} off)"
-            found[collective] = _BusBandwidth(fit.bandwidth, median(each.spread for each in listed), told)
-    return found
+            sizes = f"{payloads[0].number('payload'):,} to {payloads[-1].number('payload'):,} bytes"
+            fitted = f"fitted to {len(payloads)} payloads of {sizes} over {group} devices ({fit.error:.0%} off)"
+            source = f"{fit.bandwidth / 1e9:.4g} GB/s for an endless payload, {fitted}"
+            rates[collective] = _BusBandwidth(fit.bandwidth, median(payload.spread for payload in payloads), source)
+    return rates
 
 
-def _collectives(measured: MeasurementSet, known: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
-    start, peak = _latency_and_half(measured, settings), known.fabric
-    if start is None or peak is None:
+def _collectives(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
+    latency_and_half, peak = _latency_and_half(measured, settings), known_peaks.fabric
+    if latency_and_half is None or peak is None:
         return
     for collective, bus in _fabric_rates(measured, settings).items():
-        source = f"{bus.told}; over {peak.value / 1e9:.4g} GB/s of {peak.source}"
+        source = f"{bus.source}; over {peak.value / 1e9:.4g} GB/s of {peak.source}"
         yield MeasuredEfficiency(collective, bus.value / peak.value, bus.spread, source)
     reduces = _whole_group(measured, "all_reduce")
     what = f"all-reduces over {reduces[0].number('group')} devices"
     spread = median(each.spread for each in reduces)
     yield MeasuredEfficiency(
-        "collective_half_payload_mib", start[1] / _MIB, spread, f"fitted to {len(reduces) - 1} {what}"
+        "collective_half_payload_mib", latency_and_half[1] / _MIB, spread, f"fitted to {len(reduces) - 1} {what}"
     )
-    told = f"{what} of {reduces[0].number('payload'):,} bytes, {len(reduces[0].seconds)} repeats"
-    yield MeasuredEfficiency("collective_latency_us", start[0] * 1e6, reduces[0].spread, told)
+    source_of_latency = f"{what} of {reduces[0].number('payload'):,} bytes, {len(reduces[0].seconds)} repeats"
+    yield MeasuredEfficiency("collective_latency_us", latency_and_half[0] * 1e6, reduces[0].spread, source_of_latency)
 
 
-def _points(listed: Sequence[Measurement]) -> list[tuple[int, float]]:
-    return [(each.number("payload"), each.median_s) for each in listed]
+def _points(measurements: Sequence[Measurement]) -> list[tuple[int, float]]:
+    return [(measurement.number("payload"), measurement.median_s) for measurement in measurements]
 
 
 Points = Sequence[tuple[int, float]]
@@ -282,12 +306,12 @@ class BandwidthFit:
 
 
 def rounds(collective: str) -> float:
-    """How often the buffer goes around."""
+    """How many times a collective sends the buffer around."""
     return 2.0 if collective == "all_reduce" else 1.0
 
 
 def fit_bandwidth(points: Points, collective: str, group: int, latency_s: float, half: float) -> BandwidthFit | None:
-    """Least squares of the relative errors with latency and half payload given; None where latency is all there is."""
+    """The bandwidth by least squares of the relative errors, latency and half payload given; None: only latency."""
     turns = rounds(collective)
     fixed = latency_s * turns / 2
     rows = [
@@ -302,7 +326,7 @@ def fit_bandwidth(points: Points, collective: str, group: int, latency_s: float,
 
 
 def fit_half_payload(points: Points, group: int, latency_s: float, search: FitGrid) -> float | None:
-    """Half payload of all-reduces in bytes: the one under which the seconds are matched best. None: no bandwidth."""
+    """The half payload in bytes that fits the all-reduces best; None where no bandwidth fits."""
     ratio = (search.most / search.least) ** (1.0 / (search.steps - 1))
     best: tuple[float, float] | None = None
     for step in range(search.steps):

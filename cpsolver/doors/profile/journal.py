@@ -1,6 +1,6 @@
-"""Measurements on disk, one JSON line each, written through before the next begins: a run that stops goes on there.
+"""Measurements on disk, one JSON line each, synced before the next begins, so that a stopped run can be continued.
 
-The first line says on what they were taken. A last line that was cut off is not there.
+The first line says on which device and software they were taken. A last line that was cut off does not count.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ FORMAT = 1
 
 
 class Journal:
-    """The journal of one output file. `found`: the measurements in it by key, the newest of each.
+    """The journal of one output file. `measurements`: those in it by key, the newest of each.
 
-    `quick`: what is added was taken quickly, and what was taken quickly will do; otherwise such is not found.
+    `quick`: a quick run. Its measurements are marked; runs that are not quick do not take them up.
 
-    Raises InputError when the file is of another device or software, is no journal, or cannot be read or written.
+    Raises InputError where the file is of another device or software, is no journal, or cannot be read or written.
     """
 
     def __init__(self, path: Path, provenance: Mapping[str, Any], quick: bool = False) -> None:
         self.path, self._quick = path, quick
-        self.found: dict[str, Measurement] = {}
+        self.measurements: dict[str, Measurement] = {}
         try:
-            whole, size = _whole_lines(path)
+            lines, size = _whole_lines(path)
         except OSError as error:
             raise self._refused(f"cannot be read: {error.strerror}") from None
-        if whole:
-            self._check(whole[0], provenance)
-            for line in whole[1:]:
-                each = _measurement(line, quick)
-                if each is not None:
-                    self.found[each.key] = each
+        if lines:
+            self._check(lines[0], provenance)
+            for line in lines[1:]:
+                measurement = _measurement(line, quick)
+                if measurement is not None:
+                    self.measurements[measurement.key] = measurement
         try:
             self._file = path.open("ab")
         except OSError as error:
             raise self._refused(f"cannot be written: {error.strerror}") from None
         self._file.truncate(size)
-        if not whole:
+        if not lines:
             self._write({"format": FORMAT, **provenance})
 
     def add(self, measured: Measurement) -> None:
-        """Keep a measurement: on disk when this returns."""
-        self.found[measured.key] = measured
+        """Add a measurement; it is on disk when this returns."""
+        self.measurements[measured.key] = measured
         fields = {
             "kind": measured.kind,
             "size": measured.size,
@@ -60,7 +60,7 @@ class Journal:
         self._write({**fields, "seconds": list(measured.seconds), **bytes_})
 
     def close(self) -> None:
-        """No more is added."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, document: Mapping[str, Any]) -> None:
@@ -70,17 +70,17 @@ class Journal:
 
     def _check(self, head: str, provenance: Mapping[str, Any]) -> None:
         try:
-            told = json.loads(head)
+            document = json.loads(head)
         except ValueError:
-            told = None
-        if not isinstance(told, dict) or "format" not in told:
+            document = None
+        if not isinstance(document, dict) or "format" not in document:
             raise self._refused("is no journal of `apss-cp profile`")
-        if told["format"] != FORMAT:
-            raise self._refused(f"has format {told['format']}, and this version reads {FORMAT}")
-        other = [name for name, value in provenance.items() if told.get(name) != value]
-        if other:
-            was = ", ".join(f"{name} {told.get(name)}" for name in other)
-            now = ", ".join(f"{name} {provenance[name]}" for name in other)
+        if document["format"] != FORMAT:
+            raise self._refused(f"has format {document['format']}, and this version reads {FORMAT}")
+        differing = [name for name, value in provenance.items() if document.get(name) != value]
+        if differing:
+            was = ", ".join(f"{name} {document.get(name)}" for name in differing)
+            now = ", ".join(f"{name} {provenance[name]}" for name in differing)
             raise self._refused(f"was taken with {was}; this is {now}")
 
     def _refused(self, message: str) -> InputError:
@@ -89,7 +89,7 @@ class Journal:
 
 
 def _whole_lines(path: Path) -> tuple[list[str], int]:
-    """The lines that end, and their length in bytes; a file that is not there has none."""
+    """The complete lines, and their length in bytes; none for a file that does not exist."""
     if not path.exists():
         return [], 0
     text = path.read_bytes()
@@ -98,15 +98,17 @@ def _whole_lines(path: Path) -> tuple[list[str], int]:
 
 
 def _measurement(line: str, quick: bool) -> Measurement | None:
-    """A line's measurement; None for a line that is damaged, or of a quick run where `quick` is not asked for."""
+    """A line's measurement; None for a damaged line, or for one of a quick run where `quick` is false."""
     try:
-        told = json.loads(line)
-        seconds = tuple(float(each) for each in told["seconds"])
-        if told["quick"] and not quick:
+        document = json.loads(line)
+        seconds = tuple(float(value) for value in document["seconds"])
+        if document["quick"] and not quick:
             return None
-        if any(each <= 0 for each in seconds) or (not seconds and told["bytes"] is None):
+        if any(value <= 0 for value in seconds) or (not seconds and document["bytes"] is None):
             return None
-        bytes_ = (told["bytes"], told["allocated"])
-        return Measurement(str(told["kind"]), dict(told["size"]), seconds, *bytes_, str(told["note"]), str(told["day"]))
+        bytes_ = (document["bytes"], document["allocated"])
+        return Measurement(
+            str(document["kind"]), dict(document["size"]), seconds, *bytes_, str(document["note"]), str(document["day"])
+        )
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,12 +1,12 @@
-"""A real transformer layer in plain PyTorch, as Megatron lays one out on one tensor-parallel rank: what it keeps for
-backward, and how long it takes.
+"""A real transformer layer in plain PyTorch, laid out as Megatron's on one tensor-parallel rank, to measure the bytes
+that it saves for backward and its time.
 
 Norm, projection to queries, keys and values, rotary embedding, attention's core, projection, residual; norm, gate and
-up projection in one product, activation, down projection, residual. Values are copied out of the common projection
+up projection in one GEMM, activation, down projection, residual. Values are copied out of the common projection
 before attention, as Transformer Engine does with operands whose layouts differ (dot_product_attention/utils.py,
-get_qkv_layout). Where bytes are counted norm and gated activation keep their input only, as the fused ones do
-(Megatron-LM core/fusions/fused_bias_swiglu.py; Transformer Engine's norms, and a number a token): they compute the
-rest again. Where the layer is timed they are PyTorch's own.
+get_qkv_layout). Where bytes are counted, norm and gated activation save only their input and recompute the rest, as the
+fused ones do (Megatron-LM core/fusions/fused_bias_swiglu.py; Transformer Engine's norms, which also save a number a
+token). Where the layer is timed they are PyTorch's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = Any
 
 
 def unsuitable(model: Architecture) -> str:
-    """Why this layer is not the model's; empty when it is."""
+    """Why this layer differs from the model's; empty where it does not."""
     if model.attention.kind not in ("mha", "gqa", "mqa"):
         return f"the real layer has plain or grouped attention, and {model.name} has {model.attention.kind}"
     if all(model.has_experts(index) for index in range(model.layers)):
@@ -35,7 +35,7 @@ def unsuitable(model: Architecture) -> str:
 class Layer:
     """One layer with random weights in bf16; `run` is its forward pass on (1, tokens, hidden).
 
-    `lean`: norm and gated activation keep their input only.
+    `lean`: norm and gated activation save only their input.
     """
 
     def __init__(
@@ -60,23 +60,23 @@ class Layer:
         self.tables = self._tables(device, tokens)
 
     def _tables(self, device: TorchDevice, tokens: int) -> dict[str, Tensor]:
-        """What all layers share: the rotary embedding's angles, and the mask of attention without a fused kernel."""
+        """Tensors that all layers share: the angles of the rotary embedding, and the mask of unfused attention."""
         torch, half = self.torch, self.model.head_dim // 2
-        made: dict[str, Tensor] = {}
+        tables: dict[str, Tensor] = {}
         if self.model.position == "rope":
             turns = 10_000.0 ** (-torch.arange(half, device=device.where) / half)
             angles = torch.outer(torch.arange(tokens, device=device.where), turns).repeat(1, 2)
-            made |= {"cos": angles.cos().bfloat16()[:, None], "sin": angles.sin().bfloat16()[:, None]}
+            tables |= {"cos": angles.cos().bfloat16()[:, None], "sin": angles.sin().bfloat16()[:, None]}
         if self.attention == "unfused":
             minus = torch.full((tokens, tokens), float("-inf"), dtype=torch.bfloat16, device=device.where)
-            made["mask"] = minus.triu(1)
-        return made
+            tables["mask"] = minus.triu(1)
+        return tables
 
     def run(self, x: Tensor) -> Tensor:
-        """The forward pass under its recomputation."""
-        return self._again(self._forward, x) if self.recompute == "full" else self._forward(x)
+        """The forward pass, with its recomputation."""
+        return self._checkpointed(self._forward, x) if self.recompute == "full" else self._forward(x)
 
-    def _again(self, what: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    def _checkpointed(self, what: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         from torch.utils.checkpoint import checkpoint
 
         return checkpoint(what, *inputs, use_reentrant=False)
@@ -84,7 +84,7 @@ class Layer:
     def _forward(self, x: Tensor) -> Tensor:
         linear = self.torch.nn.functional.linear
         q, k, v = self._heads(linear(self._norm(x, "norm1"), self.weights["qkv"]))
-        core = self._again(self._core, q, k, v) if self.recompute == "selective" else self._core(q, k, v)
+        core = self._checkpointed(self._core, q, k, v) if self.recompute == "selective" else self._core(q, k, v)
         x = x + linear(core.transpose(1, 2).flatten(2), self.weights["out"])
         inside = linear(self._norm(x, "norm2"), self.weights["up"])
         return x + linear(self._activation(inside), self.weights["down"])
@@ -96,15 +96,15 @@ class Layer:
         def normed(x: Tensor, weight: Tensor) -> Tensor:
             return norm(x, (self.model.hidden,), weight)
 
-        return _keeping_inputs(normed, x, weight) if self.lean else normed(x, weight)
+        return _recomputed_in_backward(normed, x, weight) if self.lean else normed(x, weight)
 
     def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(1, heads, tokens, head_dim) each, in memory with a token's heads together as Megatron has them."""
         model, (batch, tokens, _) = self.model, mixed.shape
         heads = (model.heads, model.kv_heads, model.kv_heads)
-        parts = mixed.split([each * model.head_dim for each in heads], dim=-1)
-        q, k, v = (part.view(batch, tokens, each, model.head_dim) for part, each in zip(parts, heads, strict=True))
-        q, k, v = (each.contiguous().transpose(1, 2) for each in (self._turned(q), self._turned(k), v))
+        parts = mixed.split([count * model.head_dim for count in heads], dim=-1)
+        q, k, v = (part.view(batch, tokens, count, model.head_dim) for part, count in zip(parts, heads, strict=True))
+        q, k, v = (count.contiguous().transpose(1, 2) for count in (self._turned(q), self._turned(k), v))
         return q, k, v
 
     def _turned(self, x: Tensor) -> Tensor:
@@ -117,10 +117,10 @@ class Layer:
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         torch, groups = self.torch, q.shape[1] // k.shape[1]
         if self.attention == "flash":
-            more = {"enable_gqa": True} if groups > 1 else {}
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **more)
+            grouped = {"enable_gqa": True} if groups > 1 else {}
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped)
         (_, heads, tokens, wide), scale = q.shape, q.shape[-1] ** -0.5
-        keys, values = (each[0].repeat_interleave(groups, 0) if groups > 1 else each[0] for each in (k, v))
+        keys, values = (tensor[0].repeat_interleave(groups, 0) if groups > 1 else tensor[0] for tensor in (k, v))
         mask = self.tables["mask"].expand(heads, tokens, tokens)
         scores = torch.baddbmm(mask, q[0], keys.transpose(1, 2), alpha=scale)
         return torch.bmm(scores.softmax(-1), values).view(1, heads, tokens, wide)
@@ -135,21 +135,21 @@ class Layer:
             gate, up = inside.chunk(2, dim=-1)
             return act(gate) * up
 
-        return _keeping_inputs(gated, inside) if self.lean else gated(inside)
+        return _recomputed_in_backward(gated, inside) if self.lean else gated(inside)
 
     @property
     def constants(self) -> set[int]:
-        """Storages of weights and tables, which are no activations."""
-        return {_storage(each) for each in (*self.weights.values(), *self.tables.values())}
+        """Storages of weights and tables, which do not count as activations."""
+        return {_storage(tensor) for tensor in (*self.weights.values(), *self.tables.values())}
 
 
-def _keeping_inputs(what: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """what(*inputs), of which only the inputs are kept: backward computes the rest again."""
-    return _again().apply(what, *inputs)
+def _recomputed_in_backward(what: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """what(*inputs), saving only the inputs: backward recomputes the rest."""
+    return _recomputing_function().apply(what, *inputs)
 
 
 @lru_cache
-def _again() -> Any:
+def _recomputing_function() -> Any:
     import torch
 
     def forward(ctx: Any, what: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def _again() -> Any:
             return (None, *torch.autograd.grad(ctx.what(*inputs), inputs, gradient))
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return type("Again", (torch.autograd.Function,), methods)
+    return type("Recomputing", (torch.autograd.Function,), methods)
 
 
 def _storage(tensor: Tensor) -> int:
@@ -173,8 +173,8 @@ def _storage(tensor: Tensor) -> int:
 def kept_bytes(
     device: TorchDevice, model: Architecture, tokens: int, attention: str, recompute: str
 ) -> tuple[int, Any]:
-    """Bytes that one layer keeps between forward and backward: of all storages that autograd saved, each once; and
-    the growth of the device's allocated memory, without the layer's result (None: the device does not count)."""
+    """Bytes that one layer saves for backward: those of all storages that autograd saved, each counted once; and the
+    growth of the device's allocated memory without the layer's result (None where nothing counts it)."""
     torch = device.torch
     layer = Layer(device, model, tokens, attention, recompute, lean=True)
     x = device.random(1, tokens, model.hidden).requires_grad_()
@@ -189,12 +189,12 @@ def kept_bytes(
         result = layer.run(x)
     device.synchronize()
     after = device.allocated_bytes()
-    kept = sum(size for storage, size in saved.items() if storage not in layer.constants)
+    saved_bytes = sum(size for storage, size in saved.items() if storage not in layer.constants)
     grown = None
-    if before is not None and after is not None:  # the input was there before, and counts as kept
+    if before is not None and after is not None:  # the input was allocated before, and counts as saved
         grown = after - before - result.untyped_storage().nbytes() + x.untyped_storage().nbytes()
     del result
-    return kept, grown
+    return saved_bytes, grown
 
 
 def stack_call(device: TorchDevice, model: Architecture, tokens: int, layers: int) -> Callable[[], object]:

@@ -1,4 +1,4 @@
-"""Takes one measurement, and says in words why one cannot be taken."""
+"""Takes the measurement of one task, or says why it cannot be taken. One call of each operator is timed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models_zoo import Architecture
 
 
 class Bench:
-    """Measures tasks of one process on one device."""
+    """Measures tasks on one device, in this process."""
 
     def __init__(self, device: TorchDevice, model: Architecture, timing: Timing) -> None:
         device.select()
@@ -23,16 +23,13 @@ class Bench:
 
     def __call__(self, task: MeasurementTask) -> Outcome:
         """The measurement, or why there is none: too large, not supported, out of memory."""
-        most = self.device.free_bytes * settings().memory_share
-        if task.bytes > most:
-            return f"needs {task.bytes / 2**30:.1f} GiB, and {most / 2**30:.1f} may be taken"
+        budget_bytes = self.device.free_bytes * settings().memory_share
+        if task.bytes > budget_bytes:
+            return f"needs {task.bytes / 2**30:.1f} GiB, and {budget_bytes / 2**30:.1f} may be taken"
         try:
             return self._taken(task)
         except (RuntimeError, TypeError, AttributeError, MemoryError) as error:
-            if self.device.out_of_memory(error):
-                return "out of memory"
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            return f"not supported here: {text[:120]}"
+            return self.device.failure(error)
         finally:
             self.device.release()
 
@@ -46,9 +43,9 @@ class Bench:
         if task.kind == "layer_time":
             call = layer.stack_call(self.device, self.model, tokens, int(task.size["layers"]))
             return Measurement(task.kind, task.size, self.clock.seconds(call))
-        ways = (str(task.size["attention"]), str(task.size["recompute"]))
-        kept, allocated = layer.kept_bytes(self.device, self.model, tokens, *ways)
-        return Measurement(task.kind, task.size, bytes=float(kept), allocated=allocated)
+        variant = (str(task.size["attention"]), str(task.size["recompute"]))
+        saved, allocated = layer.kept_bytes(self.device, self.model, tokens, *variant)
+        return Measurement(task.kind, task.size, bytes=float(saved), allocated=allocated)
 
 
 def measure_operator(task: MeasurementTask, device: TorchDevice, clock: CallTimer) -> Measurement:
@@ -57,18 +54,18 @@ def measure_operator(task: MeasurementTask, device: TorchDevice, clock: CallTime
         call, note = attention_forward(task, device)
         return Measurement(task.kind, task.size, clock.seconds(call), note=note)
     if task.kind == "attention_backward":
-        call, before, note = attention_backward(task, device)
-        return Measurement(task.kind, task.size, clock.seconds(call, before), note=note)
+        call, forward, note = attention_backward(task, device)
+        return Measurement(task.kind, task.size, clock.seconds(call, forward), note=note)
     if task.kind == "launch":
         call, note = _launches(task, device)
-        each = int(task.size["kernels"])
-        return Measurement(task.kind, task.size, tuple(s / each for s in clock.seconds(call)), note=note)
+        kernels = int(task.size["kernels"])
+        return Measurement(task.kind, task.size, tuple(s / kernels for s in clock.seconds(call)), note=note)
     make = {"gemm": _gemm, "memory": _stream, "host_link": _host_copy}[task.kind]
     return Measurement(task.kind, task.size, clock.seconds(make(task, device)))
 
 
 def _gemm(task: MeasurementTask, device: TorchDevice) -> Call:
-    """A product as a linear layer lays its operands out: y = x w^T, dx = dy w, dw = dy^T x, with w of (n, k)."""
+    """A GEMM with its operands as a linear layer has them: y = x w^T, dx = dy w, dw = dy^T x, with w of (n, k)."""
     torch, size = device.torch, task.size
     m, n, k, batch = (int(size[name]) for name in ("m", "n", "k", "batch"))
     precision, product = str(size["precision"]), size["product"]
@@ -83,13 +80,13 @@ def _gemm(task: MeasurementTask, device: TorchDevice) -> Call:
 
 
 def _fp8_gemm(device: TorchDevice, m: int, n: int, k: int, batch: int) -> Call:
-    """One scale for each operand; the hardware takes the second one column by column, whichever product it is."""
+    """One scale for each operand. The hardware takes the second operand by columns, in forward and backward alike."""
     if batch > 1:
         raise NotImplementedError("PyTorch has no batched fp8 product")
     torch = device.torch
     a, b = device.random(m, k, precision="fp8"), device.random(n, k, precision="fp8").t()
-    one = torch.ones((), device=device.where)
-    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+    scale = torch.ones((), device=device.where)
+    return lambda: torch._scaled_mm(a, b, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
 
 def _stream(task: MeasurementTask, device: TorchDevice) -> Call:
@@ -109,13 +106,13 @@ def _stream(task: MeasurementTask, device: TorchDevice) -> Call:
 
 
 def _launches(task: MeasurementTask, device: TorchDevice) -> tuple[Call, str]:
-    """Tiny kernels in a row, each after the one before: on CUDA recorded once and replayed by the device itself."""
+    """Tiny kernels in a row, each dependent on the last. On CUDA they are recorded once and replayed by the device."""
     torch, count = device.torch, int(task.size["kernels"])
-    one = torch.ones(1, device=device.where)
+    tensor = torch.ones(1, device=device.where)
 
     def all_of_them() -> None:
         for _ in range(count):
-            one.mul_(1.0)
+            tensor.mul_(1.0)
 
     if device.kind != "cuda":
         return all_of_them, "launched by the host one by one"

@@ -1,4 +1,4 @@
-"""What the options of `apss-cp profile` mean, checked: all that is wrong is told at once."""
+"""Checks the options of `apss-cp profile` and resolves them, with all problems reported at once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from hw_specs import Chip
 
 _T = TypeVar("_T")
 _ANY_CHIP = "a100"  # the spec needs one; shapes do not depend on it
-_MOST = 1 << 20
+_LARGEST_SIZE = 1 << 20
+"""More than any degree or micro-batch: a typing error, not a size to measure."""
 
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """The options as they were given; None: not given."""
+    """The options as given; None: not given."""
 
     model: str
     seq: int
@@ -41,7 +42,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """The options resolved; `wanted.devices` is still to be held against the machine."""
+    """The options resolved. `wanted.devices` still has to be checked against the machine."""
 
     problem: Problem
     wanted: MeasurementScope
@@ -50,7 +51,7 @@ class ProfileRequest:
 
 
 def resolve_request(asked: ProfileOptions) -> ProfileRequest:
-    """Look up the names and read the lists; raises InputError with all that is wrong. Needs no PyTorch."""
+    """Look up the names and read the lists. Raises InputError with all problems. Needs no PyTorch."""
     troubles: list[Trouble] = []
     problem = _attempt(troubles, lambda: _problem(asked))
     entry = None if asked.replaces is None else _attempt(troubles, lambda: named_entry(str(asked.replaces)))
@@ -97,13 +98,15 @@ def _problem(asked: ProfileOptions) -> Problem:
     try:
         return resolve(spec)
     except InputError as error:
-        named = (replace(each, where="--model") if each.where == "model" else each for each in error.troubles)
-        raise InputError(named) from None
+        troubles = (
+            replace(trouble, where="--model") if trouble.where == "model" else trouble for trouble in error.troubles
+        )
+        raise InputError(troubles) from None
 
 
 def _sizes(option: str, text: str, troubles: list[Trouble]) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    good = [part for part in parts if re.fullmatch(r"\d{1,7}", part) and 1 <= int(part) <= _MOST]
+    good = [part for part in parts if re.fullmatch(r"\d{1,7}", part) and 1 <= int(part) <= _LARGEST_SIZE]
     if len(good) < len(parts):
         troubles.append(Trouble(option, "must be whole numbers with commas between them", text, "1,2,4,8 for example"))
         return ()
@@ -111,26 +114,28 @@ def _sizes(option: str, text: str, troubles: list[Trouble]) -> tuple[int, ...]:
 
 
 def _precisions(text: str | None, troubles: list[Trouble]) -> tuple[Precision, ...]:
-    """None: left to the device."""
-    known: Sequence[Precision] = get_args(Precision)
-    named = [] if text is None else [part.strip() for part in text.split(",")]
-    for part in named:
-        if part not in known:
+    """The precisions in a list, in the order of the type; none where the device decides."""
+    precisions: Sequence[Precision] = get_args(Precision)
+    wanted = [] if text is None else [part.strip() for part in text.split(",")]
+    for part in wanted:
+        if part not in precisions:
             troubles.append(
-                Trouble("--precision", "unknown precision", part, ", ".join(known), nearest_names(part, known))
+                Trouble(
+                    "--precision", "unknown precision", part, ", ".join(precisions), nearest_names(part, precisions)
+                )
             )
-    return tuple(each for each in known if each in named)
+    return tuple(precision for precision in precisions if precision in wanted)
 
 
 def _peaks(text: str | None, troubles: list[Trouble]) -> dict[str, float]:
-    known: Sequence[Precision] = get_args(Precision)
-    found: dict[str, float] = {}
+    precisions: Sequence[Precision] = get_args(Precision)
+    tflops: dict[str, float] = {}
     for part in [] if text is None else text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
         good = re.fullmatch(r"\d+(\.\d+)?([eE][+-]?\d+)?", value) is not None and float(value) > 0
-        if name not in known or not good:
-            allowed = f"PRECISION=TFLOPS with commas between them, PRECISION of {', '.join(known)}"
+        if name not in precisions or not good:
+            allowed = f"PRECISION=TFLOPS with commas between them, PRECISION of {', '.join(precisions)}"
             troubles.append(Trouble("--peak-tflops", "cannot be read", part, allowed))
         else:
-            found[name] = float(value)
-    return found
+            tflops[name] = float(value)
+    return tflops

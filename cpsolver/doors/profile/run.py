@@ -1,4 +1,4 @@
-"""A whole run: measuring into the journal, and what comes of it: figures, a chip file, comparisons."""
+"""A whole run: measures into the journal, and makes efficiencies, a chip file and comparisons of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Profile:
-    """What came of a run. `missing`: why no plan can be made with the file; `entry`: what the file would replace."""
+    """The results of a run. `missing`: why no plan can be made with the file; `entry`: what the file would replace."""
 
     problem: Problem
     entry: Chip | None
@@ -52,7 +52,7 @@ class Profile:
 
 
 def journal_of(output: str) -> Path:
-    """The journal beside an output file."""
+    """The path of an output file's journal."""
     return Path(f"{output}.journal.jsonl")
 
 
@@ -67,14 +67,14 @@ def check_output(output: str) -> None:
 def measure_all(
     problem: Problem, wanted: MeasurementScope, device: TorchDevice, output: str, budget_s: float, tell: Tell
 ) -> MeasurementSet:
-    """Take every measurement that the budget allows; what the journal has is taken up. Raises InputError."""
-    chosen = settings()
-    listed = tasks(problem, wanted, device.kind, chosen)
-    timing = chosen.times(wanted.quick)
+    """Take the measurements that the journal lacks, as far as the budget allows. Raises InputError."""
+    how = settings()
+    ordered = tasks(problem, wanted, device.kind, how)
+    timing = how.times(wanted.quick)
     journal = Journal(journal_of(output), device.provenance, wanted.quick)
-    known = dict(journal.found)
-    open_ones = [task for task in listed if task.kind == "collective" and task.key not in known]
-    group = CollectiveGroup(device.kind, wanted.devices, open_ones, timing)
+    earlier = dict(journal.measurements)
+    collectives = [task for task in ordered if task.kind == "collective" and task.key not in earlier]
+    group = CollectiveGroup(device.kind, wanted.devices, collectives, timing)
     bench: list[Bench] = []
 
     def measure(task: MeasurementTask) -> Outcome:
@@ -85,27 +85,32 @@ def measure_all(
         return bench[0](task)
 
     calls = timing.warmup + timing.fewest
-    run = MeasurementRun(measure, known, journal.add, tell, budget_s, timing.longest_s, calls)
+    run = MeasurementRun(measure, earlier, journal.add, tell, budget_s, timing.longest_s, calls)
     try:
-        run.all(listed)
+        run.all(ordered)
     finally:
         group.close()
         journal.close()
-    told = _not_on(device, wanted)
-    wall = time.monotonic() - run.began
+    absent = _not_on(device, wanted)
+    wall_s = time.monotonic() - run.began
     return MeasurementSet(
-        tuple(run.found), (*run.left_out, *told), run.taken_up, run.interrupted, wall, dict(device.provenance)
+        tuple(run.measurements),
+        (*run.left_out, *absent),
+        run.taken_up,
+        run.interrupted,
+        wall_s,
+        dict(device.provenance),
     )
 
 
 def _not_on(device: TorchDevice, wanted: MeasurementScope) -> tuple[NotMeasured, ...]:
-    """What this machine has nothing to measure of."""
-    told = [NotMeasured("network between nodes", "one machine has none")]
+    """What cannot be measured on this machine."""
+    absent = [NotMeasured("network between nodes", "one machine has none")]
     if wanted.devices < 2:
-        told.append(NotMeasured("collectives", "one device; --devices N for several"))
+        absent.append(NotMeasured("collectives", "one device; --devices N for several"))
     if device.kind == "cpu":
-        told.append(NotMeasured("host link", "the CPU is the host"))
-    return tuple(told)
+        absent.append(NotMeasured("host link", "the CPU is the host"))
+    return tuple(absent)
 
 
 def conclude(
@@ -117,22 +122,22 @@ def conclude(
     name: str,
     measured: MeasurementSet,
 ) -> Profile:
-    """Figures, the chip file's text and the comparisons from what was measured."""
-    known = peaks(entry, given, measured, settings())
+    """Efficiencies, the text of the chip file and the comparisons, from the measurements."""
+    known_peaks = peaks(entry, given, measured, settings())
     stack = problem.stack
-    ways = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
-    found, odd = measured_efficiencies(measured, known, settings(), *ways)
+    attention_work = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
+    measured_figures, rejected = measured_efficiencies(measured, known_peaks, settings(), *attention_work)
     facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, _on(device, measured))
-    fields = chip_fields(name, entry, found, known, given, facts)
+    fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)
     chip = complete_chip({**fields, "architecture": None})
     model = problem.model
     has_dense = any(not model.has_experts(index) for index in range(model.layers))
     return Profile(
         problem=problem,
         entry=entry,
-        measured=replace(measured, left_out=(*odd, *measured.left_out)),
-        figures=tuple(found),
-        rows=tuple(comparison(entry, found)),
+        measured=replace(measured, left_out=(*rejected, *measured.left_out)),
+        figures=tuple(measured_figures),
+        rows=tuple(comparison(entry, measured_figures)),
         fields=fields,
         text=chip_text(fields, facts),
         missing=missing(fields),

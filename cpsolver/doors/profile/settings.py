@@ -1,4 +1,4 @@
-"""How measurements are taken: settings.yaml, checked."""
+"""How measurements are taken: the checked contents of settings.yaml."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class _SettingsRecord(BaseModel):
 
 
 class Timing(_SettingsRecord):
-    """Calls before the clock runs; timed calls at most and at least; seconds after which no other is made; and the
-    longest that a measurement may be expected to take."""
+    """How a call is timed: untimed calls first, timed calls at most and at least, seconds after which no further call
+    is made, and the longest that a whole measurement may be expected to take."""
 
     warmup: PositiveInt
     repeats: PositiveInt
@@ -29,7 +29,7 @@ class Timing(_SettingsRecord):
 
 
 class FitGrid(_SettingsRecord):
-    """Where a fit looks: from `least` to `most` in so many steps of equal ratio."""
+    """The values that a fit tries: `steps` of equal ratio from `least` to `most`."""
 
     least: PositiveFloat
     most: PositiveFloat
@@ -37,7 +37,7 @@ class FitGrid(_SettingsRecord):
 
 
 class Settings(_SettingsRecord):
-    """The whole file; settings.yaml says what each is for. Bytes and seconds."""
+    """The whole file; its comments say what each setting is for. Bytes and seconds."""
 
     timing: Timing
     quick_timing: Timing
@@ -59,7 +59,7 @@ class Settings(_SettingsRecord):
     layers: PositiveInt
 
     def times(self, quick: bool) -> Timing:
-        """How a call is timed."""
+        """The timing of calls, quick or not."""
         return self.quick_timing if quick else self.timing
 
 

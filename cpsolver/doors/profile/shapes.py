@@ -1,4 +1,4 @@
-"""What to measure for a model: the products of its layers' shards, attention, memory, links, and a real layer."""
+"""What to measure for a model: the GEMMs of its layers' shards, attention, memory, links, and a real layer."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cpsolver.problem.problem import Problem
 
 Precision = Literal["bf16", "fp16", "fp8"]
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
-"""Bytes of an element; results of fp8 products are bf16."""
+"""Bytes of an element; results of fp8 GEMMs are bf16."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 STREAMS = {"copy": 2, "add": 3, "scale": 2, "norm": 2, "gelu": 2}
-"""Memory-bound kernels, and how many tensors of the working set each reads or writes."""
+"""Memory-bound kernels, with the number of tensors that each reads or writes."""
 RECOMPUTED = (("flash", "none"), ("flash", "full"), ("unfused", "none"), ("unfused", "selective"), ("unfused", "full"))
-"""Attention kernel and recomputation of the real layer. A flash kernel has no scores to recompute."""
+"""Attention kernel and recomputation of the real layer. A flash kernel saves no scores, so it has none to recompute."""
 
 
 @dataclass(frozen=True)
 class MeasurementScope:
-    """What the user asks for: degrees and precisions of interest, devices of a group, and whether in a hurry."""
+    """What the user wants measured: degrees, micro-batches, precisions, devices of a group. `quick`: fewer tasks."""
 
     tp: tuple[int, ...] = (1,)
     micro_batch: tuple[int, ...] = (1,)
@@ -35,8 +35,8 @@ class MeasurementScope:
 
 
 def tasks(problem: Problem, wanted: MeasurementScope, kind: DeviceKind, settings: Settings) -> list[MeasurementTask]:
-    """All that is to be measured, each once, in the order in which they tell most (see `Task.rank`)."""
-    found = [
+    """All tasks, each once, the most useful first (see `MeasurementTask.rank`)."""
+    all_tasks = [
         *_squares(wanted, settings),
         *_streams(kind, settings),
         MeasurementTask("launch", {"kernels": settings.launches}, "launch of a kernel", rank=0),
@@ -46,16 +46,16 @@ def tasks(problem: Problem, wanted: MeasurementScope, kind: DeviceKind, settings
         *_products(problem, wanted),
         *_collectives(wanted, kind, settings),
     ]
-    once: dict[str, MeasurementTask] = {}
-    for task in sorted(found, key=lambda task: task.rank):
-        once.setdefault(task.key, task)
-    return list(once.values())
+    by_key: dict[str, MeasurementTask] = {}
+    for task in sorted(all_tasks, key=lambda task: task.rank):
+        by_key.setdefault(task.key, task)
+    return list(by_key.values())
 
 
 def gemm_task(
     m: int, n: int, k: int, batch: int, precision: Precision, product: str, what: str, rank: int
 ) -> MeasurementTask:
-    """A product of (m, k) and (k, n), `batch` of them in one kernel."""
+    """A GEMM of (m, k) and (k, n), or `batch` of them in one kernel."""
     times = f"{batch} x " if batch > 1 else ""
     size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": product}
     bytes_ = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
@@ -70,7 +70,7 @@ def _squares(wanted: MeasurementScope, settings: Settings) -> Iterator[Measureme
 
 
 def _products(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
-    """Forward, and backward for the input and for the weight, of each product of the model's layers and its head."""
+    """Each GEMM of the model's layers and its head: forward, and backward for the input and for the weight."""
     for place, precision in enumerate(wanted.precisions):
         for tp in wanted.tp:
             for mbs in wanted.micro_batch:
@@ -83,21 +83,25 @@ def _products(problem: Problem, wanted: MeasurementScope) -> Iterator[Measuremen
 
 def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Product]]:
     model = problem.model
-    listed = [("attention", each) for each in attention_products(model, shard)]
+    named_gemms = [("attention", gemm) for gemm in attention_products(model, shard)]
     for kind in layer_kinds(model):
-        listed += [("experts" if kind.experts else "feed-forward", each) for each in block_products(model, shard, kind)]
+        named_gemms += [
+            ("experts" if kind.experts else "feed-forward", gemm) for gemm in block_products(model, shard, kind)
+        ]
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
-    yield from listed
+    yield from named_gemms
     yield "head", Product(vocab, 0 * vocab + model.hidden)
 
 
 def _passes(tokens: int, product: Product, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
-    rows, batch = (float(each if isinstance(each, float) else each[0]) for each in (product.rows, product.count))
+    rows, batch = (
+        float(copies if isinstance(copies, float) else copies[0]) for copies in (product.rows, product.count)
+    )
     m, n, k = max(1, round(tokens * rows)), round(float(product.n[0])), round(float(product.k[0]))
-    each = round(batch)
-    yield gemm_task(m, n, k, each, precision, "forward", what, rank)
-    yield gemm_task(m, k, n, each, precision, "input_gradient", f"{what}, gradient of the input", rank + 1)
-    yield gemm_task(k, n, m, each, precision, "weight_gradient", f"{what}, gradient of the weight", rank + 1)
+    copies = round(batch)
+    yield gemm_task(m, n, k, copies, precision, "forward", what, rank)
+    yield gemm_task(m, k, n, copies, precision, "input_gradient", f"{what}, gradient of the input", rank + 1)
+    yield gemm_task(k, n, m, copies, precision, "weight_gradient", f"{what}, gradient of the weight", rank + 1)
 
 
 def _attention(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
@@ -114,7 +118,7 @@ def _attention(problem: Problem, wanted: MeasurementScope) -> Iterator[Measureme
 def attention_tasks(
     problem: Problem, precision: Precision, batch: int, heads: int, sequence: int, rank: int
 ) -> Iterator[MeasurementTask]:
-    """Causal attention of that shape, forward and backward; as many heads of keys as of queries."""
+    """Causal attention of a shape, forward and backward, with as many heads of keys as of queries."""
     keys, values = core_widths(problem.model)
     stack = problem.stack
     flops = 2.0 * batch * heads * sequence**2 * (keys + values) * stack.causal_fraction
@@ -127,11 +131,11 @@ def attention_tasks(
 
 
 def _streams(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
-    each = settings.stream_bytes[kind]
+    bytes_each = settings.stream_bytes[kind]
     for name, tensors in STREAMS.items():
-        size: dict[str, int | str] = {"kernel": name, "bytes": each}
+        size: dict[str, int | str] = {"kernel": name, "bytes": bytes_each}
         yield MeasurementTask(
-            "memory", size, f"memory: {name}", bytes=float(each * (tensors + 1)), rank=0 if name == "copy" else 1
+            "memory", size, f"memory: {name}", bytes=float(bytes_each * (tensors + 1)), rank=0 if name == "copy" else 1
         )
 
 
@@ -146,9 +150,9 @@ def _host_link(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask
 
 
 def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> Iterator[MeasurementTask]:
-    """The real layer, as long as the sequence or the longest that can be run."""
+    """The real layer at the length of the sequence, or at the largest length that can be run."""
     longest = problem.sequence
-    lengths = [longest, *(each for each in settings.layer_tokens if each < longest)]
+    lengths = [longest, *(length for length in settings.layer_tokens if length < longest)]
     for place, tokens in enumerate(lengths):
         forward = _layer_flops(problem, tokens)
         for attention, recompute in RECOMPUTED:
@@ -166,16 +170,16 @@ def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> I
 
 
 def _layer_flops(problem: Problem, tokens: int) -> float:
-    """Forward pass of a dense layer."""
+    """FLOP of the forward pass of a dense layer."""
     model, whole = problem.model, Shard.of(1, 1, False, True)
     dense = [kind for kind in layer_kinds(model) if not kind.experts] or list(layer_kinds(model))
-    made_of = [*attention_products(model, whole), *block_products(model, whole, dense[0])]
-    weights = sum(float((each.n * each.k * each.rows * each.count).sum()) for each in made_of)
+    gemms = [*attention_products(model, whole), *block_products(model, whole, dense[0])]
+    weights = sum(float((gemm.n * gemm.k * gemm.rows * gemm.count).sum()) for gemm in gemms)
     return 2.0 * tokens * (weights + model.heads * tokens * sum(core_widths(model)))
 
 
 def _layer_bytes(problem: Problem, tokens: int, unfused: bool) -> float:
-    """Weights with gradients, and some ten times what a layer keeps: not to run out of memory, no prediction."""
+    """Weights with gradients, and some ten times what a layer saves. A safe limit for memory, not a prediction."""
     model = problem.model
     weights = 4.0 * model.hidden * (4 * model.hidden + 3 * model.ffn)
     pairs = 8.0 * model.heads * tokens**2 * unfused
@@ -201,5 +205,5 @@ def _collective(name: str, group: int, payload: int, rank: int) -> MeasurementTa
 
 
 def tensor_parallel_sizes(heads: int, ffn: int, asked: Sequence[int]) -> tuple[int, ...]:
-    """Those of the sizes that divide heads and feed-forward width."""
+    """The sizes that divide heads and feed-forward width."""
     return tuple(tp for tp in asked if heads % tp == 0 and ffn % tp == 0)

@@ -1,4 +1,4 @@
-"""One thing to measure, and what came of it."""
+"""Tasks to measure, and their measurements."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Size = dict[str, int | str]
 
 @dataclass(frozen=True)
 class MeasurementTask:
-    """What to run: `kind` and `size` name it, and are its key in the journal.
+    """What to run. `kind` and `size` identify it, and are its key in the journal.
 
-    `label` is for people. `flops` and `bytes`: of one call, for how long it may take and what it needs. `rank`: tasks
-    of a lower one come first. Of a `group` the first that can be measured is enough.
+    `label` is for people. `flops` and `bytes` are those of one call, to predict its time and its memory. Tasks of lower
+    `rank` run first. Of the tasks of a `group` one measurement is enough.
     """
 
     kind: str
@@ -28,16 +28,16 @@ class MeasurementTask:
 
     @property
     def key(self) -> str:
-        """The same for the same task in any run."""
+        """The key in the journal: equal for the same task in any run."""
         return key_of(self.kind, self.size)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of a task: seconds of each timed call, or the bytes that were counted.
+    """The measurement of a task: seconds of each timed call, or the bytes that were counted.
 
-    `allocated`: the same bytes by the device allocator's counters, None where it has none. `note`: what was run where
-    there is a choice. `day`: when, as YYYY-MM-DD.
+    `allocated`: the same bytes by the device's allocator, None where it does not count. `note`: the kernel that was
+    chosen. `day`: the date, as YYYY-MM-DD.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Measurement:
 
     @property
     def key(self) -> str:
-        """The task's."""
+        """The key of the task."""
         return key_of(self.kind, self.size)
 
     @property
@@ -60,19 +60,19 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """Half the repeats lie within so much around the median: the distance of the quartiles, as a share of it."""
+        """The distance of the quartiles of the repeats, as a fraction of the median."""
         ordered = sorted(self.seconds)
         last = len(ordered) - 1
         return (ordered[round(0.75 * last)] - ordered[round(0.25 * last)]) / self.median_s
 
     def number(self, name: str) -> int:
-        """A whole number of its size."""
+        """A whole number of the task's size."""
         return int(self.size[name])
 
 
 @dataclass(frozen=True)
 class NotMeasured:
-    """What was not measured, and why."""
+    """A task that was not measured, and why."""
 
     label: str
     reason: str
@@ -80,9 +80,9 @@ class NotMeasured:
 
 @dataclass(frozen=True)
 class MeasurementSet:
-    """All that a run has: measurements (of earlier runs too), what was left out, and how it ended."""
+    """The measurements of a run (with those taken up from earlier runs), what was left out, and how the run ended."""
 
-    found: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...]
     left_out: tuple[NotMeasured, ...] = ()
     taken_up: int = 0
     interrupted: bool = False
@@ -91,17 +91,19 @@ class MeasurementSet:
 
     @property
     def days(self) -> str:
-        """When it was measured: a day, or the first and the last."""
-        listed = sorted({each.day for each in self.found if each.day})
-        return " to ".join(dict.fromkeys((listed[0], listed[-1]))) if listed else "never"
+        """The date of the measurements, or the first and the last of them."""
+        days = sorted({measurement.day for measurement in self.measurements if measurement.day})
+        return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "never"
 
     def of(self, kind: str, **size: int | str) -> list[Measurement]:
-        """Those of a kind whose size has these."""
+        """The measurements of a kind with these values in their size."""
         return [
-            each for each in self.found if each.kind == kind and all(each.size.get(k) == v for k, v in size.items())
+            measurement
+            for measurement in self.measurements
+            if measurement.kind == kind and all(measurement.size.get(k) == v for k, v in size.items())
         ]
 
 
 def key_of(kind: str, size: Size) -> str:
-    """A task's name in the journal."""
+    """The key of a task in the journal."""
     return json.dumps([kind, size], sort_keys=True)

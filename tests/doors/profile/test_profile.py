@@ -94,14 +94,14 @@ def test_what_is_known_is_taken_up_and_not_measured() -> None:
     old = Measurement("gemm", one("a").size, (1.0,) * 3)
     going = made(lambda task: pytest.fail("measured again"), {old.key: old})
     going.all([one("a")])
-    assert going.found == [old]
+    assert going.measurements == [old]
     assert going.taken_up == 1
 
 
 def test_what_would_take_longer_than_a_measurement_may_is_left_out_with_the_seconds() -> None:
     going = made(lambda task: Measurement(task.kind, task.size, (1.0,) * 3))
     going.all([one("small", 1e9), one("large", 7e9)])  # 1 GFLOP/s: 7 s a call, and five calls
-    assert [each.size["name"] for each in going.found] == ["small"]
+    assert [each.size["name"] for each in going.measurements] == ["small"]
     assert [(each.label, each.reason) for each in going.left_out] == [("large", "would take some 35 s")]
 
 
@@ -117,7 +117,7 @@ def test_the_first_of_a_group_that_can_be_measured_is_enough() -> None:
 
     going = made(measure)
     going.all([one("long", group="g"), one("short", group="g"), one("shorter", group="g"), one("x", group="h")])
-    assert [each.size["name"] for each in going.found] == ["short", "x"]
+    assert [each.size["name"] for each in going.measurements] == ["short", "x"]
     assert not going.left_out
 
 
@@ -130,7 +130,7 @@ def test_an_interruption_keeps_what_there_is_and_tells_the_rest() -> None:
     going = made(measure)
     going.all([one("a"), one("b"), one("c", group="g")])
     assert going.interrupted
-    assert [each.size["name"] for each in going.found] == ["a"]
+    assert [each.size["name"] for each in going.measurements] == ["a"]
     assert [each.label for each in going.left_out] == ["b", "c"]
 
 
