@@ -13,13 +13,12 @@ import numpy as np
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import SHARDED, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.result import Result
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
-from cpsolver.spec.decisions import SHARDED_CHOICES
 from cpsolver.spec.spec import parse_spec
 
 TRIALS = 10
@@ -94,7 +93,7 @@ def layouts(task: str) -> tuple[Pins, ...]:
 
 def _pin(name: str, value: int) -> tuple[str, Any]:
     if name == "sharded":
-        return name, SHARDED_CHOICES[value - 1]
+        return name, SHARDED[value - 1]
     flag = name in ("cp_gather", "sequence_parallel", "distributed_optimizer", "flash_attention")
     return name, bool(value) if flag else value
 

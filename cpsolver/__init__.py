@@ -1,3 +1,3 @@
 """An exact planner for parallel training of large models: how to split the work, how fast it runs and why."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,4 +1,7 @@
-"""Hardware catalogue: accelerators with peaks, memory, fabrics and achieved efficiencies, with sources."""
+"""Hardware catalogue: accelerators with peaks, memory, fabrics and achieved efficiencies, with sources.
+
+Imports nothing of the planner.
+"""
 
 from hw_specs.catalogue import UnknownChipError, chip_names, complete_chip, list_chips, load_chip
 from hw_specs.schema import EFFICIENCY_NAMES, Chip, Efficiency, UnknownFigureError, unusable_reasons

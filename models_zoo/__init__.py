@@ -1,4 +1,7 @@
-"""Architecture catalogue: models with their sources, exact parameter counts, and what can be planned."""
+"""Architecture catalogue: models with their sources, exact parameter counts, and what can be planned.
+
+Imports nothing of the planner.
+"""
 
 from models_zoo.catalogue import UnknownModelError, architecture_names, list_architectures, load_architecture
 from models_zoo.hugging_face import UnsupportedConfigError, from_hugging_face, is_hugging_face, supported_families

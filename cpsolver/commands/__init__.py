@@ -1,4 +1,7 @@
-"""The commands of the command line by name: where each lives, and a line on it, so that help need not load them."""
+"""The commands of the command line by name: where each lives, and a line on it, so that help need not load them.
+
+Imports from every room: options in, one call, the answer printed.
+"""
 
 COMMANDS = {
     "solve": ("planning", "Find the K fastest plans for a spec, with proof."),

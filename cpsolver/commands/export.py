@@ -17,7 +17,7 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.doors.export.base import Launch
+    from cpsolver.doors.export.launch import Launch
     from cpsolver.plans.strategy import Strategy
     from cpsolver.problem.problem import Problem
     from cpsolver.search.result import Result
@@ -58,9 +58,8 @@ def export(
     A plan that the framework cannot run is refused with the reasons, and with the nearest plan that it can run.
     Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
     """
-    from cpsolver.doors.export.base import CannotExpress
-    from cpsolver.doors.export.deliver import check_directory, check_folder, check_target
     from cpsolver.doors.export.judge import launch_of, with_warnings
+    from cpsolver.doors.export.launch import CannotExpress, check_directory, check_folder, check_target
     from cpsolver.problem.load import load_problem
 
     check_target(target)
@@ -115,7 +114,7 @@ def ranks(
 def _plan(problem: Problem, path: str | None, number: int, target: str | None = None) -> Strategy:
     """The plan of the file, or of a search; ends the command where a search finds none."""
     if path is not None:
-        from cpsolver.doors.export.plan_input import load_plan
+        from cpsolver.doors.export.judge import load_plan
 
         return load_plan(path, number, problem)
     from cpsolver.commands.answers import deliver_result
@@ -170,7 +169,7 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
 
 
 def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
-    from cpsolver.doors.export.deliver import write_files
+    from cpsolver.doors.export.launch import write_files
     from cpsolver.doors.export.report import launch_document, launch_text
     from cpsolver.doors.report.document import dumps
     from cpsolver.inputs.errors import one_line

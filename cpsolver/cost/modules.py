@@ -20,7 +20,7 @@ from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.decisions import ALL_CHIPS
+from cpsolver.spec.search import ALL_CHIPS
 from hw_specs import Chip
 from models_zoo import Architecture
 from models_zoo.schema import Moe
@@ -180,8 +180,8 @@ def module_seconds(
     return np.stack([taken[name] for name in MODULES])
 
 
-_OF_BLOCK = ("ep", "etp", "ulysses", "cp_gather", "flash_attention")
 _OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
+_OF_BLOCK = ("ep", "etp", *_OF_ATTENTION)
 
 
 def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cpsolver.plans.dimensions import DIMENSIONS, FLAGS, ROW
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-SHARDED = ("optimizer", "gradients", "parameters")
-"""What data-parallel ranks share out, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3."""
-
-FLAGS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
-"""The columns of Shard and Candidates that are true or false."""
-
 
 _LARGEST = 2**62
 """Codes of combinations stay below this."""
+
+
+def column_type(name: str) -> type[np.bool_] | type[np.int64]:
+    """What a column of that name holds."""
+    return np.bool_ if name in FLAGS else np.int64
 
 
 def _one() -> Ints:
@@ -83,10 +84,9 @@ class Shard:
     @classmethod
     def of(cls, tp: Any, mbs: Any, sequence_parallel: Any, flash_attention: Any, **more: Any) -> Shard:
         """From scalars or sequences."""
-        given = {"tp": tp, "mbs": mbs, "sequence_parallel": sequence_parallel, "flash_attention": flash_attention}
+        first = zip(cls.__dataclass_fields__, (tp, mbs, sequence_parallel, flash_attention), strict=False)
         columns: dict[str, Any] = {
-            name: np.atleast_1d(np.asarray(value, dtype=np.bool_ if name in FLAGS else np.int64))
-            for name, value in (given | more).items()
+            name: np.atleast_1d(np.asarray(value, dtype=column_type(name))) for name, value in (*first, *more.items())
         }
         return cls(**columns)
 
@@ -128,9 +128,9 @@ def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
 class Candidates:
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
-    `sharded` counts how much of SHARDED the ranks of a `sharding_group` (0: all of dp) share out when
-    `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are 1 where the embedding, or the head with the
-    loss, takes the place of a layer in a chunk (`Strategy.slots`).
+    Decisions have the codes of plans/dimensions.py: `sharded` counts how much of plans.strategy.SHARDED the ranks of a
+    `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are 1
+    where the embedding, or the head with the loss, takes the place of a layer in a chunk (`Strategy.slots`).
     """
 
     tp: Ints
@@ -195,6 +195,11 @@ class Candidates:
     def _shared_over(self, replicas: Ints) -> Ints:
         return np.where(self.distributed_optimizer, self.group_of(replicas), 1)
 
+    @property
+    def grouped(self) -> Bools:
+        """Whether states are shared out among some of the replicas only."""
+        return np.asarray(self.sharding_group > 0)
+
     def group_of(self, replicas: Ints) -> Ints:
         """Size of the sharding group among that many replicas."""
         group = self.sharding_group
@@ -207,9 +212,8 @@ class Candidates:
     @classmethod
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:
         """A strategy's degrees and flags as a single row."""
-        given = {name: getattr(strategy, name) for name in cls.__dataclass_fields__ if hasattr(strategy, name)}
+        given = {name: DIMENSIONS[name].code(getattr(strategy, name)) for name in ROW}
         given["embedding_slot"], given["loss_slot"] = strategy.slots
         given["microbatches"] = strategy.microbatches(global_batch_size)
-        given["sharded"] = 1 + SHARDED.index(strategy.sharded)
-        types = {True: np.bool_, False: np.int64}
-        return cls(**{name: np.array([value], dtype=types[isinstance(value, bool)]) for name, value in given.items()})
+        columns: dict[str, Any] = {name: np.array([value], dtype=column_type(name)) for name, value in given.items()}
+        return cls(**columns)

@@ -11,13 +11,14 @@ from cpsolver.explanation.closest import Closest, closest_plan, memory_lines
 from cpsolver.explanation.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.explanation.remedies import remedies
 from cpsolver.explanation.wishes import wishes
+from cpsolver.plans.strategy import RECOMPUTE_KINDS
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds.coefficients import allowed_modules
 from cpsolver.search.filters import may_mix
 from cpsolver.search.result import Result
 from cpsolver.search.space import enumerate_rows
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 _SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
@@ -157,7 +158,7 @@ def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
 
 def _no_recompute(problem: Problem, chip: str) -> Iterator[str]:
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    kinds = pinned_for(pin.recompute, chip) or ("none", "selective", "block", "uniform")
+    kinds = pinned_for(pin.recompute, chip) or RECOMPUTE_KINDS
     kinds = tuple(kind for kind in kinds if kind not in forbidden_for(forbid.recompute, chip))
     numbers = pinned_for(pin.recompute_num_layers, chip)
     if numbers is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from cpsolver.cost.states import held
 from cpsolver.evaluation.evaluate import StageEvaluation, evaluate
 from cpsolver.explanation.changes import Clock, best_plan, leanest
+from cpsolver.plans.dimensions import shown_sizes
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Plan
@@ -100,8 +101,7 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
 
 def strategy_text(strategy: Strategy) -> str:
     """A strategy's degrees and recomputation in one line."""
-    sizes = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep", "etp", "mbs", "vpp")}
-    told = {name: f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("tp", "pp", "dp", "mbs")}
+    told = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
     if strategy.cp > 1:
         told["cp"] += f" ({strategy.cp_comm_type})"
     degrees = " ".join(told.values())
@@ -114,7 +114,7 @@ def strategy_text(strategy: Strategy) -> str:
         recomputed.append(f"recompute {group.recompute}{number}{chip}")
     sharded = ""
     if strategy.zero_stage:
-        within = f" in groups of {strategy.sharding_group}" if strategy.sharding_group else ""
+        within = f" in groups of {strategy.sharding_ranks}" if strategy.grouped else ""
         sharded = f", distributed optimizer (ZeRO-{strategy.zero_stage}{within})"
     return f"{degrees}, {', '.join(recomputed)}{sharded}"
 

@@ -10,7 +10,7 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.explanation.wishes import Wish, only_wish, wishes
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.texts import rule_text
+from cpsolver.rules import RULES
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.space import all_frames, all_layouts, all_variants
 
@@ -119,4 +119,4 @@ def conflict_line(problem: Problem, conflict: Conflict) -> str:
 
 def _rule_texts(problem: Problem, conflict: Conflict) -> list[str]:
     asked = {wish.name for wish in conflict.wishes}
-    return [rule_text(problem, name, asked) for name in conflict.rules]
+    return [RULES[name].in_short(problem, asked) for name in conflict.rules]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from cpsolver.evaluation.evaluate import Evaluation, evaluate
 from cpsolver.explanation.changes import Changer, Clock, best_plan, is_better, rank_of
+from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation, structure_violations, violations
@@ -21,16 +21,16 @@ from cpsolver.search.result import Plan
 _SECONDS = 60.0  # for all that is solved
 _BEST_S = 30.0  # of them for the best plan
 
-FREED: dict[str, tuple[str, ...]] = {
-    "sizes": ("tp", "pp", "dp", "cp", "ulysses", "cp_gather", "ep", "etp", "layers", "stages", "stage_chips"),
-    "micro batch": ("mbs",),
-    "chunks": ("vpp", "layers"),
+FREED: dict[str, tuple[Group, ...]] = {
+    "sizes": ("sizes", "exchange", "chips", "layers"),
+    "micro batch": ("micro batch",),
+    "chunks": ("chunks", "layers"),
     "layers by stage": ("layers",),
-    "chips along the pipeline": ("stages", "stage_chips", "layers"),
-    "recomputation": ("recompute", "recompute_num_layers", "recompute_modules"),
-    "recomputation and micro batch": ("mbs", "recompute", "recompute_num_layers", "recompute_modules"),
-    "flags": ("sequence_parallel", "flash_attention"),
-    "sharding": ("distributed_optimizer", "sharded", "sharding_group"),
+    "chips along the pipeline": ("chips", "layers"),
+    "recomputation": ("recomputation",),
+    "recomputation and micro batch": ("micro batch", "recomputation"),
+    "flags": ("flags",),
+    "sharding": ("sharding",),
 }
 """Groups of decisions that are freed together, by what a user calls them: the layers follow the stages."""
 
@@ -79,9 +79,9 @@ def favourite(
     found.best = best_plan(problem, clock, _BEST_S)
     changer = Changer(problem, clock)
     proven = found.best is None or found.best.proven
-    for done, (freed, names) in enumerate(FREED.items(), 1):
+    for done, (freed, groups) in enumerate(FREED.items(), 1):
         tell(done)
-        plan = _freed(changer, strategy, names)
+        plan = _freed(changer, strategy, groups)
         if plan is not None:
             gain = None if found.broken or evaluation is None else evaluation.step_time_s - plan.evaluation.step_time_s
             found.changes.append(Change(freed, plan, gain))
@@ -105,38 +105,10 @@ def _first_of_each(changes: list[Change]) -> list[Change]:
     return list(found.values())
 
 
-def _freed(changer: Changer, strategy: Strategy, names: tuple[str, ...]) -> Plan | None:
-    """The best plan with all decisions of the strategy but those named; None where there is none."""
-    pins = {name: value for name, value in pins_of(strategy, changer.problem).items() if name not in names}
+def _freed(changer: Changer, strategy: Strategy, groups: tuple[Group, ...]) -> Plan | None:
+    """The best plan with all decisions of the strategy but those of the groups; None where there is none."""
+    pinned = pins(strategy, but=groups, mixed=changer.problem.mixed)
     asked = changer.problem.spec.search.pin.model_dump(mode="json")
-    wanted = {name: pins.get(name, value) for name, value in asked.items()}
+    wanted = {name: pinned.get(name, value) for name, value in asked.items()}
     other = changer.changed({("search", "pin"): wanted, ("search", "top"): 1})
     return None if other is None else best_plan(other, changer.clock)
-
-
-def pins_of(strategy: Strategy, problem: Problem) -> dict[str, Any]:
-    """A strategy's decisions as values of `search.pin`.
-
-    The schedule is none of them (the search has 1F1B alone); recomputation is pinned by chip: the kinds and numbers
-    that the stages of a chip have, of which a plan may take any.
-    """
-    sizes = ("tp", "pp", "dp", "mbs", "vpp", "cp", "ulysses", "cp_gather", "ep", "etp")
-    pins: dict[str, Any] = {name: getattr(strategy, name) for name in (*sizes, "flash_attention")}
-    pins |= {"sequence_parallel": strategy.sequence_parallel, "layers": list(strategy.layers)}
-    pins["distributed_optimizer"] = strategy.distributed_optimizer
-    if strategy.distributed_optimizer:
-        pins |= {"sharded": strategy.sharded, "sharding_group": strategy.sharding_group}
-    if problem.mixed:
-        pins["stage_chips"] = list(strategy.stage_chips)
-    kinds: dict[str, list[str]] = {}
-    numbers: dict[str, list[int]] = {}
-    modules: dict[str, list[list[str]]] = {}
-    for group in strategy.groups:
-        kinds.setdefault(group.chip, []).append(group.recompute)
-        numbers.setdefault(group.chip, []).extend(dict.fromkeys(group.stage_recompute_layers))
-        if group.modules:
-            modules.setdefault(group.chip, []).append(list(group.modules))
-    pins |= {"recompute": kinds, "recompute_num_layers": numbers}
-    if modules:
-        pins["recompute_modules"] = modules
-    return pins

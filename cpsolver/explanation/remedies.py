@@ -15,8 +15,8 @@ from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import LAYOUT_FILTERS
 from cpsolver.search.space import all_layouts, divisors
-from cpsolver.spec.decisions import MOST
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import MOST
 from hw_specs import Chip, list_chips, unusable_reasons
 from hw_specs.units import GIB
 

@@ -8,7 +8,7 @@ from typing import Any
 from cpsolver.inputs.errors import shown
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.decisions import ALL_CHIPS, Decisions
+from cpsolver.spec.search import ALL_CHIPS, Decisions
 
 _SHOWN = 8  # most items of a list
 

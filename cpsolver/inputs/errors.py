@@ -113,6 +113,10 @@ class InputError(Exception):
         return "\n".join(str(trouble) for trouble in self.troubles)
 
 
+class InternalError(Exception):
+    """A bug in this program: something is so that no input may make so. The command line ends with exit code 70."""
+
+
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter not in "_- .")
 

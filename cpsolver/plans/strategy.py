@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 RecomputeKind = Literal["none", "selective", "block", "uniform"]
 """none; selective: some modules of all layers; block: the first layers of each chunk; uniform: all layers, in units."""
+RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
 
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts")
-"""What selective recomputation may run again, by the names of Megatron-LM's --recompute-modules."""
+Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
+"""What selective recomputation may recompute, by the names of Megatron-LM's --recompute-modules."""
+MODULES: tuple[str, ...] = get_args(Module)
 
 CORE = ("core_attn",)
 """Megatron-LM's own choice of them."""
 
 Sharded = Literal["optimizer", "gradients", "parameters"]
 """What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
+SHARDED: tuple[Sharded, ...] = get_args(Sharded)
 
 Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first"]
 """1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241);
@@ -135,8 +138,7 @@ class Strategy:
     @property
     def zero_stage(self) -> int:
         """DeepSpeed's name for what is shared out: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
-        depth: dict[Sharded, int] = {"optimizer": 1, "gradients": 2, "parameters": 3}
-        return depth[self.sharded] if self.distributed_optimizer else 0
+        return 1 + SHARDED.index(self.sharded) if self.distributed_optimizer else 0
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -163,15 +165,29 @@ class Strategy:
         """Microbatches differ in size."""
         return len(set(self.micro_batches)) > 1
 
+    @property
+    def replicas(self) -> int:
+        """Devices that hold the same dense weights and sum their gradients: cp * dp."""
+        return self.cp * self.dp
+
+    @property
+    def grouped(self) -> bool:
+        """States are shared out among some of the replicas only."""
+        return self.distributed_optimizer and self.sharding_group > 0
+
+    @property
+    def sharding_ranks(self) -> int:
+        """Of the replicas those that share the states of dense weights out among them, with a distributed optimizer."""
+        return self.sharding_group or self.replicas
+
     def key(self) -> tuple[object, ...]:
         """What makes two plans different ones: a degree, a flag, or which chip serves which stage.
 
         Layers, recomputation and the sharding group are each plan's own best.
         """
-        flags = (self.sequence_parallel, self.distributed_optimizer, self.flash_attention)
-        sizes = (self.cp, self.ulysses, self.cp_gather, self.ep, self.etp)
-        more = (*sizes, self.sharded, self.schedule, *((self.micro_batches,) if self.dynamic else ()))
-        return (self.tp, self.pp, self.dp, self.mbs, self.vpp, *flags, self.stage_chips, *more)
+        own = {"groups": self.stage_chips, "micro_batches": self.micro_batches if self.dynamic else ()}
+        names = (field.name for field in fields(self) if field.name != "sharding_group")
+        return tuple(own[name] if name in own else getattr(self, name) for name in names)
 
 
 def chip_blocks(stage_chips: tuple[str, ...]) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cpsolver.profiles.constants import ConstantLayer, Overlay
-from cpsolver.profiles.launcher import Launcher, load_launcher
+from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
@@ -40,11 +40,11 @@ class Problem:
     model: Architecture
     supplies: tuple[Supply, ...]
     stack: Stack
-    launcher: Launcher | None = None
+    launcher: Framework | None = None
     overlay: Overlay | None = None
 
     @property
-    def named_launcher(self) -> Launcher | None:
+    def named_launcher(self) -> Framework | None:
         """The launcher that the spec names: `launcher` without what the stack adds."""
         if self.stack.runs is None:
             return self.launcher

@@ -106,10 +106,10 @@ class RankMap:
             rings = s.cp // s.ulysses
             nested = self.dense.reshape(s.pp, s.dp, rings, s.ulysses, s.tp)
             found |= {"cp_a2a": _along(nested, 3), "cp_p2p": _along(nested, 2)}
-        replicas = self.dense.reshape(s.pp, s.dp * s.cp, s.tp)
+        replicas = self.dense.reshape(s.pp, s.replicas, s.tp)
         found |= {"dp": _along(self.dense, 1), "dp_cp": _along(replicas, 1)}
-        if s.distributed_optimizer and s.sharding_group:
-            parts = replicas.reshape(s.pp, -1, s.sharding_group, s.tp)
+        if s.grouped:
+            parts = replicas.reshape(s.pp, -1, s.sharding_ranks, s.tp)
             found["instance"] = _along(parts, 2)
         found |= {"pp": _along(self.dense, 0), "model": self._model()}
         if self.tied and s.pp > 1:

@@ -16,11 +16,11 @@ from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
-from cpsolver.profiles.launcher import Launcher, load_launcher
-from cpsolver.profiles.runs import both
+from cpsolver.profiles.framework import Framework, both, load_launcher
 from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.switches import Switch
-from cpsolver.spec.spec import ChipRequest, Spec, names_a_file
+from cpsolver.spec.cluster import ChipRequest
+from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (
@@ -84,7 +84,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
 
 
 def assemble(
-    spec: Spec, model: Architecture, chips: Mapping[str, Chip], stack: Stack, launcher: Launcher | None = None
+    spec: Spec, model: Architecture, chips: Mapping[str, Chip], stack: Stack, launcher: Framework | None = None
 ) -> Problem:
     """The problem of parts that were looked up already; `chips` by their names in the spec."""
     total, limits = spec.cluster.num_gpus, {name: request.max for name, request in spec.cluster.chips.items()}
@@ -114,7 +114,7 @@ def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> I
         yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
 
 
-def _not_trained(what: str, profile: Launcher, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
+def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
     """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
     training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, RecomputeKind, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.decisions import Recompute
 
 SEED_KEYS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "pipeline-stage-chips")
 """Keys that only the seed tool's dictionaries have."""
@@ -51,7 +50,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "data-parallel-sharding-strategy": ("optim", "optim_grads", "optim_grads_params"),
 }
 SHARDING_STRATEGIES: Mapping[Sharded, str] = dict(
-    zip(("optimizer", "gradients", "parameters"), _CHOICES["data-parallel-sharding-strategy"], strict=True)
+    zip(SHARDED, _CHOICES["data-parallel-sharding-strategy"], strict=True)
 )
 """Megatron's names for what is shared out."""
 _MODULES = "recompute-modules"
@@ -68,6 +67,33 @@ def seed_strategy(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     if found or problem is None:
         raise InputError(found or Trouble("", "is the seed tool's format, which only a spec gives a meaning"))
     tp, pp, mbs = (int(data[name]) for name in _SIZES)
+    flash, sequence, sharded = (name in data for name in _FLAGS)
+    cp, ep, etp = (data.get(name, 1) for name in _MORE_SIZES)
+    ulysses, gather = _exchange_from_seed(data, cp)
+    dp, instances = problem.num_gpus // (tp * pp * cp), data.get(_INSTANCES, 1)
+    written = data.get("data-parallel-sharding-strategy", SHARDING_STRATEGIES["optimizer"])
+    return Strategy(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        mbs=mbs,
+        vpp=1,
+        sequence_parallel=sequence,
+        distributed_optimizer=sharded,
+        flash_attention=flash,
+        groups=_groups_from_seed(data, problem, pp),
+        cp=cp,
+        ulysses=ulysses,
+        cp_gather=gather,
+        ep=ep,
+        etp=etp,
+        sharded=next(name for name, strategy in SHARDING_STRATEGIES.items() if strategy == written),
+        sharding_group=dp * cp // instances if instances > 1 else 0,
+    )
+
+
+def _groups_from_seed(data: Mapping[str, Any], problem: Problem, pp: int) -> tuple[StageGroup, ...]:
+    """The stages: chips and layers are listed by stage, recomputation by chip type in the order of the stages."""
     chips = data["pipeline-stage-chips"]
     chips = chips * pp if len(chips) == 1 else chips
     layers = data.get("pipeline-stage-layers") or [problem.model.layers // pp] * pp
@@ -76,17 +102,12 @@ def seed_strategy(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     groups = []
     for chip, count in zip(chips, layers, strict=True):
         granularity, method, amount = kinds[types.index(chip)]
-        kind: Recompute = "selective" if granularity == "selective" else "none"
+        kind: RecomputeKind = "selective" if granularity == "selective" else "none"
         if granularity == "full":
             kind = "uniform" if method == "uniform" else "block"
         modules = _modules_from_seed(data, types.index(chip))
         groups.append(StageGroup(chip, (count,), kind, (int(amount or 0),), modules if kind == "selective" else ()))
-    flash, sequence, sharded = (name in data for name in _FLAGS)
-    more = _kinds_from_seed(data)
-    dp = problem.num_gpus // (tp * pp * more["cp"])
-    if data.get(_INSTANCES, 1) > 1:
-        more["sharding_group"] = dp * more["cp"] // data[_INSTANCES]
-    return Strategy(tp, pp, dp, mbs, 1, sequence, sharded, flash, merged_groups(tuple(groups)), **more)
+    return merged_groups(tuple(groups))
 
 
 def _modules_from_seed(data: Mapping[str, Any], place: int) -> tuple[str, ...]:
@@ -94,15 +115,11 @@ def _modules_from_seed(data: Mapping[str, Any], place: int) -> tuple[str, ...]:
     return tuple(_nothing(given[place]) or ()) if given else ()
 
 
-def _kinds_from_seed(data: Mapping[str, Any]) -> dict[str, Any]:
-    cp, ep, etp = (data.get(name, 1) for name in _MORE_SIZES)
+def _exchange_from_seed(data: Mapping[str, Any], cp: int) -> tuple[int, bool]:
+    """Context-parallel ranks that communicate by all-to-all, and whether keys and values are gathered."""
     exchange = data.get("cp-comm-type", "p2p")
     alone = cp if exchange == "a2a" else 1
-    ulysses = data[_HIERARCHY][0] if exchange == "a2a+p2p" else alone
-    depth = data.get("data-parallel-sharding-strategy", "optim")
-    sharded = next(name for name, written in SHARDING_STRATEGIES.items() if written == depth)
-    gather = exchange == "allgather" and cp > 1
-    return {"cp": cp, "ulysses": ulysses, "cp_gather": gather, "ep": ep, "etp": etp, "sharded": sharded}
+    return data[_HIERARCHY][0] if exchange == "a2a+p2p" else alone, exchange == "allgather" and cp > 1
 
 
 def _nothing(value: Any) -> Any:

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError, create_model
 
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.plans.strategy import CORE, Schedule, Sharded, StageGroup, Strategy
+from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, Dimension, Kind
+from cpsolver.plans.strategy import CORE, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.seed_format import SEED_KEYS, chip_troubles, merged_groups, seed_strategy
-from cpsolver.problem.seed_format import SHARDING_STRATEGIES as SHARDING_STRATEGIES
-from cpsolver.spec.decisions import Count, CountFrom0, Name, Recompute
+from cpsolver.spec.search import CountFrom0
+from cpsolver.spec.training import Count, Name
 
 
 def _one_or_more(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else (value,)
-
-
-_KINDS = ("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group", "schedule", "micro_batches")
-"""Fields of a strategy that a file may leave out, and that are then as if there were no such thing."""
 
 
 class _Part(BaseModel):
@@ -36,32 +33,24 @@ class _Stages(_Part):
 
     chip: Name
     layers: Annotated[tuple[Count, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
-    recompute: Recompute = "none"
+    recompute: RecomputeKind = "none"
     recompute_layers: Annotated[tuple[CountFrom0, ...], BeforeValidator(_one_or_more)] = ()
     recompute_modules: Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)] = ()
 
 
-class _Plan(_Part):
-    """The file."""
+_TYPES: dict[Kind, Any] = {"size": Count, "size_or_all": CountFrom0, "flag": StrictBool, "sizes": tuple[Count, ...]}
 
-    tp: Count
-    pp: Count | None = None
-    dp: Count
-    mbs: Count
-    vpp: Count = 1
-    sequence_parallel: StrictBool | None = None
-    distributed_optimizer: StrictBool | None = None
-    flash_attention: StrictBool = True
-    cp: Count = 1
-    ulysses: Count = 1
-    cp_gather: StrictBool = False
-    ep: Count = 1
-    etp: Count = 1
-    sharded: Sharded = "optimizer"
-    sharding_group: CountFrom0 = 0
-    schedule: Schedule = "1f1b"
-    micro_batches: tuple[Count, ...] = ()
-    stages: Annotated[tuple[_Stages, ...], Field(min_length=1)]
+
+def _field(one: Dimension) -> tuple[Any, Any]:
+    """Type and default of a decision in the file; what follows from the others may be left out."""
+    known = Literal[one.values] if one.kind == "choice" else _TYPES[one.kind]
+    return (known | None, None) if one.default is None else (known, one.default)
+
+
+_FIELDS: dict[str, Any] = {name: _field(DIMENSIONS[name]) for name in PLAN_FIELDS}
+_FIELDS["stages"] = (Annotated[tuple[_Stages, ...], Field(min_length=1)], ...)
+_Plan = create_model("_Plan", __base__=_Part, **_FIELDS)
+"""The file: every decision of plans/dimensions.py that is one value for the whole plan, and the stages."""
 
 
 def load_strategy(path: str | Path, problem: Problem | None = None, number: int = 1) -> Strategy:
@@ -105,19 +94,9 @@ def strategy_from(document: Document, problem: Problem | None = None, number: in
 
 def strategy_to_dict(strategy: Strategy) -> dict[str, Any]:
     """A strategy as a file holds it: plain values that `load_strategy` reads back to an equal strategy."""
-    return {
-        "tp": strategy.tp,
-        "pp": strategy.pp,
-        "dp": strategy.dp,
-        "mbs": strategy.mbs,
-        "vpp": strategy.vpp,
-        "sequence_parallel": strategy.sequence_parallel,
-        "distributed_optimizer": strategy.distributed_optimizer,
-        "flash_attention": strategy.flash_attention,
-        **{name: getattr(strategy, name) for name in _KINDS},
-        "micro_batches": list(strategy.micro_batches),
-        "stages": [_group_to_dict(group) for group in strategy.groups],
-    }
+    values = {name: getattr(strategy, name) for name in PLAN_FIELDS}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {**plain, "stages": [_group_to_dict(group) for group in strategy.groups]}
 
 
 def _group_to_dict(group: StageGroup) -> dict[str, Any]:
@@ -143,7 +122,7 @@ def _fields_at(path: KeyPath) -> Mapping[str, Any]:
 
 def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     try:
-        plan = _Plan.model_validate(dict(data))
+        plan: Any = _Plan.model_validate(dict(data))
     except ValidationError as error:
         details = error.errors(include_url=False)
         found = [validation_trouble(detail, data, _fields_at) for detail in details]
@@ -153,19 +132,14 @@ def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     if found:
         raise InputError(found)
     groups = tuple(_group(part) for part in plan.stages)
-    replicas = plan.dp * plan.cp
-    read = Strategy(
-        tp=plan.tp,
-        pp=plan.pp or sum(group.num_stages for group in groups),
-        dp=plan.dp,
-        mbs=plan.mbs,
-        vpp=plan.vpp,
-        sequence_parallel=plan.tp > 1 if plan.sequence_parallel is None else plan.sequence_parallel,
-        distributed_optimizer=replicas > 1 if plan.distributed_optimizer is None else plan.distributed_optimizer,
-        flash_attention=plan.flash_attention,
-        groups=merged_groups(groups),
-        **{name: getattr(plan, name) for name in _KINDS},
-    )
+    follow = {
+        "pp": sum(group.num_stages for group in groups),
+        "sequence_parallel": plan.tp > 1,
+        "distributed_optimizer": plan.dp * plan.cp > 1,
+    }
+    given = {name: getattr(plan, name) for name in PLAN_FIELDS}
+    values = {name: follow[name] if value is None else value for name, value in given.items()}
+    read = Strategy(**values, groups=merged_groups(groups))
     alike = problem is not None and read.micro_batches == (plan.mbs,) * read.microbatches(problem.batch)
     return replace(read, micro_batches=()) if alike else read
 
@@ -176,7 +150,7 @@ def _group(part: _Stages) -> StageGroup:
     return StageGroup(part.chip, part.layers, part.recompute, spread, part.recompute_modules)
 
 
-def _length_troubles(plan: _Plan) -> Iterator[Trouble]:
+def _length_troubles(plan: Any) -> Iterator[Trouble]:
     for index, part in enumerate(plan.stages):
         path: KeyPath = ("stages", index, "recompute_layers")
         given, stages = len(part.recompute_layers), len(part.layers)

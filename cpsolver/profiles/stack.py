@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
-from cpsolver.profiles.runs import Runs, read_runs
+from cpsolver.profiles.framework import Framework, stack_framework
 
 _FOLDER = Path(__file__).parent / "stacks"
 
@@ -94,7 +94,7 @@ class Stack(BaseModel):
     name: str
     title: str
     fitted_with: tuple[str, ...] = ()
-    runs: Runs | None = None
+    runs: Framework | None = None
     constants: Constants
 
     def __getattr__(self, item: str) -> Any:
@@ -127,7 +127,7 @@ def load_stack(name: str) -> Stack:
         )
     fields = _read(name)
     facts = fields.pop("runs", None)
-    runs = facts and read_runs(fields["name"], fields["title"], facts)
+    runs = facts and stack_framework(fields["name"], fields["title"], facts)
     return Stack.model_validate({**fields, "runs": runs})
 
 

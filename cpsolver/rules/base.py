@@ -1,12 +1,19 @@
-"""What a rule is, and how it writes numbers."""
+"""What a rule is, how it comes to be known, and how it writes numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import Literal
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+
+Scope = Literal["sizes", "structure", "plan"]
+"""sizes: can be asked whatever the sizes are, by which all others divide; sizes and structure: a plan must keep it for
+its time and memory to mean anything; plan: all others."""
+Check = Callable[[Problem, Strategy], Iterator[str]]
+InShort = Callable[[Problem, Set[str]], str]
 
 
 @dataclass(frozen=True)
@@ -20,8 +27,48 @@ class Violation:
         return f"{self.rule}: {self.message}"
 
 
-Rule = Callable[[Problem, Strategy], Iterator[str]]
-"""A rule yields a message for everything in a plan that breaks it."""
+@dataclass(frozen=True)
+class Rule:
+    """A rule: asked of (problem, plan), it yields a message for everything in the plan that breaks it.
+
+    `words`: the rule in a few words, without a problem's numbers. `briefly`: with the numbers of a problem, as much of
+    it as bears on some decisions.
+    """
+
+    name: str
+    check: Check
+    words: str
+    scope: Scope
+    briefly: InShort
+
+    def __call__(self, problem: Problem, strategy: Strategy) -> Iterator[str]:
+        """What of the plan breaks it."""
+        return self.check(problem, strategy)
+
+    def in_short(self, problem: Problem, asked: Set[str]) -> str:
+        """What the rule asks for; `asked`: the decisions that are pinned or banned against it."""
+        return self.briefly(problem, asked) or f"rule {self.name}: {self.words[0].upper()}{self.words[1:]}"
+
+
+REGISTERED: list[Rule] = []
+"""Every rule in the order in which the modules of themes define them."""
+
+
+def rule(words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
+    """Register the function below as the rule of its name."""
+
+    def register(check: Check) -> Rule:
+        made = Rule(check.__name__, check, words, scope, briefly)
+        REGISTERED.append(made)
+        return made
+
+    return register
+
+
+def chosen(texts: Mapping[str, str], asked: Set[str]) -> str:
+    """The texts of the decisions that are asked for; all of them where none is."""
+    some = [text for name, text in texts.items() if name in asked] or list(texts.values())
+    return ", ".join(dict.fromkeys(some))
 
 
 def listed(values: object) -> str:

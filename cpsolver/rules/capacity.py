@@ -8,10 +8,14 @@ from cpsolver.cost.modules import applicable
 from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
+from cpsolver.rules.base import listed, rule
 from hw_specs.units import GIB
 
 
+@rule(
+    "a number of recomputed layers goes with block and uniform only, modules that the model has with selective",
+    scope="structure",
+)
 def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
     """A number of recomputed layers goes with block and uniform only, modules that the model has with selective only;
     with scope chip they are one choice a chip type.
@@ -50,6 +54,7 @@ def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
 
 
+@rule("every stage fits its device's memory less the margin")
 def memory(problem: Problem, s: Strategy) -> Iterator[str]:
     """Every stage fits its device's memory less the margin."""
     for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
+from cpsolver.plans.dimensions import ALWAYS_SHOWN
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import product, too_small
+from cpsolver.rules.base import chosen, product, rule, too_small
 
 
+@rule("every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages", scope="sizes")
 def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
     """Every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages.
 
@@ -17,7 +19,7 @@ def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
     Experts have a grid of their own on the same devices: ep and etp are no factors here (FlagScale's HeteroSearcher
     multiplies ep in, and its plans do not start).
     """
-    yield from too_small({"tp": s.tp, "pp": s.pp, "dp": s.dp, "mbs": s.mbs, "vpp": s.vpp})
+    yield from too_small({name: getattr(s, name) for name in (*ALWAYS_SHOWN, "vpp")})
     sizes = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": s.dp}
     used, devices = s.tp * s.pp * s.cp * s.dp, problem.num_gpus
     if used != devices and not (problem.may_idle and 0 < used < devices and used % problem.node == 0):
@@ -29,6 +31,27 @@ def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{len(s.layers)} stages are described, pp is {s.pp}"
 
 
+def _limits_in_short(problem: Problem, _asked: Set[str]) -> str:
+    limits = ", ".join(f"{supply.name} {supply.limit:,}" for supply in problem.supplies)
+    return f"the stages must fit the chip limits ({limits}), whole nodes of {problem.node} where chips mix"
+
+
+@rule("no chip type serves more devices than there are", scope="structure", briefly=_limits_in_short)
+def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
+    """No chip type serves more devices than there are."""
+    for chip in dict.fromkeys(s.stage_chips):
+        used = s.stage_chips.count(chip) * s.stage_devices
+        if chip not in problem.chip_names:
+            yield f"chip {chip} is not in the cluster ({', '.join(problem.chip_names)})"
+        elif used > problem.supply(chip).limit:
+            yield f"{used} {chip} are used, at most {problem.supply(chip).limit} are there"
+
+
+@rule(
+    "the global batch is a whole number of microbatches on every data-parallel rank",
+    scope="structure",
+    briefly=lambda p, _: f"mbs x dp must divide the global batch {p.batch:,}",
+)
 def batch(problem: Problem, s: Strategy) -> Iterator[str]:
     """The global batch is a whole number of microbatches on every data-parallel rank.
 
@@ -49,6 +72,17 @@ def batch(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"micro_batches have {total} sequences x dp {s.dp} = {total * s.dp}, not global batch {problem.batch}"
 
 
+def _context_in_short(problem: Problem, asked: Set[str]) -> str:
+    if not asked & {"ulysses", "cp_gather"}:
+        return f"cp > 1 needs a sequence ({problem.sequence:,} tokens) that 2 x cp divides"
+    return chosen({"ulysses": "ulysses must divide cp", "cp_gather": "cp_gather needs cp > 1 and ulysses 1"}, asked)
+
+
+@rule(
+    "the sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways",
+    scope="sizes",
+    briefly=_context_in_short,
+)
 def context_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """The sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways.
 

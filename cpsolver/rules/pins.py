@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.rules.base import listed, rule
+from cpsolver.spec.search import forbidden_for, pinned_for
 
-CHOICES = (
-    *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),
-    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group"),
-)
-"""The decisions that are one value for the whole plan."""
+_BY_CHIP = tuple(one for one in DIMENSIONS.values() if one.kind == "by_chip" and not one.pin_only)
 
 
+@rule("what the user pinned is so, and what was forbidden is not")
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
-    for name in CHOICES:
+    for name in ROW:
         value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
         if wanted is not None and value not in wanted:
             yield f"{name} is {value}, pinned to {listed(wanted)}"
@@ -42,16 +40,14 @@ def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for chip in problem.chip_names:
         here = [index for index, name in enumerate(s.stage_chips) if name == chip]
-        found: dict[str, set[object]] = {
-            "stages": {len(here)},
-            "recompute": {s.recompute[index] for index in here},
-            "recompute_num_layers": {s.recompute_layers[index] for index in here},
-            "recompute_modules": {s.recompute_modules[index] for index in here},
-        }
-        for name, values in found.items():
+        found: dict[str, set[object]] = {"stages": {len(here)}}
+        for one in _BY_CHIP:
+            values = getattr(s, one.attribute)
+            found[one.name] = {values[index] for index in here}
+        for name, given in found.items():
             wanted = pinned_for(getattr(pins, name), chip)
             banned = forbidden_for(getattr(bans, name), chip)
-            for value in sorted(values, key=repr):
+            for value in sorted(given, key=repr):
                 if wanted is not None and value not in wanted:
                     yield f"{name} of {chip} is {value}, pinned to {listed(wanted)}"
                 if value in banned:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed
+from cpsolver.rules.base import listed, rule
 
 ZERO_BUBBLE_STACK = "zero-bubble"
 """The stack profile whose framework has zero-bubble schedules."""
@@ -16,12 +16,41 @@ BREADTH_FIRST_STACKS = (FOLD3D_STACK, "megatron-core", "megatron-core-plain", "m
 """The stack profiles whose frameworks can interleave in groups of all microbatches."""
 
 
-def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
-    """There is a layer for every stage."""
-    if s.pp > problem.model.layers:
-        yield f"pp {s.pp} is more than the {problem.model.layers} layers"
+@rule(
+    "every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)",
+    scope="structure",
+)
+def layers(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
+    if sum(s.layers) != problem.model.layers:
+        yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
+    for stage, count in enumerate(s.layers):
+        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
+            yield f"stage {stage} has {count} layers for {s.vpp} chunks"
 
 
+@rule(
+    "the chunks of a stage have equally many layers",
+    scope="structure",
+    briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers",
+)
+def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The chunks of a stage have equally many layers (uneven ones stall the interleaved schedule); on the first and the
+    last stage the embedding and the head may stand in the place of one.
+    """
+    ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
+    for stage, count in enumerate(s.layers):
+        name, slot = ends.get(stage, ("", 0))
+        if (count + slot) % s.vpp:
+            beside = f", nor with {name} for one" if name else ""
+            yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
+
+
+@rule(
+    "interleaving needs a pipeline, and microbatches of one size in whole groups of pp",
+    scope="structure",
+    briefly=lambda *_: "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",
+)
 def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
     """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
 
@@ -40,18 +69,7 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
-def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The chunks of a stage have equally many layers (uneven ones stall the interleaved schedule); on the first and the
-    last stage the embedding and the head may stand in the place of one.
-    """
-    ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
-    for stage, count in enumerate(s.layers):
-        name, slot = ends.get(stage, ("", 0))
-        if (count + slot) % s.vpp:
-            beside = f", nor with {name} for one" if name else ""
-            yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
-
-
+@rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     """A zero-bubble schedule needs a pipeline without interleaving, a breadth-first one an interleaved pipeline, and
     microbatches of different sizes plain 1F1B; each needs a launcher or stack that has it.
@@ -87,15 +105,29 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{launcher.name} has microbatches of one size: no micro_batches"
 
 
-def layers(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
-    if sum(s.layers) != problem.model.layers:
-        yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
-    for stage, count in enumerate(s.layers):
-        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
-            yield f"stage {stage} has {count} layers for {s.vpp} chunks"
+@rule("chip types do not share a node")
+def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Chip types do not share a node."""
+    chips = dict.fromkeys(s.stage_chips)
+    for chip in chips if len(chips) > 1 else ():
+        used = s.stage_chips.count(chip) * s.stage_devices
+        if used % problem.node:
+            yield f"{used} {chip} do not fill nodes of {problem.node}"
 
 
+@rule("each chip type serves one block of neighbouring stages")
+def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Each chip type serves one block of neighbouring stages."""
+    blocks = [chip for chip, _ in chip_blocks(s.stage_chips)]
+    for chip in dict.fromkeys(blocks):
+        if blocks.count(chip) > 1:
+            yield f"{chip} serves {blocks.count(chip)} separate blocks of stages"
+
+
+@rule(
+    "stages are equal, in all or by chip type, where the spec asks for it",
+    briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers",
+)
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split

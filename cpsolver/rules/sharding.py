@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from cpsolver.plans.strategy import Sharded, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import product
+from cpsolver.rules.base import chosen, product, rule
 
 NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
 """What is not shared out under a pipeline, unless the launcher can."""
 
 
+@rule(
+    "the distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one",
+    briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
+)
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """The distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one."""
     if s.distributed_optimizer and s.dp * s.cp == 1:
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
+@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """Some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer.
 
@@ -28,6 +33,16 @@ def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{switch} needs the distributed optimizer"
 
 
+def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
+    alone = "gradients and parameters (ZeRO-2 and 3) are sharded without a pipeline only (pp 1)"
+    group = "a sharding group is a divisor of dp x cp, above 1 and below it (0: all of them)"
+    return chosen({"sharded": alone, "sharding_group": group}, asked)
+
+
+@rule(
+    "gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline",
+    briefly=_sharding_in_short,
+)
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     """Gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline.
 

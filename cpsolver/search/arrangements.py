@@ -9,46 +9,47 @@ import numpy as np
 from cpsolver.cost.shard import Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import most_stages, stage_step
-from cpsolver.spec.decisions import ALL_CHIPS
+from cpsolver.spec.search import ALL_CHIPS
 
 
 def mixes(problem: Problem, stage_devices: int, pp: int, mixed: bool = True) -> Ints:
-    """Every way to share the stages among the chip types: shape (n, chip types), rows sum to pp.
+    """Every distribution of the stages over the chip types: shape (n, chip types), rows sum to pp.
 
     Where `mixed` is false one type serves all stages: see filters.may_mix.
     """
-    found: list[tuple[int, ...]] = [()]
+    prefixes: list[tuple[int, ...]] = [()]
     for known in range(1, len(problem.supplies) + 1):
-        ways = (next_shares(problem, stage_devices, pp, prefix, mixed)[0] for prefix in found)
-        found = [tuple(way[:known]) for table in ways for way in table.tolist()]
-    return np.array(found, dtype=np.int64).reshape(len(found), len(problem.supplies))
+        tables = (next_counts(problem, stage_devices, pp, prefix, mixed)[0] for prefix in prefixes)
+        prefixes = [tuple(least[:known]) for table in tables for least in table.tolist()]
+    return np.array(prefixes, dtype=np.int64).reshape(len(prefixes), len(problem.supplies))
 
 
-def next_shares(
+def next_counts(
     problem: Problem, stage_devices: int, pp: int, prefix: tuple[int, ...], mixed: bool = True
 ) -> tuple[Ints, Ints]:
-    """The ways to go on sharing the stages among the chip types, when the first types' stages are `prefix`.
+    """How many stages the next chip type may serve, when `prefix` has the stages of the types before it.
 
-    One way for each number of stages of the next type: the least and the most stages of every type, shape (n, types)
-    each, known types with both equal. With one type left it takes the rest. Keeps the rules chip_count and whole_nodes
-    and the pins on `stages`; where `mixed` is false, of the rule launcher that one type serves all stages.
+    Two tables with a row for each such number: the least and the most stages of every type, shape (n, types) each,
+    equal for known types. The last type takes what is left. Keeps the rules chip_count and whole_nodes and the pins on
+    `stages`; where `mixed` is false, also that one type serves all stages (rule launcher).
     """
     choices = _choices(problem, stage_devices, pp, mixed)
-    rest = choices[len(prefix) + 1 :]
-    room, needed = (sum(most(counts, default=0) for counts in rest) for most in (max, min))
+    later = choices[len(prefix) + 1 :]
+    room, needed = (sum(limit(counts, default=0) for counts in later) for limit in (max, min))
     left = pp - sum(prefix)
-    found = []
+    pairs = []
     for count in choices[len(prefix)]:
         known = (*prefix, count)
-        if not left - room <= count <= left - needed or any(not counts for counts in rest):
+        if not left - room <= count <= left - needed or any(not counts for counts in later):
             continue
         after = left - count
-        found.append((known + (0,) * len(rest), known + tuple(min(after, max(counts)) for counts in rest)))
-    table = np.array(found, dtype=np.int64).reshape(len(found), 2, len(choices))
+        pairs.append((known + (0,) * len(later), known + tuple(min(after, max(counts)) for counts in later)))
+    table = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2, len(choices))
     return table[:, 0], table[:, 1]
 
 
 def _choices(problem: Problem, stage_devices: int, pp: int, mixed: bool) -> list[list[int]]:
+    """The numbers of stages that each chip type may serve, whatever the others do."""
     most = most_stages(problem, stage_devices, pp, mixed)
     step = stage_step(problem.node, stage_devices) if mixed else pp
     return [_counts(problem, name, limit, step) for name, limit in zip(problem.chip_names, most, strict=True)]

@@ -13,31 +13,33 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bounds import frame_bound
-from cpsolver.search.filters import LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
-from cpsolver.search.space import Space, all_variants, divisors
+from cpsolver.search.space import Space, all_variants, divisors, layout_rows
 
-_LAYOUT_RULES = (
-    *("heads", "kv_groups", "feed_forward", "tensor_nodes", "pipeline_depth", "context_parallel", "batch"),
-)
-_VARIANT_RULES = ("pin", "sequence_parallel", "context_exchange", "experts", "expert_sequence_parallel")
-"""Those that look at nothing but what all numbers of devices share."""
-_RANGE = 4  # numbers up to so many times the smallest are bounded together, as if all were that small
+_RANGE = 4
+"""Numbers of devices up to so many times the smallest are bounded together, as if all were that small."""
+_ON_THE_STEP = 1e-9
+"""Added to a logarithm before it is rounded down: a whole one may come out a few ulps too small, which would put a
+number of devices in the step before its own. Logarithms of other numbers are much further from a whole one."""
 
 
 @dataclass(frozen=True)
-class Portfolio:
-    """Branches in groups: a group matters only where none before it holds a plan. `considered` numbers in all."""
+class BranchGroups:
+    """A branch for each number of devices, in groups: a group matters only where none before it holds a plan.
+
+    `considered`: how many numbers of devices there are in all, those without a branch too.
+    """
 
     groups: list[list[Branch]]
     considered: int
 
 
-def portfolio(problem: Problem, objective: Objective) -> Portfolio:
-    """The numbers of devices for a problem, the whole cluster alone where nothing may idle."""
+def branch_groups(problem: Problem, objective: Objective) -> BranchGroups:
+    """A branch for each number of devices that can hold a plan; for the whole cluster alone where nothing may idle."""
     if not problem.may_idle:
-        return Portfolio([[Branch(problem, objective, 0.0)]], 1)
+        return BranchGroups([[Branch(problem, objective, 0.0)]], 1)
     counts, bounds = count_bounds(problem, objective)
     branches = [
         Branch(problem.of_size(count), replace(objective, problem=problem.of_size(count)), bound)
@@ -46,7 +48,7 @@ def portfolio(problem: Problem, objective: Objective) -> Portfolio:
     ]
     fewest = objective.name == "fewest_chips"
     groups = [[branch] for branch in branches] if fewest else [sorted(branches, key=lambda branch: branch.bound)]
-    return Portfolio(groups, problem.num_gpus // problem.node)
+    return BranchGroups(groups, problem.num_gpus // problem.node)
 
 
 def count_bounds(problem: Problem, objective: Objective) -> tuple[Ints, Floats]:
@@ -57,12 +59,12 @@ def count_bounds(problem: Problem, objective: Objective) -> tuple[Ints, Floats]:
     bounds = np.full(len(counts), np.inf)
     if not len(counts):
         return counts, bounds
-    steps = np.floor(np.log(counts[place.ravel()] / counts[0]) / np.log(_RANGE) + 1e-9).astype(np.int64)
+    steps = np.floor(np.log(counts[place.ravel()] / counts[0]) / np.log(_RANGE) + _ON_THE_STEP).astype(np.int64)
     for step in np.unique(steps).tolist():
-        some = steps == step
-        smallest = int(devices[some].min())
-        best = _layout_bounds(_of_nodes(problem, smallest), objective, layouts.take(some))
-        np.minimum.at(bounds, place.ravel()[some], best)
+        in_step = steps == step
+        smallest = int(devices[in_step].min())
+        best = _layout_bounds(_of_nodes(problem, smallest), objective, layouts.take(in_step))
+        np.minimum.at(bounds, place.ravel()[in_step], best)
     return counts, bounds
 
 
@@ -84,11 +86,17 @@ def _layouts(problem: Problem) -> Candidates:
     tp, cp, dp, pp = (axis.ravel() for axis in np.meshgrid(*(np.array(s, dtype=np.int64) for s in sizes)))
     devices = tp * cp * dp * pp
     whole = (devices <= problem.num_gpus) & (devices % problem.node == 0)
-    rows = _candidates(problem, tp[whole], cp[whole], dp[whole], pp[whole])
+    rows = layout_rows(problem, tp=tp[whole], cp=cp[whole], pp=pp[whole], dp=dp[whole])
+    return rows.take(_allowed(problem, rows, LAYOUT_FILTERS))
+
+
+def _allowed(problem: Problem, rows: Candidates, filters: dict[str, Filter]) -> Bools:
+    """The rows that keep those rules that ask nothing of the number of devices."""
     keep = np.ones(len(rows), dtype=np.bool_)
-    for name in _LAYOUT_RULES:
-        keep &= LAYOUT_FILTERS[name](problem, rows)
-    return rows.take(keep)
+    for allows in filters.values():
+        if allows in ANY_SIZE:
+            keep &= allows(problem, rows)
+    return keep
 
 
 def _left(problem: Problem, name: str, sizes: list[int]) -> list[int]:
@@ -96,25 +104,20 @@ def _left(problem: Problem, name: str, sizes: list[int]) -> list[int]:
     return [size for size in sizes if (pinned is None or size in pinned) and size not in banned]
 
 
-def _candidates(problem: Problem, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Candidates:
-    one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
-    return Candidates(tp, pp, dp, one, one, np.maximum(1, problem.batch // dp), no, no, no, cp=cp)
-
-
 def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) -> Floats:
     """The smallest bound over all micro batches, chunks and variants of each layout."""
     variants = _variants(problem, layouts)
     best = np.full(len(layouts), np.inf)
     for mbs in divisors(problem.batch):
-        some = np.nonzero(problem.batch % (layouts.dp * mbs) == 0)[0]
-        found = np.full(len(some), np.inf)
+        dividing = np.nonzero(problem.batch % (layouts.dp * mbs) == 0)[0]
+        bounds = np.full(len(dividing), np.inf)
         for whole in (True, False) if problem.mixed else (False,):
-            frames = _frames(problem, layouts.take(some), mbs, whole)
-            space = Space(frames, np.zeros_like(some), variants, np.zeros(len(variants), dtype=np.int64), {})
-            found = np.minimum(found, frame_bound(problem, space, objective.row_bounds))
-        if not np.isfinite(found).any():
+            frames = _frames(problem, layouts.take(dividing), mbs, whole)
+            space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
+            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds))
+        if not np.isfinite(bounds).any():
             break  # nothing fits: nor do larger micro batches
-        best[some] = np.minimum(best[some], found)
+        best[dividing] = np.minimum(best[dividing], bounds)
     return best
 
 
@@ -132,8 +135,6 @@ def _variants(problem: Problem, layouts: Candidates) -> Candidates:
     tp, cp = np.tile(pairs, 2)
     pp = np.repeat([1, 2], pairs.shape[1])
     experts = 1 if problem.model.moe is None else problem.model.moe.experts
-    rows, _ = all_variants(problem, _candidates(problem, tp, cp, np.full_like(tp, 2 * problem.node * experts), pp))
-    keep = np.ones(len(rows), dtype=np.bool_)
-    for name in _VARIANT_RULES:
-        keep &= VARIANT_FILTERS[name](problem, rows)
-    return rows.take(keep)
+    dp = np.full_like(tp, 2 * problem.node * experts)
+    rows, _ = all_variants(problem, layout_rows(problem, tp=tp, cp=cp, pp=pp, dp=dp))
+    return rows.take(_allowed(problem, rows, VARIANT_FILTERS))

@@ -4,70 +4,88 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import gcd
-from typing import TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import Launcher
-from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_variants, mixed_rows
-from cpsolver.profiles.runs import Runs, runs_variants
-from cpsolver.spec.decisions import forbidden_for, pinned_for
-from models_zoo import Architecture
+from cpsolver.profiles.framework import Framework
+from cpsolver.profiles.judging import allowed_rows
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 Filter = Callable[[Problem, Candidates], Bools]
-Profile = TypeVar("Profile", bound=Launcher)
+Part = Literal["layout", "variant", "frame"]
+
+LAYOUT_FILTERS: dict[str, Filter] = {}
+"""Filters on layouts: tp, cp, pp, dp. Rows are counted for the first that refuses them, in the order of this module."""
+VARIANT_FILTERS: dict[str, Filter] = {}
+"""Filters on variants of a layout: flags, how cp communicates, experts' grid, sharding."""
+FRAME_FILTERS: dict[str, Filter] = {}
+"""Filters on frames of a layout: micro batch and chunks."""
+ANY_SIZE: set[Filter] = set()
+"""Those that look at nothing but what all numbers of devices share."""
 
 
-def _choice(values: Ints | Bools, pinned: Iterable[object] | None, forbidden: Iterable[object] | None) -> Bools:
+def mask(rule: str, part: Part, any_size: bool = False) -> Callable[[Filter], Filter]:
+    """Register the function below as the rule's filter on a part of the decisions; `any_size`: see ANY_SIZE."""
+    filters = {"layout": LAYOUT_FILTERS, "variant": VARIANT_FILTERS, "frame": FRAME_FILTERS}[part]
+
+    def register(allows: Filter) -> Filter:
+        filters[rule] = allows
+        ANY_SIZE.update([allows] if any_size else [])
+        return allows
+
+    return register
+
+
+def _choice(values: Ints | Bools, pinned: list[int] | None, forbidden: list[int] | None) -> Bools:
     allowed = np.ones(len(values), dtype=np.bool_)
     if pinned is not None:
-        allowed &= np.isin(values, list(pinned))  # type: ignore[arg-type]
+        allowed &= np.isin(values, pinned)
     if forbidden is not None:
-        allowed &= ~np.isin(values, list(forbidden))  # type: ignore[arg-type]
+        allowed &= ~np.isin(values, forbidden)
     return allowed
 
 
-def _pins(problem: Problem, rows: Candidates, names: Iterable[str]) -> Bools:
+def _pins(problem: Problem, rows: Candidates, part: Part) -> Bools:
+    """The rows whose decisions of that part are as pinned, and not as forbidden."""
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     allowed = np.ones(len(rows), dtype=np.bool_)
-    for name in names:
-        allowed &= _choice(getattr(rows, name), getattr(pin, name), getattr(forbid, name))
+    for name in names(part):
+        allowed &= _choice(getattr(rows, name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
     return allowed
 
 
-def _launcher(part: Callable[[Launcher, Architecture, Candidates], Bools]) -> Filter:
-    """The part of the rule launcher that a layout, a variant or a frame decides."""
-    return lambda problem, rows: _runs(problem, rows, problem.named_launcher, part)
+def _codes(name: str, values: Iterable[Any] | None) -> list[int] | None:
+    """Values of a decision as its column has them; None: nothing is asked."""
+    return None if values is None else [DIMENSIONS[name].code(value) for value in values]
 
 
-def _stack(part: Callable[[Runs, Architecture, Candidates], Bools]) -> Filter:
-    """The same of the rule stack."""
-    return lambda problem, rows: _runs(problem, rows, problem.stack.runs, part)
+def _frameworks(part: Part) -> None:
+    """Register what the rules `launcher` and `stack` say of a part, by the facts of their frameworks."""
+    mask("launcher", part)(lambda problem, rows: _can_run(problem, rows, problem.named_launcher, part))
+    mask("stack", part)(lambda problem, rows: _can_run(problem, rows, problem.stack.runs, part))
 
 
-def _runs(
-    problem: Problem,
-    rows: Candidates,
-    profile: Profile | None,
-    part: Callable[[Profile, Architecture, Candidates], Bools],
-) -> Bools:
-    if profile is None:
+def _can_run(problem: Problem, rows: Candidates, framework: Framework | None, part: Part) -> Bools:
+    if framework is None:
         return np.ones(len(rows), dtype=np.bool_)
-    allowed = part(profile, problem.model, rows)
-    return np.asarray(allowed & (mixed_rows(profile, rows) | _one_type_will_do(problem, rows)))
+    allowed = allowed_rows(framework, problem.model, rows, part)
+    mixture = allowed_rows(framework, problem.model, rows, "mixture")
+    return np.asarray(allowed & (mixture | _one_type_will_do(problem, rows)))
 
 
 def may_mix(problem: Problem, rows: Candidates) -> Bools:
     """The rows whose plans may have several chip types, as far as launcher and stack go; what is open hinders none.
 
-    For the others plans.py knows mixes of a single type only.
+    For the others arrangements.py knows mixes of a single type only.
     """
     if problem.launcher is None:
         return np.ones(len(rows), dtype=np.bool_)
-    return mixed_rows(problem.launcher, rows)
+    return allowed_rows(problem.launcher, problem.model, rows, "mixture")
 
 
 def _one_type_will_do(problem: Problem, rows: Candidates) -> Bools:
@@ -102,48 +120,10 @@ def most_stages(problem: Problem, stage_devices: int, pp: int, mixed: bool = Tru
 # Filters on layouts: tp, cp, pp, dp.
 
 
-def _heads(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.model.heads % rows.tp == 0)
-
-
-def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
-    groups = problem.model.kv_heads
-    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
-
-
-def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
-    model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
-    if any(not kind.experts for kind in layer_kinds(model)):
-        allowed &= model.ffn % rows.tp == 0
-    if model.moe is not None and model.moe.shared_experts:
-        allowed &= model.moe.shared_experts * (model.moe.shared_ffn or model.moe.expert_ffn) % rows.tp == 0
-    return allowed
-
-
-def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))
-
-
-def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(rows.pp <= problem.model.layers)
-
-
-def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))
-
-
-def _batch(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.batch % rows.dp == 0)
-
-
-def _chip_count(problem: Problem, rows: Candidates) -> Bools:
-    sizes = zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True)
-    return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
-
-
+@mask("pin", "layout")
 def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
     pin = problem.spec.search.pin
-    allowed = _pins(problem, rows, ("tp", "cp", "pp", "dp"))
+    allowed = _pins(problem, rows, "layout")
     for fixed in (pin.layers, pin.stage_chips):
         if fixed is not None:
             allowed &= rows.pp == len(fixed)
@@ -155,7 +135,7 @@ def _pinned_layout(problem: Problem, rows: Candidates) -> Bools:
 
 
 def _one_chip_allowed(problem: Problem, pp: int) -> bool:
-    """The pins and bans on chips, when one type serves all stages (plans.py keeps them for several)."""
+    """The pins and bans on chips, when one type serves all stages (arrangements.py keeps them for several)."""
     name = problem.chip_names[0]
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     wanted = pinned_for(pin.stages, name)
@@ -169,55 +149,88 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
     )
 
 
-LAYOUT_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_layout,
-    "heads": _heads,
-    "kv_groups": _kv_groups,
-    "feed_forward": _feed_forward,
-    "tensor_nodes": _tensor_nodes,
-    "pipeline_depth": _pipeline_depth,
-    "context_parallel": _context_parallel,
-    "batch": _batch,
-    "chip_count": _chip_count,
-    "launcher": _launcher(allowed_layouts),
-    "stack": _stack(allowed_layouts),
-}
+@mask("heads", "layout", any_size=True)
+def _heads(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(problem.model.heads % rows.tp == 0)
 
 
-# Filters on variants of a layout: flags, how cp exchanges, experts' grid, sharding.
+@mask("kv_groups", "layout", any_size=True)
+def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
+    groups = problem.model.kv_heads
+    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
 
 
-_VARIANT_PINS = ("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp")
+@mask("feed_forward", "layout", any_size=True)
+def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
+    model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
+    if any(not kind.experts for kind in layer_kinds(model)):
+        allowed &= model.ffn % rows.tp == 0
+    if model.moe is not None and model.moe.shared_experts:
+        allowed &= model.moe.shared_experts * (model.moe.shared_ffn or model.moe.expert_ffn) % rows.tp == 0
+    return allowed
 
 
+@mask("tensor_nodes", "layout", any_size=True)
+def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))
+
+
+@mask("pipeline_depth", "layout", any_size=True)
+def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(rows.pp <= problem.model.layers)
+
+
+@mask("context_parallel", "layout", any_size=True)
+def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))
+
+
+@mask("batch", "layout", any_size=True)
+def _batch(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(problem.batch % rows.dp == 0)
+
+
+@mask("chip_count", "layout")
+def _chip_count(problem: Problem, rows: Candidates) -> Bools:
+    sizes = zip(rows.stage_devices.tolist(), rows.pp.tolist(), strict=True)
+    return np.array([sum(most_stages(problem, width, p)) >= p for width, p in sizes], dtype=np.bool_)
+
+
+_frameworks("layout")
+
+
+# Filters on variants of a layout: flags, how cp communicates, experts' grid, sharding.
+
+
+@mask("pin", "variant", any_size=True)
 def _pinned_variant(problem: Problem, rows: Candidates) -> Bools:
-    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    allowed = _pins(problem, rows, (*_VARIANT_PINS, "sharding_group"))
-    depth = {name: index for index, name in enumerate(("optimizer", "gradients", "parameters"), 1)}
-    wanted = None if pin.sharded is None else [depth[name] for name in pin.sharded]
-    banned = None if forbid.sharded is None else [depth[name] for name in forbid.sharded]
-    return allowed & _choice(rows.sharded, wanted, banned)
+    return _pins(problem, rows, "variant")
 
 
+@mask("sequence_parallel", "variant", any_size=True)
 def _sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     splits = problem.sequence // rows.cp % rows.tp == 0
     return np.asarray(~rows.sequence_parallel | ((rows.tp > 1) & splits))
 
 
+@mask("distributed_optimizer", "variant")
 def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(~rows.distributed_optimizer | (rows.replicas > 1))
 
 
-def _exchange(_problem: Problem, rows: Candidates) -> Bools:
-    gathers = (rows.cp > 1) & (rows.ulysses == 1)
-    return np.asarray((rows.cp % rows.ulysses == 0) & (~rows.cp_gather | gathers))
-
-
+@mask("optimizer", "variant")
 def _optimizer(problem: Problem, rows: Candidates) -> Bools:
     plain_will_do = problem.spec.training.sharded_switch is None
     return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
 
 
+@mask("context_parallel", "variant")
+def _exchange(_problem: Problem, rows: Candidates) -> Bools:
+    gathers = (rows.cp > 1) & (rows.ulysses == 1)
+    return np.asarray((rows.cp % rows.ulysses == 0) & (~rows.cp_gather | gathers))
+
+
+@mask("context_exchange", "variant", any_size=True)
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
     even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
@@ -226,6 +239,7 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(even)
 
 
+@mask("experts", "variant", any_size=True)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
     if moe is None:
@@ -234,12 +248,14 @@ def _experts(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
 
+@mask("expert_sequence_parallel", "variant", any_size=True)
 def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     if problem.model.moe is None:
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray((rows.tp == 1) | rows.sequence_parallel)
 
 
+@mask("sharding", "variant")
 def _sharding(problem: Problem, rows: Candidates) -> Bools:
     deep, group = rows.sharded > 1, rows.sharding_group
     allowed = ~deep | (rows.distributed_optimizer & (rows.replicas > 1) & (rows.pp == 1))
@@ -251,40 +267,32 @@ def _sharding(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(allowed)
 
 
-VARIANT_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_variant,
-    "sequence_parallel": _sequence_parallel,
-    "distributed_optimizer": _distributed_optimizer,
-    "optimizer": _optimizer,
-    "context_parallel": _exchange,
-    "context_exchange": _context_exchange,
-    "experts": _experts,
-    "expert_sequence_parallel": _expert_sequence_parallel,
-    "sharding": _sharding,
-    "launcher": _launcher(allowed_variants),
-    "stack": _stack(runs_variants),
-}
+_frameworks("variant")
 
 
 # Filters on frames of a layout: micro batch and chunks.
 
 
+@mask("pin", "frame")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
-    allowed = _pins(problem, rows, ("mbs", "vpp"))
+    allowed = _pins(problem, rows, "frame")
     for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
         short = (stage == 0) * rows.embedding_slot + (stage == len(pinned) - 1) * rows.loss_slot
         allowed &= (count + short) % rows.vpp == 0
     return allowed
 
 
-def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
-
-
+@mask("even_chunks", "frame")
 def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.places(problem.model.layers) % rows.vpp == 0)
 
 
+@mask("interleaving", "frame")
+def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
+
+
+@mask("layer_split", "frame")
 def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         return np.ones(len(rows), dtype=np.bool_)
@@ -293,11 +301,4 @@ def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 
 
-FRAME_FILTERS: dict[str, Filter] = {
-    "pin": _pinned_frame,
-    "even_chunks": _even_chunks,
-    "interleaving": _interleaving,
-    "layer_split": _layer_split,
-    "launcher": _launcher(allowed_frames),
-    "stack": _stack(allowed_frames),
-}
+_frameworks("frame")

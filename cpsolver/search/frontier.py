@@ -18,10 +18,14 @@ from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, enumerate_rows
 
-_BATCH = 512  # rows bounded in one go while no K plans are known: some may be spared
-_LATER = 4096  # and then: what is below the limit has to be bounded, and many at once are quicker
-_BLOCK = 8192  # rows whose coefficients are made in one go; later:
-_LATER_BLOCK = 65_536
+_BATCH = 512
+"""Rows that get a good bound in one go while fewer than K plans are known: a limit may soon spare the others."""
+_BATCH_WITH_LIMIT = 4096
+"""The same once there is a limit: all that is below it has to be bounded, and many at once are quicker."""
+_BLOCK = 8192
+"""Rows whose coefficients are made in one go while fewer than K plans are known."""
+_BLOCK_WITH_LIMIT = 65_536
+"""The same once there is a limit."""
 INFINITE = float("inf")
 
 
@@ -116,7 +120,7 @@ class Branch:
 
     def open_frames(self, limit: float) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = _BLOCK if np.isinf(limit) else _LATER_BLOCK
+        most = _BLOCK if np.isinf(limit) else _BLOCK_WITH_LIMIT
         sizes = np.cumsum(self.space.rows_of[self._order[self._next : self._next + most]])
         count = max(1, int(np.searchsorted(sizes, most)))
         frames = self._order[self._next : self._next + count]
@@ -133,23 +137,23 @@ class Branch:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = _BATCH if np.isinf(limit) else _LATER
+        count = _BATCH if np.isinf(limit) else _BATCH_WITH_LIMIT
         rows = block.order[block.next : block.next + count]
         rows = rows[block.quick[rows] < limit]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limit)
 
     def _bounded(self, block: Block, rows: Ints, count: int, limit: float) -> Iterator[Bounded]:
-        depth, found = block.table.rows.pp[rows], []
+        depth, by_depth = block.table.rows.pp[rows], []
         for pp in np.unique(depth).tolist():
-            some = rows[depth == pp]
-            seconds, scores = self._good_bounds(block.table, some, pp, limit)
-            found.append((some, seconds, scores))
+            of_depth = rows[depth == pp]
+            seconds, scores = self._good_bounds(block.table, of_depth, pp, limit)
+            by_depth.append((of_depth, seconds, scores))
         block.next += count
-        for some, seconds, scores in found:
+        for of_depth, seconds, scores in by_depth:
             self.no_fit += int(np.isinf(seconds).sum())
             keep = scores < limit
-            depths = block.table.rows.pp[some[keep]].tolist()
-            yield Bounded(block, some[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
+            depths = block.table.rows.pp[of_depth[keep]].tolist()
+            yield Bounded(block, of_depth[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
 
     def _good_bounds(self, table: Coefficients, rows: Ints, pp: int, limit: float) -> tuple[Floats, Floats]:
         """Bounds on the time and on the score of rows with the same pp."""

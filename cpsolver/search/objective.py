@@ -14,11 +14,14 @@ import numpy as np
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.goals import ObjectiveName
+from cpsolver.spec.search import ObjectiveName
 
 _HOUR_S = 3600.0
 _TOKENS = 1e6
-_DOWN = 1.0 - 1e-12  # against rounding in floating point
+_DOWN = 1.0 - 1e-12
+"""Lowers a product of two or three floats by more than rounding can have raised it: a bound must not be too high."""
+_DOWN_SUM = 1.0 - 1e-9
+"""The same for sums over layers and chip types with differences of nearly equal numbers in them."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Objective:
         dearest = np.where(used, prices, prices.min()).max(axis=0) * width
         work = (cheapest * self.problem.model.layers - (saved * prices).sum(axis=0)) * width
         times = rows.microbatches + (np.maximum(1.0, lowest / dearest) - 1.0) / rows.vpp
-        return np.asarray(np.maximum(scores, work * times * (1.0 - 1e-9)))
+        return np.asarray(np.maximum(scores, work * times * _DOWN_SUM))
 
 
 def objective_of(problem: Problem) -> Objective:

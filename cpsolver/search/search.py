@@ -16,18 +16,22 @@ import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.inputs.errors import InternalError
+from cpsolver.plans.dimensions import DEGREES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.arrangements import arrangements, next_shares
+from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bounds import mix_bound, plan_bound
-from cpsolver.search.device_counts import Portfolio, portfolio
+from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import INFINITE, Block, Branch, Node
 from cpsolver.search.objective import objective_of
 from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
 
-_CLOSE = 1 - 1e-12  # a bound that near the limit is no better
+_CLOSE = 1 - 1e-12
+"""A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
+plan that is as good as the K-th must be solved."""
 
 
 @dataclass
@@ -57,7 +61,7 @@ class _Search:
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
         self._objective = objective_of(problem)
-        self._portfolio = Portfolio([], 0)
+        self._groups = BranchGroups([], 0)
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
         self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
@@ -65,8 +69,8 @@ class _Search:
     def run(self) -> Result:
         stop: StopReason = "complete"
         try:
-            self._portfolio = portfolio(self._problem, self._objective)
-            for group in self._portfolio.groups:
+            self._groups = branch_groups(self._problem, self._objective)
+            for group in self._groups.groups:
                 self._closed = group[::-1]
                 if not self._settle():
                     stop = "time_limit"
@@ -114,8 +118,17 @@ class _Search:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
             waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
-            told = (self._lowest(), best, len(self._found), waiting, self._solver_calls, message, self._objective.unit)
-            self._listener(Progress(*told))
+            self._listener(
+                Progress(
+                    bound_s=self._lowest(),
+                    best_s=best,
+                    plans=len(self._found),
+                    waiting=waiting,
+                    solver_calls=self._solver_calls,
+                    message=message,
+                    unit=self._objective.unit,
+                )
+            )
 
     # One step of the search
 
@@ -159,17 +172,17 @@ class _Search:
     def _bound_rows(self, branch: Branch) -> None:
         message, bounded = branch.bound_rows(self._limit())
         self._tell(message)
-        for some in bounded:
-            for row, pp, bound, seconds in zip(some.rows, some.depth, some.scores, some.seconds, strict=True):
+        for rows in bounded:
+            for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
-                self._push(bound, seconds, branch, some.block, row, *plan)
+                self._push(bound, seconds, branch, rows.block, row, *plan)
 
     def _open_row(self, node: Node) -> None:
         """Settle how many stages the next chip type serves; with the last type the mix is whole."""
         table, branch = node.block.table, node.branch
         pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
         mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
-        least, most = next_shares(branch.problem, width, pp, node.mix, mixed)
+        least, most = next_counts(branch.problem, width, pp, node.mix, mixed)
         self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
         if not len(least):
             return
@@ -183,16 +196,17 @@ class _Search:
                 self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
 
     def _open_mix(self, node: Node) -> None:
+        """Bound every order of the chip types along the pipeline."""
         branch, mix = node.branch, np.array(node.mix, dtype=np.int64)
-        ways = arrangements(branch.problem, mix)
-        if not len(ways):
+        orders = arrangements(branch.problem, mix)
+        if not len(orders):
             return
         table, rate = node.block.table, self._rate(node)
         limit_s = branch.objective.limit_s(self._limit(), rate)
-        seconds = np.maximum(plan_bound(table, np.full(len(ways), node.row), ways, limit_s), node.seconds)
-        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(ways), rate)), node.bound)
-        self._arrangements += len(ways)
-        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), ways.tolist(), strict=True):
+        seconds = np.maximum(plan_bound(table, np.full(len(orders), node.row), orders, limit_s), node.seconds)
+        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(orders), rate)), node.bound)
+        self._arrangements += len(orders)
+        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), orders.tolist(), strict=True):
             if bound < self._limit():
                 self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
 
@@ -223,15 +237,21 @@ class _Search:
         self._tell(f"{solved.status}: {_name(node)}")
 
     def _keep(self, strategy: Strategy, branch: Branch) -> None:
+        """Enter a solved plan among the best, in place of one that differs in nothing that tells plans apart.
+
+        Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
+        """
         even = balanced(branch.problem, strategy)
-        evaluation = evaluate(branch.problem, even)
         broken = violations(self._problem, even)
-        assert not broken, f"the solver returned a plan that the rules refuse: {broken}"
+        if broken:
+            rules = "; ".join(map(str, broken))
+            raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
+        evaluation = evaluate(branch.problem, even)
         score = branch.objective.score(even, evaluation.step_time_s)
-        same = [found for found in self._found if found.strategy.key() == even.key()]
+        same = [plan for plan in self._found if plan.strategy.key() == even.key()]
         if np.isinf(score) or (same and same[0].score <= score):
             return
-        self._found = [found for found in self._found if found not in same]
+        self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
         self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
         del self._found[self._top :]
@@ -278,8 +298,8 @@ class _Search:
         )
 
     def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
-        considered, searched = self._portfolio.considered, len(self._opened)
-        first = [branch for group in self._portfolio.groups for branch in group][searched:]
+        considered, searched = self._groups.considered, len(self._opened)
+        first = [branch for group in self._groups.groups for branch in group][searched:]
         settled = complete or (self._found and self._objective.name == "fewest_chips")
         still_open = 0 if settled else sum(branch.bound < limit for branch in first)
         return DeviceCounts(considered, considered - searched - still_open, searched, still_open)
@@ -287,8 +307,7 @@ class _Search:
 
 def _name(node: Node) -> str:
     rows = node.block.table.rows
-    names = ("tp", "cp", "pp", "dp", "ep", "mbs", "vpp")
-    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in names)
+    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in DEGREES if name != "etp")
 
 
 def balanced(problem: Problem, strategy: Strategy) -> Strategy:

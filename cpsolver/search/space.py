@@ -13,14 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.cost.shard import Bools, Candidates, Ints, column_type
+from cpsolver.plans.dimensions import DIMENSIONS, names
+from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 
-_VARIANT_COLUMNS = (
-    *("sequence_parallel", "distributed_optimizer", "flash_attention", "ulysses", "cp_gather", "ep", "etp"),
-    *("sharded", "sharding_group"),
-)
+_VARIANT = names("variant")
+"""The columns that a variant decides."""
+_FREE = tuple(one for one in reversed(tuple(DIMENSIONS.values())) if one.free)
+"""Decisions whose values are tried with everything else; the first of them varies slowest."""
+
+Columns = dict[str, Any]
+"""Columns of a table by their names."""
+Choices = dict[tuple[str, ...], list[tuple[int, ...]]]
+"""The columns that an entry fills -> its entries."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Space:
         within = np.arange(len(frame)) - np.repeat(np.cumsum(counts) - counts, counts)
         variant = self._first_variant[self.frame_layout[frame]] + within
         of_frame, of_variant = self.frames.take(frame), self.variants.take(variant)
-        return replace(of_frame, **{name: getattr(of_variant, name) for name in _VARIANT_COLUMNS})
+        return replace(of_frame, **{name: getattr(of_variant, name) for name in _VARIANT})
 
     @cached_property
     def rows(self) -> Candidates:
@@ -128,8 +135,24 @@ def all_layouts(problem: Problem) -> Candidates:
         for pp in divisors(gpus // (tp * cp))
     ]
     tp, cp, pp, dp = np.array(sizes, dtype=np.int64).T
+    return layout_rows(problem, tp=tp, cp=cp, pp=pp, dp=dp)
+
+
+def layout_rows(problem: Problem, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> Candidates:
+    """Layouts as rows: what they do not decide stands at 1 or False."""
     one, no = np.ones_like(tp), np.zeros(len(tp), dtype=np.bool_)
-    return Candidates(tp, pp, dp, one, one, problem.batch // dp, no, no, no, cp=cp)
+    return Candidates(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        mbs=one,
+        vpp=one,
+        microbatches=np.maximum(1, problem.batch // dp),
+        sequence_parallel=no,
+        distributed_optimizer=no,
+        flash_attention=no,
+        cp=cp,
+    )
 
 
 def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
@@ -142,9 +165,15 @@ def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]
         for vpp, slots in _chunkings(layers, pinned)
         if (vpp * pp <= layers + sum(slots) and (pp > 1 or slots == (0, 0))) or vpp == 1
     ]
-    layout, mbs, vpp, *slots = np.array(found, dtype=np.int64).reshape(len(found), 5).T
-    rows = replace(layouts.take(layout), embedding_slot=slots[0], loss_slot=slots[1])
-    return replace(rows, mbs=mbs, vpp=vpp, microbatches=problem.batch // (mbs * rows.dp)), layout
+    columns = _columns(("layout", "mbs", "vpp", "embedding_slot", "loss_slot"), np.array(found, dtype=np.int64))
+    layout = columns.pop("layout")
+    rows = replace(layouts.take(layout), **columns)
+    return replace(rows, microbatches=problem.batch // (rows.mbs * rows.dp)), layout
+
+
+def _columns(names: Sequence[str], table: Ints) -> Columns:
+    """The columns of a table, (rows, columns), by their names; a table without rows has every column too."""
+    return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
 
 
 def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
@@ -159,32 +188,53 @@ def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int,
 
 
 def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
-    """Every setting of the flags, of context parallelism, experts and sharding for each layout, and its index."""
-    blocks, pin = [], problem.spec.search.pin  # what nothing allows is there if asked for, to be refused by its rule
+    """Every setting of the flags, of context parallelism, experts and sharding for each layout, and its index.
+
+    What nothing allows is there if it is pinned, to be refused by its rule.
+    """
+    free: Choices = {(one.name,): [(one.code(value),) for value in one.values] for one in _FREE}
+    blocks, header = [np.empty(0, dtype=np.int64)], ("layout", *_VARIANT)
     sizes = zip(layouts.tp.tolist(), layouts.cp.tolist(), layouts.pp.tolist(), layouts.dp.tolist(), strict=True)
     for index, (tp, cp, pp, dp) in enumerate(sizes):
-        ulysses_sizes = sorted({*divisors(cp), *(pin.ulysses or ())})
-        gathering = ulysses_sizes if pin.cp_gather == (True,) else [1] * (cp > 1)
-        exchanges = [*((ulysses, False) for ulysses in ulysses_sizes), *((ulysses, True) for ulysses in gathering)]
-        grids = expert_grids(problem, tp, tp * cp * dp)
-        groups = sharding_groups(problem, tp, dp * cp)
-        sharding = [
-            (False, 1, 0),
-            *((True, depth, group) for depth in (1, 2, 3)[: 3 if pp == 1 or pin.sharded else 1] for group in groups),
-        ]
-        blocks.append(_combined(index, [False, True], [True, False], exchanges, grids, sharding))
-    table = np.concatenate([np.empty((0, 10), dtype=np.int64), *blocks]).T
-    layout, flash, sequence, ulysses, gather, ep, etp, optimizer, sharded, group = table
-    flags = {"flash_attention": flash, "sequence_parallel": sequence, "cp_gather": gather}
-    flags["distributed_optimizer"] = optimizer
-    counts = {"ulysses": ulysses, "ep": ep, "etp": etp, "sharded": sharded, "sharding_group": group}
-    return replace(
-        layouts.take(layout), **{name: flag.astype(np.bool_) for name, flag in flags.items()}, **counts
-    ), layout
+        choices: Choices = {
+            **free,
+            _EXCHANGE: _exchanges(problem, cp),
+            _GRID: expert_grids(problem, tp, tp * cp * dp),
+            _SHARDING: _shardings(problem, tp, pp, dp * cp),
+        }
+        header, block = _combined(index, choices)
+        blocks.append(block.ravel())
+    columns = _columns(header, np.concatenate(blocks))
+    layout = columns.pop("layout")
+    typed: dict[str, Any] = {name: column.astype(column_type(name), copy=False) for name, column in columns.items()}
+    return replace(layouts.take(layout), **typed), layout
 
 
-def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[int, int]]:
-    """Every ep and etp that a stage's devices are enough for, and those that the user pinned."""
+_EXCHANGE = ("ulysses", "cp_gather")
+_GRID = ("ep", "etp")
+_SHARDING = ("distributed_optimizer", "sharded", "sharding_group")
+
+
+def _exchanges(problem: Problem, cp: int) -> list[tuple[int, ...]]:
+    """How context parallelism may communicate, as _EXCHANGE."""
+    pin = problem.spec.search.pin
+    sizes = sorted({*divisors(cp), *(pin.ulysses or ())})
+    gathering = sizes if pin.cp_gather == (True,) else [1] * (cp > 1)
+    return [*((ulysses, 0) for ulysses in sizes), *((ulysses, 1) for ulysses in gathering)]
+
+
+def _shardings(problem: Problem, tp: int, pp: int, replicas: int) -> list[tuple[int, ...]]:
+    """How replicas may shard their states, as _SHARDING, the plain optimizer first.
+
+    Under a pipeline only optimizer states are sharded, unless more is asked for.
+    """
+    groups = sharding_groups(problem, tp, replicas)
+    codes = range(1, 1 + len(SHARDED)) if pp == 1 or problem.spec.search.pin.sharded else (1,)
+    return [(0, 1, 0), *((1, code, group) for code in codes for group in groups)]
+
+
+def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[int, ...]]:
+    """The grids of experts, as _GRID: every ep and etp that a stage's devices are enough for, and those pinned."""
     moe, pin = problem.model.moe, problem.spec.search.pin
     experts, shares = ([1], [1]) if moe is None else (divisors(moe.experts), divisors(tp))
     asked = pin.ep or pin.etp
@@ -203,9 +253,13 @@ def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
     return [0, local] if 1 < local < replicas and replicas % local == 0 else [0]
 
 
-def _combined(index: int, *choices: Sequence[Any]) -> Ints:
-    """One row for every combination of one of each of the choices, their entries side by side after the index."""
-    tables = [np.array(choice, dtype=np.int64).reshape(len(choice), -1) for choice in choices]
+def _combined(index: int, choices: Choices) -> tuple[tuple[str, ...], Ints]:
+    """One row for every combination of one entry of each of the choices: the names of the columns, and the table.
+
+    The first column is the `index`; the first of the choices varies slowest.
+    """
+    tables = [np.array(entries, dtype=np.int64).reshape(-1, len(names)) for names, entries in choices.items()]
     picks = np.meshgrid(*(np.arange(len(table)) for table in tables), indexing="ij")
     columns = [table[pick.ravel()] for table, pick in zip(tables, picks, strict=True)]
-    return np.concatenate([np.full((len(columns[0]), 1), index), *columns], axis=1)
+    header = ("layout", *(name for names in choices for name in names))
+    return header, np.concatenate([np.full((len(columns[0]), 1), index), *columns], axis=1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from cpsolver.spec.decisions import MOST, Count, Name
-from cpsolver.spec.training import Number, Part
+from cpsolver.inputs.errors import Trouble, dotted, nearest_names, shown
+from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
 NO_LIMIT = -1
 """In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
@@ -108,3 +108,18 @@ class Cluster(Part):
     prices: dict[Name, Annotated[Number, Field(gt=0)]] | None = Field(
         default=None, description="dollars per device-hour: chip name -> number; null: not known"
     )
+
+
+def price_troubles(cluster: Cluster, objective: str) -> Iterator[Trouble]:
+    """Prices of chips that the cluster does not have, and those that the objective needs and are missing."""
+    chips, prices = list(cluster.chips), cluster.prices or {}
+    for name in prices:
+        if name not in chips:
+            path = ("cluster", "prices", name)
+            message, near = f"{shown(name)} is not one of cluster.chips", nearest_names(name, chips)
+            yield Trouble(dotted(path), message, allowed=", ".join(chips), nearest=near, path=path)
+    missing = [name for name in chips if name not in prices]
+    if objective == "cost" and missing:
+        message = f"lacks {', '.join(missing)}: search.objective = 'cost' needs a price for every chip"
+        allowed = f"dollars per device-hour, {{{missing[0]}: 2.5}} say"
+        yield Trouble("cluster.prices", message, allowed=allowed, path=("cluster", "prices"))

@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     Field,
     PlainValidator,
-    StrictInt,
     ValidationError,
     WithJsonSchema,
 )
@@ -25,15 +23,18 @@ from pydantic_core import ErrorDetails
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.spec import decisions
-from cpsolver.spec.cluster import NO_LIMIT as NO_LIMIT
-from cpsolver.spec.cluster import ChipRequest as ChipRequest
-from cpsolver.spec.cluster import Cluster as Cluster
-from cpsolver.spec.cluster import wrong
-from cpsolver.spec.decisions import Decisions, Name
-from cpsolver.spec.goals import Deadline, ObjectiveName, deadline_troubles, price_troubles
-from cpsolver.spec.training import Number, Part, against_pins, contradictions
-from cpsolver.spec.training import Training as Training
+from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
+from cpsolver.spec.search import (
+    NOTHING,
+    Deadline,
+    Decisions,
+    Search,
+    deadline_troubles,
+    pin_contradictions,
+    pin_lengths,
+    unknown_chips,
+)
+from cpsolver.spec.training import Name, Part, Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -48,36 +49,6 @@ def _model(value: Any) -> Any:
 
 
 _MODEL_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object", "minProperties": 1}]}
-_NOTHING = BeforeValidator(lambda value: {} if value is None else value)
-"""A section whose fields are all commented out is null: it has every default."""
-
-
-class Search(Part):
-    """What to search for, how long, and where."""
-
-    top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
-    objective: ObjectiveName = Field(
-        default="throughput",
-        description="throughput: the fastest plans; cost: the fewest dollars per token (needs cluster.prices); "
-        "fewest_chips: the fewest devices, in whole nodes, that meet the deadline",
-    )
-    deadline: Deadline | None = Field(
-        default=None, description="tokens and days: no slower plan is an answer; for objective cost or fewest_chips"
-    )
-    time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="seconds after which the best plans so far are returned; null: none"
-    )
-    layer_split: Literal["auto", "even_per_chip", "even"] = Field(
-        default="auto",
-        description="auto: any layers per stage; even_per_chip: equal in a chip type; even: equal everywhere",
-    )
-    recompute_scope: Literal["chip", "stage"] = Field(
-        default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
-    )
-    pin: Annotated[Decisions, _NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
-    forbid: Annotated[Decisions, _NOTHING] = Field(
-        default=Decisions(), description="values that the plan must not take"
-    )
 
 
 class Spec(Part):
@@ -92,7 +63,7 @@ class Spec(Part):
     launcher: Name | None = Field(
         default=None, description="name of the launcher that must be able to run the plan; null: any"
     )
-    search: Annotated[Search, _NOTHING] = Field(default=Search(), description="what to search for")
+    search: Annotated[Search, NOTHING] = Field(default=Search(), description="what to search for")
 
 
 def load_spec(path: str | Path) -> Spec:
@@ -204,13 +175,13 @@ def _enough_chips(spec: Spec) -> Iterator[Trouble]:
 
 def _known_chips(spec: Spec) -> Iterator[Trouble]:
     chips = list(spec.cluster.chips)
-    yield from decisions.unknown_chips(spec.search.pin, "pin", chips)
-    yield from decisions.unknown_chips(spec.search.forbid, "forbid", chips)
+    yield from unknown_chips(spec.search.pin, "pin", chips)
+    yield from unknown_chips(spec.search.forbid, "forbid", chips)
 
 
 def _pins(spec: Spec) -> Iterator[Trouble]:
-    yield from decisions.contradictions(spec.search.pin, spec.search.forbid)
-    yield from decisions.pin_lengths(spec.search.pin)
+    yield from pin_contradictions(spec.search.pin, spec.search.forbid)
+    yield from pin_lengths(spec.search.pin)
 
 
 def _switches(spec: Spec) -> Iterator[Trouble]:

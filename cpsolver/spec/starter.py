@@ -6,6 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.spec.search import Decisions
+
 _TEMPLATE = """\
 # What to train, on what. Three parts are needed; everything else has the default that stands here.
 # A field that is commented out shows an example; `null` or leaving it out means its default.
@@ -58,34 +61,20 @@ search:
 
   # Decisions that the plan must take: one value, or a list of those allowed. Default: all free.
   pin:
-    # tp: [2, 4, 8]  # tensor-parallel size, 1 or more
-    # pp: [1, 2, 4, 8]  # pipeline-parallel size, 1 or more
-    # dp: [8, 16, 32]  # data-parallel size, 1 or more
-    # mbs: [1, 2]  # micro batch, sequences, 1 or more
-    # vpp: 1  # virtual-pipeline chunks in a stage, 1 or more
-    # sequence_parallel: true  # Megatron sequence parallelism: true or false
-    # distributed_optimizer: true  # optimizer state sharded over dp: true or false
-    # flash_attention: true  # true or false
-    # cp: [1, 2]  # context-parallel size, 1 or more
-    # ulysses: 1  # of the cp ranks, those that exchange heads (all-to-all), 1 or more
-    # cp_gather: false  # keys and values gathered over cp, not ringed: true or false
-    # ep: 1  # expert-parallel size, 1 or more
-    # etp: 1  # tensor-parallel size of experts, 1 or more
-    # sharded: optimizer  # what the distributed optimizer shares out: optimizer, gradients or parameters
-    # sharding_group: 0  # ranks that share the states out among them; 0: all
-    # recompute: [none, selective]  # none, selective, block, uniform; or {{chip: [...]}}
-    # recompute_num_layers: [0, 1, 2]  # 0 or more; or {{chip: [...]}}
-    # recompute_modules: [core_attn, mlp]  # all that selective recomputation runs again: one set, or a list of sets
-    # stages: {{{chip}: [2]}}  # chip: number of pipeline stages that it serves, 0 or more
-    # chip_order: {order}  # chip names as they stand along the pipeline
-    # stage_chips: [{chip}, {chip}]  # one chip name for each stage
-    # layers: [40, 40]  # layers of each stage
+{pins}
 
   # Values that the plan must not take: the same fields. Default: nothing is forbidden.
   forbid:
     # vpp: [3]
     # recompute: uniform
 """
+
+
+def _pin_lines(chip: str, order: str) -> str:
+    """An example of every pin, commented out."""
+    texts = ((name, DIMENSIONS[name]) for name in Decisions.model_fields)
+    lines = (f"    # {name}: {one.example.format(chip=chip, order=order)}  # {one.about}" for name, one in texts)
+    return "\n".join(lines)
 
 
 def starter_spec(
@@ -111,7 +100,7 @@ def starter_spec(
         gpus_per_node=gpus_per_node,
         chips="{" + ", ".join(pairs) + "}",
         chip=names[0],
-        order="[" + ", ".join(names) + "]",
+        pins=_pin_lines(names[0], "[" + ", ".join(names) + "]"),
         global_batch_size=global_batch_size,
         sequence_length=sequence_length,
         top=top,

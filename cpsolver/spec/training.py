@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.switches import OffloadModule as OffloadModule
-from cpsolver.profiles.switches import OptimizerName as OptimizerName
-from cpsolver.profiles.switches import Precision
+from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision
 from cpsolver.profiles.techniques import techniques
-from cpsolver.spec.decisions import Count
 
+MOST = 1_048_576
+"""The largest count that a spec may hold: 2**20."""
+Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(strict=True)]
+Name = Annotated[str, Field(min_length=1)]
 OFFLOAD_MODULES: tuple[OffloadModule, ...] = OffloadModule.__args__  # type: ignore[attr-defined]
 
 

@@ -90,6 +90,14 @@ def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     assert "this is a bug in apss-cp: AssertionError: a slip" in result.stderr
 
 
+def test_a_plan_that_breaks_a_rule_is_a_bug_with_the_plan_and_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cpsolver.search.search.violations", lambda *_: ["memory: too much"])
+    result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
+    assert result.exit_code == EXIT_BUG
+    assert "this is a bug in apss-cp: InternalError: " in result.stderr
+    assert "memory: too much. The plan: Strategy(tp=" in result.stderr
+
+
 def test_ctrl_c_outside_a_search_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

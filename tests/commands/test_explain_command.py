@@ -6,12 +6,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from cpsolver.explanation.changes import Clock, best_plan, is_better, rank_of
-from cpsolver.explanation.favourite import FREED, favourite, pins_of
+from cpsolver.explanation.favourite import FREED, favourite
 from cpsolver.explanation.prices import wish_prices
+from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -158,8 +160,8 @@ def test_the_best_plan_has_nothing_to_gain() -> None:
 def test_every_decision_of_a_plan_is_pinned() -> None:
     problem = small(tp=2, recompute="block", recompute_num_layers=1)
     plan = plan_of(problem)
-    assert plan_of(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8, pin=pins_of(plan, problem))) == plan
-    assert {name for names in FREED.values() for name in names} >= set(pins_of(plan, problem)) - {"sharded"}
+    assert plan_of(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8, pin=pins(plan, mixed=False))) == plan
+    assert {group for groups in FREED.values() for group in groups} == set(get_args(Group)) - {"run"}
 
 
 def test_a_plan_whose_sizes_do_not_add_up_is_judged_all_the_same() -> None:

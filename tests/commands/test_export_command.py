@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.export.targets import EXPORTERS, exporter
-from cpsolver.profiles.launcher import launcher_names
+from cpsolver.doors.export.launch import EXPORTERS, exporter
+from cpsolver.profiles.framework import launcher_names
 from tests.support.command import in_tmp as in_tmp
 from tests.support.command import run, write
 

@@ -112,7 +112,7 @@ def test_the_state_knows_the_command_and_goes_on() -> None:
 
 def test_a_plan_that_the_target_refuses_is_told_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     from cpsolver.doors.export import judge
-    from cpsolver.doors.export.base import CannotExpress
+    from cpsolver.doors.export.launch import CannotExpress
     from cpsolver.doors.tune import jobs
 
     launch_of, refusals = judge.launch_of, iter([("no such thing",)])

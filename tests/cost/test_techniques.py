@@ -17,9 +17,10 @@ from cpsolver.plans.strategy import CORE
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import stack_names
+from cpsolver.profiles.switches import OptimizerName
 from cpsolver.profiles.techniques import Figures, techniques
 from cpsolver.spec.spec import parse_spec
-from cpsolver.spec.training import OptimizerName, Training
+from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink
 from tests.support.problems import ideal, model_spec, spec_of, strategy_of
 

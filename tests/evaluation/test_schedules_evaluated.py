@@ -21,7 +21,7 @@ from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import load_strategy, strategy_to_dict
-from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
 from tests.support.problems import ideal, spec_of, strategy_of, with_stack

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cpsolver.cost.shard import SHARDED, Candidates
+from cpsolver.cost.shard import Candidates
 from cpsolver.inputs.errors import InputError
-from cpsolver.plans.strategy import Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
-from cpsolver.profiles import launcher
-from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
-from cpsolver.profiles.runnable import allowed_frames, allowed_layouts, allowed_rows, allowed_variants, mixed_rows
+from cpsolver.profiles.facts import Facts, tied_stages
+from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
+from cpsolver.profiles.judging import FACTS, allowed_rows
 from cpsolver.rules import RULES, violations
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
@@ -27,6 +28,8 @@ from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
 from tests.support.tables import quick_tables
 
 MEGATRON = ("megatron-core-0.12", "megatron-core-0.13", "megatron-lm", "megatron-bridge", "mindspeed-llm", "loongforge")
+STATED = tuple(name for name, field in Facts.model_fields.items() if field.is_required())
+"""The facts that every launcher profile states."""
 OLD = ("megatron-core-0.12", "megatron-core-0.13", "mindspeed-llm", "flagscale", "loongforge")
 BIASED = Architecture.model_validate(
     {
@@ -43,9 +46,9 @@ def test_every_fact_has_a_source(name: str) -> None:
     found = load_launcher(name)
     assert found.name == name
     assert 20 < len(found.title) < 130
-    assert set(found.sources) == set(FACTS)
+    assert set(found.sources) == set(STATED)
     assert all(len(source) >= 4 for source in found.sources.values())
-    assert all(launcher.Launcher.model_fields[fact].description for fact in FACTS)
+    assert all(field.description for field in Facts.model_fields.values())
     assert bool(found.uneven_flag) == (found.uneven_layers != "none")
     assert found.uneven_groups == "any" or found.uneven_interleaved != "any"  # else it would tie frames to variants
 
@@ -59,15 +62,33 @@ def test_the_dialects_differ_where_the_parsers_do() -> None:
     assert all(told[name].kv_groups == "divides" for name in OLD)
     assert {name for name in told if told[name].uneven_layers == "first_last"} == {"megatron-core-0.12"}
     assert {name for name in told if told[name].recompute_per_chip} == {"flagscale", "loongforge"}
-    assert {name for name in told if told[name].even_layers} == {"deepspeed", "accelerate"}
+    assert {name for name in told if told[name].uneven_layers == "none"} == {"deepspeed", "accelerate"}
     assert all(told[name].sharded_pipeline == ("optimizer",) for name in (*MEGATRON, "deepspeed", "flagscale"))
+
+
+def split(framework: Framework, vpp: int, cp: int) -> str:
+    """What the layers by stage may be with that many chunks and context-parallel ranks."""
+    row = SimpleNamespace(vpp=vpp, cp=cp, distributed_optimizer=False, sharding_group=0)
+    equal, tied = tied_stages(framework, BIASED, row)
+    return "none" if equal else "first_last" if tied else "any"
+
+
+def runs(framework: Framework, model: Architecture, num_chip_types: int, rows: Candidates) -> np.ndarray:
+    """The rows that the framework runs with plans of that many chip types, as far as degrees and flags say."""
+    parts: tuple[Any, ...] = ("layout", "variant", "frame", *("mixture",) * (num_chip_types > 1))
+    return np.asarray(np.logical_and.reduce([allowed_rows(framework, model, rows, part) for part in parts]))
+
+
+def test_facts_are_asked_of_a_part_of_a_plan_that_has_what_they_look_at() -> None:
+    assert {part for fact in FACTS for part in fact.parts} == {"layout", "variant", "frame", "mixture", "plan"}
+    assert all(fact.parts and fact.judge.__name__.startswith("_") for fact in FACTS)
 
 
 def test_what_stages_may_hold_depends_on_chunks_and_context() -> None:
     flagscale, megatron = load_launcher("flagscale"), load_launcher("megatron-lm")
-    assert [flagscale.split(vpp, cp) for vpp, cp in ((1, 1), (2, 1), (1, 2))] == ["any", "first_last", "first_last"]
-    assert megatron.split(2, 2) == "any"
-    assert load_launcher("deepspeed").split(1, 1) == "none"
+    assert [split(flagscale, vpp, cp) for vpp, cp in ((1, 1), (2, 1), (1, 2))] == ["any", "first_last", "first_last"]
+    assert split(megatron, 2, 2) == "any"
+    assert split(load_launcher("deepspeed"), 1, 1) == "none"
     assert load_launcher("deepspeed").kinds(("none", "selective", "uniform")) == ("none", "uniform")
 
 
@@ -140,7 +161,7 @@ def test_rows_are_allowed_where_the_rule_finds_nothing(
     profile, found = load_launcher(name), plans(chips)[::3]
     told = replace(problem, launcher=profile, model=model)
     rows = rows_of(found)
-    allowed = allowed_rows(profile, model, len(chips), rows)
+    allowed = runs(profile, model, len(chips), rows)
     legal = [not any(True for _ in RULES["launcher"](told, plan)) for plan in found]
     wrong = [plan for plan, a, b in zip(found, allowed.tolist(), legal, strict=True) if a != b]
     assert not wrong, wrong[0]
@@ -152,14 +173,16 @@ def test_rows_are_allowed_where_the_rule_finds_nothing(
 def test_the_parts_are_the_whole(name: str) -> None:
     """Each part may be asked as soon as what it looks at is decided: the others keep their defaults."""
     profile, rows = load_launcher(name), rows_of(plans(("x",))[::7])
-    parts = [part(profile, BIASED, rows) for part in (allowed_layouts, allowed_variants, allowed_frames)]
-    assert (np.logical_and.reduce(parts) == allowed_rows(profile, BIASED, 1, rows)).all()
-    plain = replace(
-        rows, **{key: getattr(Candidates.one(plans(("x",))[0], 8), key) for key in ("ep", "etp", "ulysses")}
-    )
-    assert (allowed_layouts(profile, BIASED, plain) == parts[0]).all()
-    mixed = mixed_rows(profile, rows)
-    assert (allowed_rows(profile, BIASED, 2, rows) == (allowed_rows(profile, BIASED, 1, rows) & mixed)).all()
+    whole = runs(profile, BIASED, 1, rows)
+    layouts = allowed_rows(profile, BIASED, rows, "layout")
+    first = Candidates.one(plans(("x",))[0], 8)
+    undecided = replace(rows, **{key: getattr(first, key) for key in ("ep", "etp", "ulysses")})
+    assert (allowed_rows(profile, BIASED, undecided, "layout") == layouts).all()
+    undecided = replace(undecided, vpp=first.vpp)
+    assert (allowed_rows(profile, BIASED, undecided, "layout") >= layouts).all()
+    assert not (whole & ~layouts).any()
+    mixed = allowed_rows(profile, BIASED, rows, "mixture")
+    assert (runs(profile, BIASED, 2, rows) == (whole & mixed)).all()
 
 
 def test_the_fewest_chip_types_that_will_do() -> None:

@@ -18,15 +18,14 @@ from cpsolver.explanation import explanation
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
-from cpsolver.profiles.launcher import FACTS, launcher_names, load_launcher
-from cpsolver.profiles.runnable import allowed_rows
-from cpsolver.profiles.runs import Runs, both
+from cpsolver.profiles.facts import Facts
+from cpsolver.profiles.framework import Framework, both, launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES, violations
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
-from tests.profiles.test_launcher import BIASED, plans, rows_of
+from tests.profiles.test_launcher import BIASED, plans, rows_of, runs, split
 from tests.search.test_oracle import assert_same
 from tests.support.oracle import brute_force
 from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
@@ -35,7 +34,7 @@ from tests.support.tables import quick_tables
 SHARDING = ("composer-pure", "deepspeed-2021", "deepspeed-zero3", "fsdp-composer", "fsdp-torchtitan")
 
 
-def runs_of(name: str) -> Runs:
+def runs_of(name: str) -> Framework:
     found = load_stack(name).runs
     assert found is not None
     return found
@@ -56,10 +55,10 @@ def test_these_stacks_and_no_others_say_what_they_run() -> None:
 def test_every_stated_fact_has_a_source_and_the_others_rule_nothing_out(name: str) -> None:
     runs = runs_of(name)
     assert runs.name == name
-    assert set(runs.sources) <= {*FACTS, "plain_tensor", "plain_weights"}
+    assert set(runs.sources) <= set(Facts.model_fields)
     assert all(len(source) > 4 for source in runs.sources.values())
     assert "parameters" in runs.sharded
-    for fact in set(Runs.model_fields) - set(runs.sources) - {"name", "title", "sources"}:
+    for fact in set(Framework.model_fields) - set(runs.sources) - {"name", "title", "sources"}:
         stricter = runs.model_copy(update={fact: getattr(runs, fact)})
         assert both(stricter, load_launcher("megatron-lm")) == both(runs, load_launcher("megatron-lm"))
         if fact not in ("breadth_first", "dynamic_micro_batches") and isinstance(getattr(runs, fact), bool):
@@ -107,15 +106,17 @@ def test_other_stacks_refuse_nothing() -> None:
 
 @pytest.mark.parametrize(("stack", "launcher"), [*product(SHARDING, launcher_names())])
 def test_both_run_what_each_of_them_runs(stack: str, launcher: str) -> None:
-    runs, profile, rows = runs_of(stack), load_launcher(launcher), rows_of(plans(("x",))[::11])
-    together = both(profile, runs)
+    framework, profile, rows = runs_of(stack), load_launcher(launcher), rows_of(plans(("x",))[::11])
+    together = both(profile, framework)
     assert together is not None
     for types in (1, 2):
-        each = [allowed_rows(one, BIASED, types, rows) for one in (runs, profile)]
-        assert (allowed_rows(together, BIASED, types, rows) == (each[0] & each[1])).all()
-    assert set(together.recompute) == {*runs.recompute} & {*profile.recompute}
+        each = [runs(one, BIASED, types, rows) for one in (framework, profile)]
+        assert (runs(together, BIASED, types, rows) == (each[0] & each[1])).all()
+    assert set(together.recompute) == {*framework.recompute} & {*profile.recompute}
     assert all(
-        together.split(vpp, cp) in (runs.split(vpp, cp), profile.split(vpp, cp)) for vpp in (1, 2) for cp in (1, 2)
+        split(together, vpp, cp) in (split(framework, vpp, cp), split(profile, vpp, cp))
+        for vpp in (1, 2)
+        for cp in (1, 2)
     )
 
 

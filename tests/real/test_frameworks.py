@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export import deepspeed, flagscale, torchtitan
+from cpsolver.doors.export.shared import replicate_and_shard
 from cpsolver.problem.resolve import resolve
 from cpsolver.spec.spec import parse_spec
 from models_zoo import load_architecture
@@ -184,7 +185,7 @@ def test_torchtitan_reads_its_module(name: str, tmp_path: Path, monkeypatch: pyt
     written(torchtitan.export(problem, s), tmp_path)
     config = parsed(tmp_path, monkeypatch, "seven_layers" if problem.model.layers == 7 else "eight_layers")
     dims = ParallelDims.from_config(config.parallelism, world_size=s.devices)
-    replicate, shard = torchtitan.replicas(s)
+    replicate, shard = replicate_and_shard(s)
     assert (dims.dp_replicate, dims.dp_shard) == (replicate, shard)
     assert (dims.tp, dims.pp, dims.cp, dims.ep) == (s.tp, s.pp, s.cp, s.ep)
     assert config.training.global_batch_size == problem.batch

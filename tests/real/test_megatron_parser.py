@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
 
 from cpsolver.doors.export.judge import launch_of
-from cpsolver.doors.export.layout import stage_chunks
+from cpsolver.doors.export.parallel_args import stage_chunks
 from cpsolver.problem.ranks import rank_map
 from tests.real.megatron_bridge import configuration, fields_of
 from tests.real.megatron_cases import CASES, LAUNCHES, MODELS, Case

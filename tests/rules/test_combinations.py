@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cpsolver.problem.load import load_problem
-from cpsolver.profiles.launcher import Launcher, launcher_names, load_launcher
+from cpsolver.profiles.framework import Framework, launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
 from cpsolver.search.space import Space, divisors, enumerate_rows
-from cpsolver.spec.decisions import Decisions
+from cpsolver.spec.search import Decisions
 from tests.support.checkout import ROOT
 from tests.support.problems import chip_spec, model_spec, problem_of
 
@@ -121,7 +121,7 @@ def zero(kinds: tuple[str, ...]) -> str:
     return ", ".join(str(1 + depth.index(kind)) for kind in kinds) or "–"
 
 
-APART: dict[str, tuple[str, Callable[[Launcher], object]]] = {
+APART: dict[str, tuple[str, Callable[[Framework], object]]] = {
     "context_pipeline": ("cp > 1 with a pipeline", lambda one: one.pipeline),
     "plain_context": ("cp > 1 without the distributed optimizer", lambda one: one.context_parallel),
     "context_groups": ("a sharding group of one context-parallel group", lambda one: one.sharding_groups),
@@ -153,7 +153,7 @@ def apart() -> str:
     return "\n".join(lines)
 
 
-def row(one: Launcher) -> str:
+def row(one: Framework) -> str:
     layers = {"any": "any", "first_last": "first and last", "none": "equal"}[one.uneven_layers]
     experts = {"one": "ep", "without_bias": "ep, etp", "any": "ep, etp"}[one.expert_tensor_parallel]
     cells = (

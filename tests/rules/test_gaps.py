@@ -14,7 +14,7 @@ import pytest
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import load_launcher
+from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import violations
 from models_zoo import Architecture
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from cpsolver import rules
 from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -249,5 +248,6 @@ def test_violations_lists_all_and_judges_memory_of_sound_plans_only() -> None:
 def test_every_rule_has_a_test_of_its_name_and_a_docstring() -> None:
     tests = {*globals(), *vars(test_rules_parallel)}
     assert {name for name in RULES if f"test_{name}" not in tests} == set()
-    assert all(RULES[name] is getattr(rules, name) and RULES[name].__doc__ for name in RULES)
+    assert all(rule.check.__doc__ and rule.words and rule.name == name for name, rule in RULES.items())
+    assert len({rule.words for rule in RULES.values()}) == len(RULES)
     assert set(STRUCTURE) < set(RULES)

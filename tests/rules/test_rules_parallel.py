@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import load_launcher
+from cpsolver.profiles.framework import load_launcher
 from cpsolver.profiles.stack import load_stack
 from cpsolver.rules import RULES
 from models_zoo import Architecture

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.plans.dimensions import ROW
 from cpsolver.plans.strategy import StageGroup
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import DEGREES, plan_data
+from cpsolver.search.compile.data import plan_data
 from cpsolver.search.compile.model import CompiledModel, strategy_of
 from cpsolver.search.compile.scaling import Scale, scale_for
 from cpsolver.search.compile.start import start
@@ -124,7 +125,7 @@ def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit(gb: fl
                     chunks[place] = most + extra
                     split = [data.vpp * count - data.slot(stage) for stage, count in enumerate(chunks)]
                     group = StageGroup("x", tuple(split), option.kind, (option.amount,) * 2, option.modules)
-                    strategy = strategy_of(dict(zip(DEGREES, data.degrees, strict=True)), (group,))
+                    strategy = strategy_of(dict(zip(ROW, data.degrees, strict=True)), (group,))
                     fits = stage_memory(problem, strategy)[place].total <= capacity * (1 + 1e-9)
                     assert fits == (extra == 0)
                     bound += extra

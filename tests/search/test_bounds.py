@@ -12,7 +12,7 @@ import pytest
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem, Supply
-from cpsolver.search.arrangements import next_shares
+from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -47,7 +47,7 @@ class Ladder:
         quick = np.inf if self.too_large[row] else float(self.quick[row])
         found = [float(self.frame[row]), quick, float(mix_bound(self.table, at, np.zeros_like(counts), counts)[0])]
         for known in range(len(mix)):
-            least, most = next_shares(self.problem, wide, pp, mix[:known], mixed)
+            least, most = next_counts(self.problem, wide, pp, mix[:known], mixed)
             same = np.nonzero(least[:, known] == mix[known])[0]
             found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
         assert rows.pp[row] == pp

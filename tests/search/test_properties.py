@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cpsolver.cost.schedule import closed_form_s, lower_bound_s, simulate
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
-from cpsolver.rules.pins import CHOICES
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from hw_specs.catalogue import complete_chip
@@ -108,7 +108,7 @@ def test_pinning_what_was_found_finds_it_again(seed: int) -> None:
         s = plan.strategy
 
         def pin(data: dict[str, Any]) -> None:
-            data["search"]["pin"] |= {name: getattr(s, name) for name in CHOICES}  # noqa: B023
+            data["search"]["pin"] |= {name: getattr(s, name) for name in ROW}  # noqa: B023
             data["search"]["pin"] |= {"stage_chips": list(s.stage_chips), "layers": list(s.layers)}  # noqa: B023
 
         assert values(changed(problem, pin)) == pytest.approx([plan.evaluation.step_time_s], rel=1e-9)

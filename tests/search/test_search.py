@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.errors import InternalError
 from cpsolver.problem.problem import Problem
-from cpsolver.rules import violations
+from cpsolver.rules import Violation, violations
 from cpsolver.search.result import Progress, Proof, Result
 from cpsolver.search.search import balanced, search
 from tests.support.oracle import brute_force
@@ -150,3 +151,11 @@ def test_splits_are_not_evened_out_at_the_price_of_time() -> None:
     chosen = strategy_of("x:6,3", dp=2)
     assert evaluate(heavy_head, chosen).step_time_s < evaluate(heavy_head, strategy_of("x:4,5", dp=2)).step_time_s
     assert balanced(heavy_head, chosen) == chosen
+
+
+def test_a_plan_that_the_rules_refuse_is_a_bug_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last gate: nothing that the rules refuse is ever an answer, with `python -O` too."""
+    refusal = Violation("memory", "stage 0 needs 9 GiB and has 8")
+    monkeypatch.setattr("cpsolver.search.search.violations", lambda *_: [refusal])
+    with pytest.raises(InternalError, match=r"memory: stage 0 needs 9 GiB and has 8\. The plan: Strategy\(tp="):
+        search(small())

@@ -9,8 +9,8 @@ import pytest
 
 from cpsolver.plans.strategy import chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names
-from cpsolver.search.arrangements import arrangements, mixes, next_shares
+from cpsolver.profiles.framework import launcher_names
+from cpsolver.search.arrangements import arrangements, mixes, next_counts
 from cpsolver.search.filters import most_stages, stage_step
 from cpsolver.search.space import divisors, enumerate_rows, sharding_groups
 from tests.support.oracle import SPLIT_RULES, grouped_key, legal, rows
@@ -141,13 +141,13 @@ def test_pinned_and_forbidden_orders() -> None:
 def test_mixes_are_opened_type_by_type_with_room_for_the_rest() -> None:
     chips = {"x": {"max": 2, "spec": SPEC}, "y": {"max": 3, "spec": SPEC}, "z": {"max": 2, "spec": SPEC}}
     problem = problem_of(chips, gpus=4, node=1)
-    least, most = next_shares(problem, 1, 4, ())
+    least, most = next_counts(problem, 1, 4, ())
     assert least.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
     assert most.tolist() == [[0, 3, 2], [1, 3, 2], [2, 2, 2]]
-    least, most = next_shares(problem, 1, 4, (0,))
+    least, most = next_counts(problem, 1, 4, (0,))
     assert least.tolist() == [[0, 2, 0], [0, 3, 0]]
     assert most.tolist() == [[0, 2, 2], [0, 3, 1]]
-    assert next_shares(problem, 1, 4, (0, 3))[0].tolist() == [[0, 3, 1]]
+    assert next_counts(problem, 1, 4, (0, 3))[0].tolist() == [[0, 3, 1]]
 
 
 @pytest.mark.parametrize(

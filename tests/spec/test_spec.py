@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError
-from cpsolver.spec.decisions import Decisions, forbidden_for, pinned_for
+from cpsolver.spec.search import Decisions, forbidden_for, pinned_for
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 from cpsolver.spec.starter import starter_spec
 

@@ -6,10 +6,10 @@ from typing import Any
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.cluster import Cluster
-from cpsolver.spec.decisions import Decisions
-from cpsolver.spec.spec import Search, Spec, Training, parse_spec, spec_json_schema
+from cpsolver.spec.search import Decisions, Search
+from cpsolver.spec.spec import Spec, parse_spec, spec_json_schema
 from cpsolver.spec.starter import starter_spec
-from cpsolver.spec.training import OFFLOAD_MODULES
+from cpsolver.spec.training import OFFLOAD_MODULES, Training
 
 
 def test_the_starter_is_a_valid_spec_with_every_default() -> None:

@@ -11,7 +11,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from cpsolver.doors.export import accelerate, deepspeed, flagscale, torchtitan
-from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.judge import launch_of
+from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.search import search
@@ -109,7 +110,7 @@ def refused(target: str, text: str, problem: Problem | None = None, **plan_field
     """The target refuses the plan for that reason alone."""
     strategy = strategy_of(**{"flags": "f", **plan_fields})
     with pytest.raises(CannotExpress) as caught:
-        EXPORT[target](problem or problem_of(gpus=strategy.devices, node=1), strategy)
+        launch_of(problem or problem_of(gpus=strategy.devices, node=1), strategy, target)
     assert [reason for reason in caught.value.reasons if text not in reason] == []
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import RECOMPUTE_KINDS
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names
-from cpsolver.spec.decisions import RECOMPUTE_CHOICES
+from cpsolver.profiles.framework import launcher_names
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
@@ -117,7 +117,7 @@ def _decisions(
     if "chips" in left:
         pin |= {"pp": [2, 4], "tp": int(rng.choice([1, 2])), "cp": 1, "distributed_optimizer": False}
         if rng.random() < 0.8:
-            pin["recompute"] = [str(kind) for kind in rng.permutation(RECOMPUTE_CHOICES)[:2]]
+            pin["recompute"] = [str(kind) for kind in rng.permutation(RECOMPUTE_KINDS)[:2]]
             forbid.pop("recompute", None)
         pin |= {"sequence_parallel": pin["tp"] == 2, "flash_attention": bool(rng.random() < 0.6)}
         return pin, forbid
@@ -145,7 +145,7 @@ def _decisions(
 def _recompute(
     rng: np.random.Generator, names: list[str], layers: int, left: bool, pin: dict[str, Any], forbid: dict[str, Any]
 ) -> None:
-    kinds = RECOMPUTE_CHOICES
+    kinds = RECOMPUTE_KINDS
     if not left and rng.random() < 0.75:
         pin["recompute"] = _some(rng, kinds)
     elif rng.random() < 0.4:

@@ -10,13 +10,12 @@ from typing import Any
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
-SHARDED = ("optimizer", "gradients", "parameters")
 
 
 def legal(problem: Problem, s: Strategy, leave_out: tuple[str, ...] = ()) -> bool:

@@ -13,10 +13,10 @@ import pytest
 
 from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
-from cpsolver.cost.shard import SHARDED, Candidates, Floats, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
 from cpsolver.evaluation import evaluate
-from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
+from cpsolver.plans.strategy import MODULES, SHARDED, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds import bounds, coefficients

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cpsolver.doors.export.launch import EXPORTERS
 from cpsolver.doors.export.report import members
-from cpsolver.doors.export.targets import EXPORTERS
 from cpsolver.problem.ranks import RankMap
 from tests.support.checkout import ROOT
 from tests.support.problems import strategy_of

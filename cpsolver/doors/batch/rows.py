@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from cpsolver.doors.batch.axes import text_of
 from cpsolver.doors.batch.cases import Case, product_version
+from cpsolver.plans.dimensions import ALWAYS_SHOWN, DEGREES
+from cpsolver.plans.strategy import SHARDED
 
 Row = dict[str, Any]
 """A cell's values by column; JSON in those of that kind, None for what is not known or does not apply."""
@@ -135,22 +137,17 @@ def reasons_text(row: Row) -> str | None:
     return "\n".join(json.loads(row["reasons"])) or None if row["reasons"] else None
 
 
-_ALWAYS = ("tp", "pp", "dp", "mbs")
-_SIZES = ("cp", "ep", "etp", "vpp")
-
-
 def strategy_text(strategy: Mapping[str, Any]) -> str:
     """A plan's degrees and stages in one line: `tp 8 pp 2 dp 4 mbs 1 vpp 5 sp zero-1, a800 ×2: 40,40`.
 
     `strategy` is a plan's document (`strategy` in `solve --json`). Degrees of 1 other than tp, pp, dp are left out.
     """
-    parts = [f"{name} {strategy[name]}" for name in _ALWAYS]
-    parts += [f"{name} {strategy[name]}" for name in _SIZES if strategy.get(name, 1) != 1]
+    parts = [f"{name} {strategy[name]}" for name in ALWAYS_SHOWN]
+    parts += [f"{name} {strategy[name]}" for name in DEGREES if name not in ALWAYS_SHOWN and strategy.get(name, 1) != 1]
     if strategy.get("sequence_parallel"):
         parts.append("sp")
     if strategy.get("distributed_optimizer"):
-        zero = {"optimizer": 1, "gradients": 2, "parameters": 3}[strategy.get("sharded", "optimizer")]
-        parts.append(f"zero-{zero}")
+        parts.append(f"zero-{1 + SHARDED.index(strategy.get('sharded', 'optimizer'))}")
     return " ".join(parts) + ", " + "; ".join(_stages(group) for group in strategy["stages"])
 
 

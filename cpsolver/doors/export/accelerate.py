@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from cpsolver.doors.export import deepspeed
-from cpsolver.doors.export.base import CannotExpress, Launch
-from cpsolver.doors.export.shared import hosts, untold_schedule, untold_switches, yaml_text
+from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.shared import hosts, replicate_and_shard, unset_switches, yaml_text
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -34,7 +34,7 @@ accelerate launch --config_file {config} --machine_rank "$NODE_RANK" --main_proc
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What accelerate needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_untold(problem, strategy))
+    reasons = tuple(_refused(problem, strategy))
     if reasons:
         raise CannotExpress(reasons)
     steps = str(strategy.microbatches(problem.batch))
@@ -53,64 +53,21 @@ def _ulysses(s: Strategy) -> bool:
     return s.cp > 1 and s.ulysses == s.cp
 
 
-def _sharding(s: Strategy) -> tuple[int, int]:
-    """dp_replicate_size and dp_shard_size: the replicas that hold whole copies, and those that share one out.
-
-    The sharding mesh has the context-parallel ranks folded in, so a group of g ranks is g / cp replicas.
-    """
-    if not s.distributed_optimizer:
-        return s.dp, 1
-    shard = s.sharding_group // s.cp if s.sharding_group else s.dp
-    return s.dp // max(shard, 1), shard
-
-
 def _fsdp(s: Strategy) -> bool:
     """States are shared out over more than one rank."""
-    return s.distributed_optimizer and _sharding(s)[1] * s.cp > 1
+    return s.distributed_optimizer and replicate_and_shard(s)[1] * s.cp > 1
 
 
-def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield from untold_schedule(problem, s, "accelerate")
-    yield from untold_switches(problem, "accelerate", ("optimizer",))
+def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Settings of the spec that its files do not say; what of the plan they do not, the launcher's facts refuse."""
     training = problem.spec.training
+    yield from unset_switches(problem, "accelerate", ("optimizer",))
     if training.precision == "fp8":
         yield "accelerate's fp8 recipes are not exported: training.precision may be bf16 or fp16"
     if training.optimizer != "adam":
         yield f"accelerate's files name no optimizer: training.optimizer is {training.optimizer}, and must be adam"
-    if s.pp > 1 or s.vpp > 1:
-        yield f"accelerate has no pipeline: pp is {s.pp}, vpp is {s.vpp}, and both must be 1"
-    if s.ep > 1 or s.etp > 1:
-        yield f"accelerate has no expert parallelism: ep is {s.ep}, etp is {s.etp}, and both must be 1"
-    if s.sequence_parallel:
-        yield "accelerate has no sequence parallelism of Megatron's kind: sequence_parallel must be false"
-    if 1 < s.ulysses < s.cp:
-        yield f"accelerate has Ulysses or a ring, not both: ulysses is {s.ulysses}, and must be 1 or cp {s.cp}"
-    for kind, amount in dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)):
-        if kind not in ("none", "uniform") or amount > 1:
-            yield f"accelerate recomputes layer by layer or not at all: recompute is {kind} {amount or ''}".rstrip()
-    yield from _untold_ulysses(problem, s) if _ulysses(s) else _untold_sharding(s)
-
-
-def _untold_sharding(s: Strategy) -> Iterator[str]:
-    if not s.distributed_optimizer:
-        if s.cp > 1:
-            yield f"accelerate shards over the context-parallel ranks: cp {s.cp} needs distributed_optimizer true"
-        elif s.tp > 1 and s.dp > 1:
-            yield f"accelerate takes tp {s.tp} with dp {s.dp} only if the replicas share: distributed_optimizer true"
-        return
-    if s.sharding_group % s.cp:
-        yield f"accelerate shards over whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
-    if s.sharded == "optimizer":
-        yield "accelerate's FSDP2 shares out gradients too: sharded may be gradients or parameters"
-    replicate, shard = _sharding(s)
-    if replicate > 1 == shard and max(s.tp, s.cp) > 1:
-        yield f"accelerate takes tp {s.tp}, cp {s.cp} with {replicate} copies only if each is on several replicas"
-
-
-def _untold_ulysses(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield from deepspeed.untold(problem, s)
-    if s.tp > 1:
-        yield f"accelerate's Ulysses is DeepSpeed's, whose mesh has no axis for tp {s.tp}: tp must be 1"
+    if _ulysses(s):
+        yield from deepspeed.refused(problem, s)
 
 
 def config(problem: Problem, s: Strategy) -> dict[str, Any]:
@@ -169,7 +126,7 @@ def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
         }
     if not _fsdp(s) and s.tp == 1:
         return {}
-    replicate, shard = _sharding(s)
+    replicate, shard = replicate_and_shard(s)
     degrees: dict[str, Any] = {
         "dp_replicate_size": replicate,
         "dp_shard_size": shard,

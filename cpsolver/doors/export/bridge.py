@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from cpsolver.doors.export.base import Launch
 from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
+from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
 from cpsolver.doors.export.model_args import PADDING, model_notes
-from cpsolver.doors.export.parallel_args import check_schedule, layer_flags, recompute_flags, uses_fsdp
+from cpsolver.doors.export.parallel_args import layer_flags, recompute_flags, uses_fsdp
 from cpsolver.doors.export.script import nodes_file, train_script
 from cpsolver.doors.export.training_args import check_switches
 from cpsolver.inputs.errors import one_line
@@ -89,7 +89,6 @@ _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-pa
 
 def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     """Megatron-Bridge of 2026-08; raises CannotExpress."""
-    check_schedule(s, DIALECT.name)
     check_switches(problem.spec.training, DIALECT.name)
     flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
     fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s))}

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress, Launch
-from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, untold_schedule, untold_switches
+from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, unset_switches
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -24,7 +24,7 @@ _TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What DeepSpeed needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(untold(problem, strategy))
+    reasons = tuple(refused(problem, strategy))
     if reasons:
         raise CannotExpress(reasons)
     listed = hosts(problem, strategy)
@@ -43,22 +43,10 @@ deepspeed --hostfile hostfile "${{TRAIN:-train.py}}" --deepspeed --deepspeed_con
 """
 
 
-def untold(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Why DeepSpeed's JSON cannot say the plan."""
-    yield from untold_schedule(problem, s, "DeepSpeed")
-    yield from untold_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload"))
-    yield from _untold_training(problem, s)
-    yield from _untold_layout(problem, s)
-    yield from _untold_sharding(problem, s)
-    kinds = tuple(dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)))
-    for kind in dict.fromkeys(kind for kind, _ in kinds if kind not in ("none", "uniform")):
-        yield f"DeepSpeed recomputes whole layers: recompute is {kind}, and may be none or uniform"
-    if len(kinds) > 1:
-        yield "DeepSpeed has one activation_checkpoint_interval: stages may not recompute differently"
-
-
-def _untold_training(problem: Problem, s: Strategy) -> Iterator[str]:
+def refused(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Settings of the spec that DeepSpeed's JSON does not say; what of the plan it does not, the facts refuse."""
     training = problem.spec.training
+    yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload"))
     if training.precision == "fp8":
         yield "DeepSpeed's JSON has no fp8: training.precision may be bf16 or fp16"
     if training.optimizer not in _OPTIMIZERS:
@@ -66,31 +54,6 @@ def _untold_training(problem: Problem, s: Strategy) -> Iterator[str]:
     share = training.optimizer_offload
     if 0 < share < 1 and s.zero_stage != 3:
         yield f"DeepSpeed offloads a part ({share}) of the optimizer with ZeRO-3 only (sharded: parameters): 0 or 1"
-
-
-def _untold_layout(problem: Problem, s: Strategy) -> Iterator[str]:
-    if s.vpp > 1:
-        yield f"DeepSpeed's pipeline does not interleave: vpp is {s.vpp}, and must be 1"
-    if len(set(s.layers)) > 1:
-        yield f"DeepSpeed's partition_method takes no list of layers: stages must be equal, not {list(s.layers)}"
-    if s.sequence_parallel:
-        yield "DeepSpeed has no sequence parallelism of Megatron's kind: sequence_parallel must be false"
-    if s.cp > 1 and s.ulysses != s.cp:
-        yield f"DeepSpeed's context parallelism is Ulysses: ulysses is {s.ulysses}, and must be cp {s.cp}"
-    if s.cp > 1 and s.pp > 1:
-        yield f"DeepSpeed's pipeline has axes pipe, data and model, none for Ulysses: cp {s.cp} needs pp 1, not {s.pp}"
-    if s.ep > 1 or s.etp > 1:
-        yield f"DeepSpeed's MoE takes ep_size in the model's code, not in the JSON: ep {s.ep}, etp {s.etp} must be 1"
-
-
-def _untold_sharding(problem: Problem, s: Strategy) -> Iterator[str]:
-    if s.pp > 1 and s.zero_stage > 1:
-        yield f"DeepSpeed's pipeline takes ZeRO-1 at most: sharded is {s.sharded}, and must be optimizer with pp {s.pp}"
-    if s.distributed_optimizer and s.sharding_group:
-        yield (
-            f"DeepSpeed shards over all replicas: sharding_group is {s.sharding_group}, and must be 0 (0.19.8 has no "
-            f"MiCS; zero_hpz_partition_size keeps a second copy of weights, and shares the other states over all)"
-        )
 
 
 def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:

@@ -13,7 +13,6 @@ Flag = tuple[str, ...]
 class Dialect:
     """Flags that one version has or lacks; read from `megatron/training/arguments.py` of the tag in `source`.
 
-    `layout`: --pipeline-model-parallel-layout; `layout_mtp`: it may have multi-token prediction layers.
     `layers_per_chunk`: equal chunks are told by their layers, not by their number. `fsdp`: the flag of its FSDP of
     sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
     `bf16_moments`: --exp-avg-dtype takes bf16. The others name what a flag is there for: sliding windows, attention
@@ -23,8 +22,6 @@ class Dialect:
 
     name: str
     source: str
-    layout: bool = True
-    layout_mtp: bool = True
     layers_per_chunk: bool = False
     fsdp: str = "--use-megatron-fsdp"
     fsdp_checkpoint: str = "fsdp_dtensor"
@@ -44,7 +41,6 @@ CORE_0_13 = replace(
     MEGATRON_LM,
     name="megatron-core-0.13",
     source="core_v0.13.0",
-    layout_mtp=False,
     fsdp="--use-custom-fsdp",
     fsdp_checkpoint="",
     windows=False,
@@ -59,7 +55,6 @@ CORE_0_12 = replace(
     CORE_0_13,
     name="megatron-core-0.12",
     source="core_v0.12.1",
-    layout=False,
     bf16_moments=False,
 )
 CORE_0_15 = replace(

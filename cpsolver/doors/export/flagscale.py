@@ -12,28 +12,26 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress, Launch
 from cpsolver.doors.export.dialect import CORE_0_15, Flag
-from cpsolver.doors.export.layout import is_plain
+from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.megatron import environment_of, shared_flags
 from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes
-from cpsolver.doors.export.parallel_args import batch_flags, check_schedule, layer_flags, recompute_flags
+from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags
 from cpsolver.doors.export.shared import Host, hostfile, hosts, runs, yaml_text
 from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.spec.training import Training
 
 MAIN, TRAIN = "plan.yaml", "plan_train.yaml"
-FLAGSCALE = replace(
-    CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM", layout=False
-)
+FLAGSCALE = replace(CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM")
 _METHODS = {"none": 0, "uniform": 0, "block": 1}
 """How recompute_method_per_stage_micro_batch tells a kind; `none` is told by the granularity."""
 
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What FlagScale needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_untold(problem, strategy))
+    reasons = tuple(_refused(problem.spec.training))
     if reasons:
         raise CannotExpress(reasons)
     listed = hosts(problem, strategy)
@@ -58,10 +56,9 @@ def _by_stage(s: Strategy) -> bool:
     return len(set(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))) > 1
 
 
-def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
-    training = problem.spec.training
+def _refused(training: Training) -> Iterator[str]:
+    """Settings of the spec that FlagScale has no flag for, all at once."""
     checks: tuple[Callable[[], object], ...] = (
-        lambda: check_schedule(s, "FlagScale"),
         lambda: check_switches(training, "FlagScale"),
         lambda: tuple(optimizer_flags(training, FLAGSCALE)),
         lambda: tuple(activation_flags(training, FLAGSCALE)),
@@ -71,23 +68,6 @@ def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
             check()
         except CannotExpress as refused:
             yield from refused.reasons
-    if s.pp > 1 and s.zero_stage > 1:
-        yield f"FlagScale's FSDP has no pipeline: sharded is {s.sharded}, and must be optimizer with pp {s.pp}"
-    if _by_stage(s) and "selective" in s.recompute:
-        yield "FlagScale's settings by stage are for whole layers: no stage may recompute selectively if they differ"
-    if _hetero(s):
-        yield from _untold_hetero(s)
-
-
-def _untold_hetero(s: Strategy) -> Iterator[str]:
-    what = "mixed chips" if len(runs(s)) > 1 else "recomputation by stage" if _by_stage(s) else "layers by stage"
-    mode = f"FlagScale tells {what} in its heterogeneous mode"
-    if s.cp > 1:
-        yield f"{mode}, which has no context parallelism: cp is {s.cp}, and must be 1"
-    if s.vpp > 1:
-        yield f"{mode}, which does not interleave: vpp is {s.vpp}, and must be 1"
-    if s.distributed_optimizer and s.sharding_group:
-        yield f"{mode}, which shards over all replicas: sharding_group is {s.sharding_group}, and must be 0"
 
 
 def host_types(s: Strategy, listed: Iterable[Host]) -> tuple[str, ...]:

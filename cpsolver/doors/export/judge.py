@@ -1,36 +1,33 @@
-"""Whether a target can run a plan, and the nearest plan that it can."""
+"""The plan that is exported, whether its target can run it, and the nearest plan that it can."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress, Launch
-from cpsolver.doors.export.targets import exporter
+from cpsolver.doors.export.launch import CannotExpress, Launch, exporter
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve_like
-from cpsolver.profiles.launcher import load_launcher
-from cpsolver.rules import violations
-from cpsolver.rules.launching import launcher
+from cpsolver.problem.strategy_file import strategy_from
+from cpsolver.profiles.framework import load_launcher
+from cpsolver.rules import structure_violations, violations
+from cpsolver.rules.framework import launcher
 from cpsolver.rules.pipeline import schedule
-from cpsolver.spec.decisions import Decisions
+from cpsolver.spec.search import Decisions
 
-_DEGREES = ("tp", "cp", "pp", "dp", "mbs", "ep", "etp")
-_FLAGS = (
-    "sequence_parallel",
-    "distributed_optimizer",
-    "flash_attention",
-    "cp_gather",
-    "ulysses",
-    "sharded",
-    "sharding_group",
-)
-_STAGES = ("stage_chips", "layers", "recompute", "recompute_layers", "recompute_modules")
-RELAXED = ("recomputation and layers", "vpp", "flags and chips of stages", "degrees")
+_LET_GO: dict[str, tuple[Group, ...]] = {
+    "recomputation and layers": ("recomputation", "layers"),
+    "vpp": ("chunks",),
+    "flags and chips of stages": ("flags", "exchange", "sharding", "chips"),
+    "degrees": ("sizes", "micro batch"),
+}
+RELAXED = tuple(_LET_GO)
 """What is let go, one after the other, to find the nearest plan."""
 
 
@@ -122,25 +119,12 @@ def _solved(
 
 def _pinned(problem: Problem, s: Strategy, target: str, count: int) -> Any:
     """The spec with the target for its launcher, and all pinned but the first `count` of RELAXED."""
-    kept: dict[str, Any] = {}
-    if count < 4:
-        kept |= {name: (getattr(s, name),) for name in _DEGREES}
-    if count < 3:
-        kept |= {name: (getattr(s, name),) for name in _FLAGS}
-        kept["stage_chips"] = s.stage_chips
-    if count < 2:
-        kept["vpp"] = (s.vpp,)
+    let_go = {group for groups in tuple(_LET_GO.values())[:count] for group in groups}
+    kept = pins(s, but=let_go)
     own = {name: value for name, value in problem.spec.search.pin if value is not None}
-    pins = Decisions(**{**own, **kept})
-    search = problem.spec.search.model_copy(update={"pin": pins, "top": 3})
+    wanted = Decisions(**{**own, **kept})
+    search = problem.spec.search.model_copy(update={"pin": wanted, "top": 3})
     return problem.spec.model_copy(update={"launcher": target, "search": search})
-
-
-def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]:
-    """Decision -> its value in both, for those that differ."""
-    names = (*_DEGREES, "vpp", *_FLAGS, "schedule", *_STAGES)
-    pairs = {name: (getattr(before, name), getattr(after, name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def in_words(changed: dict[str, tuple[Any, Any]]) -> Iterator[str]:
@@ -157,3 +141,52 @@ def _said(value: Any) -> str:
 
         return runs([_said(item) if not isinstance(item, str) else item for item in value]) or "none"
     return str(value)
+
+
+# The plan out of a file of `solve --json` or a strategy file, checked against the spec.
+
+
+_SAME = ("model", "num_gpus", "gpus_per_node", "global_batch_size", "sequence_length", "precision")
+
+
+def load_plan(path: str, number: int, problem: Problem) -> Strategy:
+    """Plan `number`, from 1, of a file of `solve --json`, or the plan of a strategy file.
+
+    Raises InputError for a file that cannot be read, has no such plan, is of another spec, or whose plan does not
+    add up (layers, degrees, batch, chips).
+    """
+    document = load_yaml(path, collect=True)
+    plans = document.data.get("plans")
+    found = list(_spec_troubles(document.data.get("problem"), problem))
+    if isinstance(plans, list):
+        if number > len(plans):
+            told = f"1 to {len(plans)}" if plans else "none: the file has no plan"
+            found.append(Trouble("--plan-rank", "is no plan of the file", number, told))
+        if found:
+            raise InputError([replace(trouble, file=path) for trouble in found])
+        document = replace(document, data={**document.data, "plans": [plans[number - 1]]})
+    elif number > 1:
+        raise InputError(
+            Trouble("--plan-rank", "is no plan of the file", number, "1: the file holds one plan", file=path)
+        )
+    plan = strategy_from(document, problem)
+    wrong = structure_violations(problem, plan)
+    if wrong:
+        raise InputError([Trouble("", str(violation), file=path) for violation in wrong])
+    return plan
+
+
+def _spec_troubles(told: Any, problem: Problem) -> Iterator[Trouble]:
+    """What the file says of its own problem, where the spec says otherwise."""
+    from cpsolver.doors.report.document import problem_document
+
+    if not isinstance(told, Mapping):
+        return
+    here = problem_document(problem)
+    for name in _SAME:
+        if name in told and told[name] != here[name]:
+            yield Trouble(f"problem.{name}", "is of another spec", told[name], f"{here[name]}, as the spec has it")
+    chips = told.get("chips")
+    unknown = sorted(set(chips) - set(problem.chip_names)) if isinstance(chips, Mapping) else []
+    if unknown:
+        yield Trouble("problem.chips", "is of another spec", unknown, ", ".join(problem.chip_names))

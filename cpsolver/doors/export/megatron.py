@@ -1,18 +1,19 @@
-"""Megatron-LM and Megatron-Core by version: the arguments of pretrain_gpt.py."""
+"""Megatron-LM, Megatron-Core by version and LoongForge: the arguments of their pretraining scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.doors.export.base import Launch
-from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, MEGATRON_LM, Dialect, Flag, flattened
+from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, CORE_0_15, MEGATRON_LM, Dialect, Flag, flattened
+from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes, padded_vocabulary
 from cpsolver.doors.export.parallel_args import (
     batch_flags,
-    check_schedule,
     context_flags,
     degree_flags,
+    is_plain,
     layer_flags,
+    layout_string,
     recompute_flags,
     schedule_flags,
     sharding_flags,
@@ -51,7 +52,6 @@ def core_0_12(problem: Problem, s: Strategy) -> Launch:
 
 
 def _launch(problem: Problem, s: Strategy, dialect: Dialect) -> Launch:
-    check_schedule(s, dialect.name)
     check_switches(problem.spec.training, dialect.name)
     flags = [*shared_flags(problem, s, dialect), *recompute_flags(s), *layer_flags(problem, s, dialect)]
     return assembled(problem, s, dialect, flags)
@@ -106,3 +106,43 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
     yield from overlap_notes(problem, s, dialect)
     yield from node_notes(problem, s)
+
+
+# LoongForge: Megatron-Core 0.15's arguments, with a recompute number for each stage.
+
+
+def loongforge(problem: Problem, s: Strategy) -> Launch:
+    """LoongForge of 2026-08 (formerly AIAK-Training-LLM); raises CannotExpress."""
+    check_switches(problem.spec.training, CORE_0_15.name)
+    flags = [*shared_flags(problem, s, CORE_0_15), *stage_recompute(s), *_loongforge_layers(problem, s)]
+    launch = assembled(problem, s, CORE_0_15, flags)
+    files = {name: text.replace("pretrain_gpt.py", "loongforge/train.py") for name, text in launch.files.items()}
+    notes = (*launch.notes, *_loongforge_notes(problem, s))
+    return Launch(launch.target, launch.arguments, launch.environment, files, launch.main, notes)
+
+
+def stage_recompute(s: Strategy) -> Iterator[Flag]:
+    """One number of recomputed layers for each stage, where they differ."""
+    if len(set(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))) == 1:
+        yield from recompute_flags(s)
+        return
+    yield ("--recompute-granularity", "full")
+    yield ("--recompute-method", "block")
+    yield ("--custom-pipeline-recompute-layers", ",".join(map(str, s.recompute_layers)))
+
+
+def _own_list(problem: Problem, s: Strategy) -> bool:
+    return s.vpp == 1 and not is_plain(s) and not problem.model.mtp_layers
+
+
+def _loongforge_layers(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    if _own_list(problem, s):
+        yield ("--custom-pipeline-layers", ",".join(map(str, s.layers)))
+    else:
+        yield from layer_flags(problem, s, CORE_0_15)
+
+
+def _loongforge_notes(problem: Problem, s: Strategy) -> Iterator[str]:
+    if _own_list(problem, s):
+        told = layout_string(s, problem.model.mtp_layers)
+        yield f"--custom-pipeline-layers is deprecated; the same as --pipeline-model-parallel-layout '{told}'"

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cpsolver.doors.export.base import CannotExpress, Launch
 from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
-from cpsolver.doors.export.layout import is_plain
+from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.megatron import SCRIPT, environment_of, plan_notes
 from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes, padded_vocabulary, shared_width
 from cpsolver.doors.export.parallel_args import (
     batch_flags,
-    check_schedule,
     degree_flags,
+    is_plain,
     layer_flags,
     recompute_flags,
     schedule_flags,
@@ -37,8 +36,6 @@ DIALECT = replace(
     CORE_0_12,
     name="mindspeed-llm",
     source="MindSpeed-LLM c77308a1 on core_v0.12.1",
-    layout=True,
-    layout_mtp=True,
     layers_per_chunk=True,
 )
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
@@ -59,7 +56,6 @@ _SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm"
 def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     """MindSpeed-LLM master of 2026-08; raises CannotExpress."""
     training = problem.spec.training
-    check_schedule(s, DIALECT.name)
     check_switches(training, DIALECT.name, _SWITCHES)
     flags = list(_flags(problem, s))
     environment = {**environment_of(s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
-from cpsolver.doors.export.base import CannotExpress
 from cpsolver.doors.export.dialect import Dialect, Flag
-from cpsolver.doors.export.layout import is_accounted, is_even, is_first_last, layout_string
+from cpsolver.doors.export.shared import sharding_instances
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-
-_SHARDING = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
-"""--data-parallel-sharding-strategy of ZeRO-2 and ZeRO-3."""
+from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
 
 def degree_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
@@ -55,16 +53,7 @@ def layer_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fla
             yield ("--decoder-last-pipeline-num-layers", str(s.layers[-1]))
         yield from _chunk_flags(s, False)
     else:
-        yield _layout(problem, s, dialect)
-
-
-def _layout(problem: Problem, s: Strategy, dialect: Dialect) -> Flag:
-    mtp = problem.model.mtp_layers
-    if dialect.layout and (not mtp or dialect.layout_mtp):
-        return ("--pipeline-model-parallel-layout", layout_string(s, mtp))
-    what = "layout with multi-token prediction" if dialect.layout else "layout string"
-    reason = f"{dialect.name} has no {what}: all stages but the first and the last need as many layers"
-    raise CannotExpress((f"layers is {', '.join(map(str, s.layers))}: {reason}",))
+        yield ("--pipeline-model-parallel-layout", layout_string(s, problem.model.mtp_layers))
 
 
 def schedule_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
@@ -83,22 +72,15 @@ def _chunk_flags(s: Strategy, by_layers: bool) -> Iterator[Flag]:
 
 
 def recompute_flags(s: Strategy) -> Iterator[Flag]:
-    """One choice of recomputation for all stages.
-
-    Raises CannotExpress where stages differ: Megatron-LM counts one number of layers in every chunk.
-    """
-    told = list(dict.fromkeys(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True)))
-    if len(told) > 1:
-        words = ", ".join(" ".join([kind, *([str(n)] if n else []), *modules]) for kind, n, modules in told)
-        raise CannotExpress((f"recompute differs by stage ({words}): one choice for all stages is possible",))
-    kind, amount, modules = told[0]
+    """One choice of recomputation for all stages: Megatron-LM counts one number of layers in every chunk."""
+    kind = s.recompute[0]
     if kind == "selective":
         yield ("--recompute-granularity", "selective")
-        yield ("--recompute-modules", *modules)
+        yield ("--recompute-modules", *s.recompute_modules[0])
     elif kind != "none":
         yield ("--recompute-granularity", "full")
         yield ("--recompute-method", kind)
-        yield ("--recompute-num-layers", str(amount))
+        yield ("--recompute-num-layers", str(s.recompute_layers[0]))
 
 
 def uses_fsdp(s: Strategy) -> bool:
@@ -113,10 +95,10 @@ def sharding_flags(s: Strategy, dialect: Dialect) -> Iterator[Flag]:
     yield ("--use-distributed-optimizer",)
     if uses_fsdp(s):
         yield (dialect.fsdp,)
-        yield ("--data-parallel-sharding-strategy", _SHARDING[s.sharded])
+        yield ("--data-parallel-sharding-strategy", SHARDING_STRATEGIES[s.sharded])
         if dialect.fsdp_checkpoint:
             yield ("--ckpt-format", dialect.fsdp_checkpoint)
-    instances = s.dp * s.cp // s.sharding_group if s.sharding_group else 1
+    instances = sharding_instances(s)
     if instances > 1:
         yield ("--num-distributed-optimizer-instances", str(instances))
 
@@ -127,12 +109,56 @@ def batch_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield ("--global-batch-size", str(problem.batch))
 
 
-def check_schedule(s: Strategy, framework: str) -> None:
-    """Raises CannotExpress for schedules and sizes of microbatches that no Megatron-LM runs."""
-    reasons = []
-    if s.schedule not in ("1f1b", "breadth_first"):
-        reasons.append(f"schedule is {s.schedule}: {framework} runs 1f1b and breadth_first")
-    if s.dynamic:
-        reasons.append(f"micro_batches differ in size: {framework} has one --micro-batch-size")
-    if reasons:
-        raise CannotExpress(tuple(reasons))
+# Layers by stage and chunk, and the ways in which the Megatron family can say them.
+
+
+def stage_chunks(s: Strategy) -> tuple[tuple[int, ...], ...]:
+    """Layers of every chunk of every stage: all of a stage alike, one fewer where the embedding or the head stands."""
+    chunks = [[width] * s.vpp for width in s.chunks]
+    embedding, head = s.slots
+    chunks[0][0] -= embedding
+    chunks[-1][-1] -= head
+    return tuple(map(tuple, chunks))
+
+
+def is_even(s: Strategy) -> bool:
+    """All stages have as many layers, and all chunks."""
+    return len(set(s.layers)) == 1 and not any(s.slots)
+
+
+def is_accounted(s: Strategy) -> bool:
+    """All chunks are alike once the embedding or the head, or both, count as a layer."""
+    return any(s.slots) and len(set(s.chunks)) == 1
+
+
+def is_first_last(s: Strategy) -> bool:
+    """All stages between the first and the last have as many layers, and chunks hold nothing but layers."""
+    return s.pp > 1 and not any(s.slots) and len(set(s.layers[1:-1])) < 2
+
+
+def is_plain(s: Strategy) -> bool:
+    """A flag or two say the layers of all stages, without a list of them."""
+    return is_even(s) or is_accounted(s) or is_first_last(s)
+
+
+def layout_string(s: Strategy, mtp_layers: int = 0) -> str:
+    """Megatron-LM's --pipeline-model-parallel-layout: E embedding, t layer, m multi-token prediction, L head.
+
+    Stages stand in the order of the first chunks of all, then the second chunks (pipeline_parallel_layer_layout.py);
+    "|" separates them, "x*n" and "(x)*n" repeat.
+    """
+    by_stage = stage_chunks(s)
+    parts = [_letters(by_stage[stage][chunk]) for chunk in range(s.vpp) for stage in range(s.pp)]
+    parts[0] = "E" + parts[0]
+    parts[-1] += "m" * mtp_layers + "L"
+    if len(parts) < 3:
+        return "|".join(parts)
+    middle = ""
+    for part, alike in groupby(parts[1:-1]):
+        times = len(list(alike))
+        middle += f"({part}|)*{times}" if times > 1 and part else f"{part}|" * times
+    return f"{parts[0]}|{middle}{parts[-1]}"
+
+
+def _letters(layers: int) -> str:
+    return "t" * layers if layers < 2 else f"t*{layers}"

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cpsolver.doors.export.base import Launch
 from cpsolver.doors.export.judge import Nearest, in_words
+from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.script import grouped, shell_lines, span
 from cpsolver.doors.report.text import runs, seconds
 from cpsolver.inputs.errors import one_line

@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import groupby
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -29,7 +29,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Run:
+class ChipStages:
     """Neighbouring stages on one chip type, whatever else differs between them."""
 
     chip: str
@@ -41,9 +41,9 @@ class Run:
         return sum(group.num_stages for group in self.groups)
 
 
-def runs(strategy: Strategy) -> tuple[Run, ...]:
+def runs(strategy: Strategy) -> tuple[ChipStages, ...]:
     """The stages as runs of one chip type, in order."""
-    return tuple(Run(chip, tuple(groups)) for chip, groups in groupby(strategy.groups, lambda group: group.chip))
+    return tuple(ChipStages(chip, tuple(groups)) for chip, groups in groupby(strategy.groups, lambda group: group.chip))
 
 
 def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
@@ -71,7 +71,7 @@ def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def untold_switches(problem: Problem, target: str, told: Container[str] = (), why: str = "") -> Iterator[str]:
+def unset_switches(problem: Problem, target: str, told: Container[str] = ()) -> Iterator[str]:
     """Switches of the spec's training section that are on and that the target's files do not say.
 
     `told`: fields that they do say, or that the exporter judges itself.
@@ -80,15 +80,23 @@ def untold_switches(problem: Problem, target: str, told: Container[str] = (), wh
         value = getattr(problem.spec.training, name)
         if name not in MODEL_SIDE and name not in LOAD and name not in told and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
-            yield f"{target} has no setting for training.{name} = {shown}{why}"
+            yield f"{target} has no setting for training.{name} = {shown}"
 
 
-def untold_schedule(problem: Problem, strategy: Strategy, target: str) -> Iterator[str]:
-    """What of the pipeline's work only few frameworks say: microbatches of several sizes, schedules beside 1F1B."""
-    if strategy.dynamic:
-        yield f"{target} has one micro batch for all: micro_batches differ"
-    if strategy.schedule != "1f1b":
-        yield f"{target} has no schedule {strategy.schedule}: 1f1b"
+def sharding_instances(s: Strategy) -> int:
+    """How many times over all replicas hold the sharded states: 1 where all of them share one copy."""
+    return s.replicas // s.sharding_ranks
+
+
+def replicate_and_shard(s: Strategy) -> tuple[int, int]:
+    """Replicas that hold whole copies, and those that shard one, as PyTorch's device mesh has them.
+
+    The sharding mesh has the context-parallel ranks folded in: a group of g ranks is g / cp replicas.
+    """
+    if not s.distributed_optimizer:
+        return s.dp, 1
+    shard = max(s.sharding_ranks // s.cp, 1)
+    return s.dp // shard, shard
 
 
 def mixture_note(strategy: Strategy) -> tuple[str, ...]:

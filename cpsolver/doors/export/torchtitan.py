@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpsolver.doors.export.base import CannotExpress, Launch
-from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, untold_schedule, untold_switches
+from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, replicate_and_shard, unset_switches
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -39,12 +39,12 @@ llama3_405b of 0.3.0 makes its linear layers float8 ones, which a plan in bf16 d
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What torchtitan needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_untold(problem, strategy))
+    reasons = tuple(_refused(problem, strategy))
     if reasons:
         raise CannotExpress(reasons)
     listed = hosts(problem, strategy)
     files = {f"{MODULE}.py": _module(problem, strategy)}
-    older = _untold_by_toml(strategy)
+    older = _why_no_toml(strategy)
     if older is None:
         files[TOML] = toml(problem, strategy)
     launch = _LAUNCH.format(nodes=len(listed), slots=listed[0].slots, module=MODULE)
@@ -63,69 +63,24 @@ torchrun --nnodes {nodes} --nproc_per_node {slots} --node_rank "$NODE_RANK" --ma
 """
 
 
-def _untold(problem: Problem, s: Strategy) -> Iterator[str]:
-    training, model = problem.spec.training, problem.model
-    yield from untold_schedule(problem, s, "torchtitan")
-    yield from untold_switches(problem, "torchtitan", ("optimizer",))
+def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
+    """What neither the launcher's facts nor a rule refuses: settings of the spec, and the rounds of the schedule."""
+    training = problem.spec.training
+    yield from unset_switches(problem, "torchtitan", ("optimizer",))
     if training.precision != "bf16":
         why = "its float8 converters are the model's, and not exported" if training.precision == "fp8" else "no fp16"
         yield f"torchtitan trains in bf16 here ({why}): training.precision is {training.precision}"
     if training.optimizer != "adam":
         yield f"torchtitan's configurations have AdamW: training.optimizer is {training.optimizer}, and must be adam"
-    if not s.flash_attention:
-        yield "torchtitan's attention is always a flash kernel (flex, varlen): flash_attention must be true"
-    if s.etp > 1:
-        yield f"torchtitan 0.3 does not split an expert: etp is {s.etp}, and must be 1"
-    if s.ulysses > 1:
-        yield f"torchtitan's context parallelism gathers keys and values: ulysses is {s.ulysses}, and must be 1"
-    elif s.cp > 1 and not s.cp_gather:
-        yield "torchtitan's context parallelism gathers keys and values: cp_gather must be true"
-    if model.mtp_layers and max(s.pp, s.cp) > 1:
-        yield f"torchtitan's multi-token prediction has no pipeline and no context parallelism: pp {s.pp}, cp {s.cp}"
-    for kind, amount in dict.fromkeys(zip(s.recompute, s.recompute_layers, strict=True)):
-        if kind not in ("none", "uniform") or amount > 1:
-            yield f"torchtitan recomputes layer by layer or not at all: recompute is {kind} {amount or ''}".rstrip()
-    if len(set(s.recompute)) > 1:
-        yield "torchtitan has one activation_checkpoint for all stages: they may not recompute differently"
-    yield from _untold_pipeline(problem, s)
-    yield from _untold_sharding(s)
-
-
-def _untold_pipeline(problem: Problem, s: Strategy) -> Iterator[str]:
     count = s.microbatches(problem.batch)
-    if s.pp > 1 and s.vpp == 1 and count < s.pp:
-        yield f"PyTorch's 1F1B needs a microbatch a stage: {count} microbatches are fewer than pp {s.pp}"
     rounds = max(1, count // s.pp)
     if s.vpp > 1 and count % rounds:
         yield f"PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}"
 
 
-def _untold_sharding(s: Strategy) -> Iterator[str]:
-    if not s.distributed_optimizer:
-        if s.cp > 1:
-            yield f"torchtitan shards over the context-parallel ranks: cp {s.cp} needs distributed_optimizer true"
-    elif s.sharding_group % s.cp:
-        yield f"torchtitan shards over whole context-parallel groups: {s.sharding_group} is no multiple of cp {s.cp}"
-    elif s.pp > 1 and s.sharded == "gradients":
-        yield "torchtitan's pipeline reduces gradients at its end: sharded may be optimizer or parameters with pp > 1"
-    elif s.pp == 1 and s.sharded == "optimizer" and s.dp * s.cp > 1:
-        yield "torchtitan's FSDP shares out gradients too: sharded may be gradients or parameters without a pipeline"
-    _, shard = replicas(s)
-    if s.tp * shard * s.cp % s.ep:
-        yield f"torchtitan keeps experts within dp_shard {shard} x cp {s.cp} x tp {s.tp}, which ep {s.ep} must divide"
-
-
-def replicas(s: Strategy) -> tuple[int, int]:
-    """data_parallel_replicate_degree and data_parallel_shard_degree; cp is folded into the sharding mesh."""
-    if not s.distributed_optimizer:
-        return s.dp, 1
-    shard = max(s.sharding_group // s.cp, 1) if s.sharding_group else s.dp
-    return s.dp // shard, shard
-
-
 def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
     """The section parallelism; `head`: the release's name of the output layer."""
-    replicate, shard = replicas(s)
+    replicate, shard = replicate_and_shard(s)
     always = s.distributed_optimizer and s.sharded == "parameters"
     found: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
@@ -230,7 +185,7 @@ def _recomputes(s: Strategy) -> bool:
     return s.recompute[0] == "uniform"
 
 
-def _untold_by_toml(s: Strategy) -> str | None:
+def _why_no_toml(s: Strategy) -> str | None:
     """Why release 0.2 cannot run the plan; None: it can."""
     if s.tp > 1 and not s.sequence_parallel:
         return "release 0.2 has tensor parallelism with sequence parallelism only"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cpsolver.doors.export.base import CannotExpress
 from cpsolver.doors.export.dialect import Dialect, Flag
+from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.export.parallel_args import uses_fsdp
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem

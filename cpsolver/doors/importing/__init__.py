@@ -4,4 +4,6 @@ Nothing that is imported is ever run. `lexer`, `arithmetic`, `variables` and `sh
 as far as the text alone decides it. `command` finds the training command and `arguments` reads it as argparse would.
 `model`, `catalogue_match`, `degrees`, `split`, `recomputation`, `plan`, `training` and `framework` say what
 the arguments mean. `imported` puts a spec and a strategy together, and `output` writes them out.
+
+Imports from the rooms before the doors.
 """

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.plans.strategy import Sharded
+from cpsolver.plans.strategy import SHARDED, Sharded
+from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
 _FSDP: dict[str, Sharded | None] = {
     "no_shard": None,
-    "optim": "optimizer",
-    "optim_grads": "gradients",
-    "optim_grads_params": "parameters",
+    **{written: sharded for sharded, written in SHARDING_STRATEGIES.items()},
 }
-_ZERO: dict[int, Sharded | None] = {0: None, 1: "optimizer", 2: "gradients", 3: "parameters"}
+_ZERO: dict[int, Sharded | None] = {0: None, **dict(enumerate(SHARDED, 1))}
 _MINDSPEED_CP = (
     "megatron_cp_algo",
     "ulysses_cp_algo",

@@ -217,7 +217,7 @@ def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> 
     """Raises InputError for a spec that other commands would refuse. A chip to be filled in is not looked up."""
     parsed = parse_spec(spec)
     if "cluster.chips" in placeholders:
-        from cpsolver.profiles.launcher import load_launcher
+        from cpsolver.profiles.framework import load_launcher
         from cpsolver.profiles.stack import load_stack
 
         load_stack(parsed.stack)

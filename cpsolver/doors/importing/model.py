@@ -14,7 +14,7 @@ from cpsolver.doors.importing.arguments import Arguments
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
 _POSITIONS = 2**31
-"""More positions than any model has; sequences and batches are shorter (`cpsolver.spec.decisions.MOST`)."""
+"""More positions than any model has; sequences and batches are shorter (`cpsolver.spec.training.MOST`)."""
 _NOT_SUPPORTED = {
     "full-attention-interval": "layers of linear attention",
     "enable-dsa-indexer": "sparse attention with an indexer",

@@ -157,7 +157,7 @@ def plan_text(s: Strategy) -> str:
     flags = [
         *["sequence parallel"] * s.sequence_parallel,
         *[f"distributed optimizer (shares out {s.sharded})"] * s.distributed_optimizer,
-        *[f"in groups of {s.sharding_group}"] * (s.sharding_group > 0),
+        *[f"in groups of {s.sharding_ranks}"] * (s.sharding_ranks < s.replicas),
         "flash attention" if s.flash_attention else "no flash attention",
         *[f"schedule {s.schedule}"] * (s.schedule != "1f1b"),
         *["microbatches of different sizes"] * s.dynamic,

@@ -93,22 +93,11 @@ def _imported_plan(
     amounts = recomputed.amounts or (0,) * degrees.pp
     group = StageGroup(chip, split.layers, recomputed.kind, amounts, recomputed.modules)
     strategy = Strategy(
-        tp=degrees.tp,
-        pp=degrees.pp,
-        dp=degrees.dp,
-        mbs=degrees.mbs,
+        **vars(degrees),
         vpp=split.vpp,
         sequence_parallel=sequence_parallel and degrees.tp > 1,
-        distributed_optimizer=degrees.distributed_optimizer,
         flash_attention=flash,
         groups=(group,),
-        cp=degrees.cp,
-        ulysses=degrees.ulysses,
-        cp_gather=degrees.cp_gather,
-        ep=degrees.ep,
-        etp=degrees.etp,
-        sharded=degrees.sharded,
-        sharding_group=degrees.sharding_group,
         schedule=schedule,
         micro_batches=sizes,
     )

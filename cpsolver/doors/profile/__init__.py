@@ -4,4 +4,6 @@
 `collectives` and `layer` hold what runs on the device, which `device` describes and times. `journal` keeps every
 measurement on disk. `efficiencies` turns measurements into efficiencies, `compare` holds them against the catalogue and
 the cost model, and `chip_file` writes them. PyTorch is imported only within the functions that need it.
+
+Imports from the rooms before the doors, and from report.
 """

@@ -199,7 +199,7 @@ def proof_account(problem: Problem, result: Result) -> Group:
     table.add_column()
     table.add_row(count(proof.considered), "candidates: sizes, micro batch, chunks, flags, sharding", style="bold")
     for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
-        table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {_in_words(rule)}", "dim")))
+        table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {RULES[rule].words}", "dim")))
     if proof.memory:
         table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
     if proof.bounded:
@@ -224,9 +224,3 @@ def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]
         yield Text(line)
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")
-
-
-def _in_words(rule: str) -> str:
-    """The rule in a few words: its docstring's first sentence, what stands in brackets left out."""
-    text = (RULES[rule].__doc__ or rule).partition("\n")[0].partition(" (")[0].rstrip(".")
-    return text[0].lower() + text[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cpsolver.doors.report.text import count, runs
+from cpsolver.plans.dimensions import DIMENSIONS, Dimension
 from cpsolver.plans.strategy import Strategy
 
 Row = tuple[str, Callable[[Strategy], str]]
@@ -23,10 +24,25 @@ def size_rows(plans: Sequence[Strategy], experts: bool) -> list[Row]:
     return rows
 
 
+def flag_rows(plans: Sequence[Strategy]) -> list[Row]:
+    """Whether each of the flags is on that the table of decisions has a label for."""
+
+    def row(one: Dimension) -> Row:
+        return one.label, lambda s: "on" if getattr(s, one.name) else "off"
+
+    rows: list[Row] = []
+    for one in DIMENSIONS.values():
+        if one.label:
+            rows += state_rows(plans) if one.name == "distributed_optimizer" else [row(one)]
+    return rows
+
+
 def state_rows(plans: Sequence[Strategy]) -> list[Row]:
     """What the plans' replicas share out."""
-    rows: list[Row] = [("distr. optimizer", lambda s: f"on: ZeRO-{s.zero_stage}" if s.zero_stage else "off")]
-    if any(plan.zero_stage and plan.sharding_group for plan in plans):
+    rows: list[Row] = [
+        (DIMENSIONS["distributed_optimizer"].label, lambda s: f"on: ZeRO-{s.zero_stage}" if s.zero_stage else "off")
+    ]
+    if any(plan.grouped for plan in plans):
         rows.append(("  sharding group", _group))
     return rows
 
@@ -59,5 +75,5 @@ def _exchange(plan: Strategy) -> str:
 def _group(plan: Strategy) -> str:
     if not plan.zero_stage:
         return "–"
-    replicas = plan.dp * plan.cp
-    return f"{count(plan.sharding_group)} of {count(replicas)}" if plan.sharding_group else f"all {count(replicas)}"
+    replicas = count(plan.replicas)
+    return f"{count(plan.sharding_ranks)} of {replicas}" if plan.grouped else f"all {replicas}"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import parts_used
-from cpsolver.doors.report.degrees import Row, layer_traffic, schedule_rows, size_rows, state_rows
+from cpsolver.doors.report.degrees import Row, flag_rows, layer_traffic, schedule_rows, size_rows
 from cpsolver.doors.report.goals import Cell, goal_rows, worse_than_best
 from cpsolver.doors.report.interval import Interval
 from cpsolver.doors.report.text import about, count, percent, recompute_text, runs, seconds
@@ -93,9 +93,7 @@ class PlanTable:
             ("microbatches", lambda c: count(c.strategy.microbatches(self._problem.batch))),
             ("chunks (vpp)", lambda c: count(c.strategy.vpp)),
             *_of_strategy(schedule_rows(plans)),
-            ("sequence parallel", lambda c: _on(c.strategy.sequence_parallel)),
-            *_of_strategy(state_rows(plans)),
-            ("flash attention", lambda c: _on(c.strategy.flash_attention)),
+            *_of_strategy(flag_rows(plans)),
         ]
         if len(self._columns) > 1:
             label, cell = worse_than_best(self._problem, best.strategy, best.evaluation.step_time_s)
@@ -155,7 +153,3 @@ def _layers(strategy: Strategy, chip: str) -> list[int]:
 def _interval(column: Column, best_s: float) -> str:
     """In the unit of the best plan's step, as the line above."""
     return f"{about(column.interval.low_s, best_s)}–{about(column.interval.high_s, best_s)}"
-
-
-def _on(flag: bool) -> str:
-    return "on" if flag else "off"

@@ -10,9 +10,9 @@ from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import CORE, RecomputeKind, Strategy
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.strategy_file import SHARDING_STRATEGIES
+from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 from cpsolver.search.result import Plan
-from cpsolver.spec.spec import NO_LIMIT
+from cpsolver.spec.cluster import NO_LIMIT
 from hw_specs.units import bytes_to_gib
 
 SEQUENCE_STEP = 512
@@ -177,7 +177,6 @@ def _sharding(strategy: Strategy) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if strategy.zero_stage > 1:
         fields["data-parallel-sharding-strategy"] = SHARDING_STRATEGIES[strategy.sharded]
-    if strategy.zero_stage and strategy.sharding_group:
-        instances = strategy.dp * strategy.cp // strategy.sharding_group
-        fields["num-distributed-optimizer-instances"] = instances
+    if strategy.grouped:
+        fields["num-distributed-optimizer-instances"] = strategy.replicas // strategy.sharding_ranks
     return fields

@@ -12,17 +12,15 @@ from cpsolver.doors.report.progress import Waiting
 from cpsolver.doors.report.text import elapsed, recompute_text, seconds
 from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.trial import Trial
+from cpsolver.plans.dimensions import shown_sizes
 from cpsolver.plans.strategy import Strategy
 
-_DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "mbs", "vpp")
-_ALWAYS = ("tp", "pp", "dp", "mbs")
 _EVERY_S = 1.0  # between two changes of the status line
 
 
 def plan_words(s: Strategy) -> str:
     """Degrees and what else tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`."""
-    shown = [name for name in _DEGREES if name in _ALWAYS or getattr(s, name) > 1]
-    parts = [" ".join(f"{name} {getattr(s, name)}" for name in shown)]
+    parts = [" ".join(f"{name} {size}" for name, size in shown_sizes(s).items())]
     parts += ["no sequence parallelism"] if s.tp > 1 and not s.sequence_parallel else []
     parts += [] if s.zero_stage in (0, 1) else [f"ZeRO-{s.zero_stage}"]
     parts += ["no distributed optimizer"] if s.dp * s.cp > 1 and not s.distributed_optimizer else []

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cpsolver.doors.export.base import Launch
-from cpsolver.doors.export.deliver import check_target, write_files
 from cpsolver.doors.export.judge import launch_of
-from cpsolver.doors.export.targets import EXPORTERS
+from cpsolver.doors.export.launch import EXPORTERS, Launch, check_target, write_files
 from cpsolver.doors.tune.logs import Expected
 from cpsolver.doors.tune.template import ARGUMENTS, Template, values_of
 from cpsolver.inputs.errors import InputError, Trouble

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
-from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.report.text import plural
 from cpsolver.doors.tune.jobs import JobBuilder
 from cpsolver.doors.tune.logs import LogReading, log_facts, read_log

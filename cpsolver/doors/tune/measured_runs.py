@@ -20,6 +20,7 @@ from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import file_error
+from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, ROW
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo.schema import DESCRIPTIVE_FIELDS
@@ -28,19 +29,11 @@ OUTCOME = "outcome"
 """The column that says ok, or oom for a plan that ran out of device memory."""
 _HEADER = (*COLUMNS, *(() if OUTCOME in COLUMNS else (OUTCOME,)))
 _SHARDING = ("none", "zero1", "zero2", "zero3")
-_KEPT: tuple[str, ...] = (
-    "tp",
-    "pp",
-    "dp",
-    "mbs",
-    "vpp",
-    "sequence_parallel",
-    "distributed_optimizer",
-    "flash_attention",
-    "cp",
+_HELD = (
+    *(name for name in PLAN_FIELDS if name != "micro_batches"),
+    *(one.attribute for one in DIMENSIONS.values() if one.part == "stages" and one.group != "chips"),
 )
-_KEPT += ("ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group", "schedule")
-_KEPT += ("layers", "recompute", "recompute_layers", "recompute_modules")
+"""What a row must hold of a plan."""
 
 
 def write_runs(problem: Problem, trials: Sequence[Trial], path: str) -> list[str]:
@@ -95,13 +88,10 @@ def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
         "gpus_per_node": problem.node,
         "num_gpus": s.devices,
         "internode_gbps_per_gpu": _network(problem, s),
-        **{name: getattr(s, name) for name in ("tp", "pp", "cp", "ep", "dp", "vpp", "mbs")},
+        **{name: _cell(s, name) for name in ROW if name in COLUMNS},
         "gbs": problem.batch,
         "recompute": _recompute(s),
-        "sequence_parallel": int(s.sequence_parallel),
         "sharding": _SHARDING[s.zero_stage],
-        "sharding_group": s.sharding_group or "",
-        "flash_attention": int(s.flash_attention),
         "precision": problem.spec.training.precision,
         "framework": problem.stack.name,
         "step_time_s": _figure(trial.step_time_s),
@@ -110,6 +100,12 @@ def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
         "peak_mem_kind": trial.memory_kind or "",
         OUTCOME: "oom" if trial.outcome == "oom" else "ok",
     }
+
+
+def _cell(s: Strategy, name: str) -> Any:
+    """A decision's cell; an empty one stands for all."""
+    value = int(getattr(s, name))
+    return "" if DIMENSIONS[name].kind == "size_or_all" and not value else value
 
 
 def _figure(value: float | None) -> str:
@@ -161,7 +157,7 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
     except (ValueError, ArithmeticError) as error:
         return f"a row cannot say it: {error}"
     read = case.strategy
-    differ = [name for name in _KEPT if _value(read, name) != _value(strategy, name)]
+    differ = [name for name in _HELD if _value(read, name) != _value(strategy, name)]
     differ += _different(
         problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS), case.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
     )
@@ -175,7 +171,7 @@ def _different(run: dict[str, Any], read: dict[str, Any]) -> list[str]:
 
 
 def _value(s: Strategy, name: str) -> Any:
-    if name in ("sharded", "sharding_group") and not s.zero_stage:
+    if name in DIMENSIONS and not DIMENSIONS[name].matters(s):
         return None
     if name == "recompute_modules":
         return tuple(modules or CORE for modules in s.recompute_modules)

@@ -9,18 +9,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from cpsolver.evidence.posterior.predictions import PlacedPlan
+from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
-from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, StageGroup, Strategy
+from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
+from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
-from cpsolver.spec.spec import Cluster, Spec, Training
+from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import Training
 from hw_specs import UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
 _FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
-_DEPTH: dict[str, Sharded] = {"zero1": "optimizer", "zero2": "gradients", "zero3": "parameters"}
+_DEPTH: dict[str, Sharded] = {f"zero{depth}": sharded for depth, sharded in enumerate(SHARDED, 1)}
 _GPT = {
     "gated_mlp": False,
     "activation": "gelu",
@@ -33,6 +37,10 @@ _GPT = {
     "tied_embeddings": True,
 }
 """What a model without a gated feed-forward block has, unless the catalogue knows it: the GPT-2 family."""
+
+
+_SIZES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind in ("size", "size_or_all"))
+"""The sizes of a plan that a table of runs has."""
 
 
 class Unpredictable(Exception):
@@ -194,23 +202,23 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
     kind, amount = _recompute(run)
     layers = _split(run)
     amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
+    sizes: dict[str, Any] = {name: _size(run, name) for name in _SIZES}
     return Strategy(
-        tp=_known(run.tp),
-        pp=_known(run.pp),
-        dp=_known(run.dp),
-        mbs=_known(run.mbs),
-        vpp=run.vpp or 1,
+        **sizes,
         sequence_parallel=bool(run.sequence_parallel) and _known(run.tp) > 1,
         distributed_optimizer=run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
         flash_attention=bool(run.flash_attention),
         groups=(StageGroup(chip, layers, kind, amounts),),
-        cp=run.cp or 1,
-        ep=run.ep or 1,
         etp=_known(run.tp) if run.moe_experts else 1,
         sharded=_depth(run),
-        sharding_group=run.sharding_group or 0,
         schedule=schedule,
     )
+
+
+def _size(run: MeasuredRun, name: str) -> int:
+    """A size of the run's layout; what a plan file may leave out has its default."""
+    value, default = getattr(run, name), DIMENSIONS[name].default
+    return _known(value) if default in (None, MUST_BE_SAID) else value or default
 
 
 def _depth(run: MeasuredRun) -> Sharded:
@@ -229,8 +237,8 @@ def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
         return "block", None
     if kind == "full":
         return "uniform", 1
-    if kind in ("none", "selective", "block", "uniform"):
-        return kind, int(amount or 0)  # type: ignore[return-value]
+    if kind in RECOMPUTE_KINDS:
+        return kind, int(amount or 0)
     raise Unpredictable(f"recomputation {run.recompute}", "recompute")
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
+from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.score import Scored
+from cpsolver.plans.dimensions import DIMENSIONS
 
 FEWEST = 4
 """A group needs as many different layouts."""
@@ -17,7 +19,8 @@ FEWEST = 4
 _SHAPE = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "gated_mlp")
 _EXPERTS = ("moe_experts", "moe_topk", "moe_ffn", "shared_expert_ffn")
 _TASK = (*_SHAPE, *_EXPERTS, "seq_len", "chip", "num_gpus", "gbs", "precision", "framework", "flash_attention")
-_LAYOUT = ("tp", "pp", "cp", "ep", "dp", "vpp", "mbs", "recompute", "sequence_parallel", "sharding", "sharding_group")
+_LAYOUT = (*(name for name in DIMENSIONS if name in COLUMNS and name not in _TASK), "sharding")
+"""The decisions that a table of runs has; whether attention is flash is the task's."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
@@ -14,18 +13,19 @@ from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.schedule import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
-from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.stages import KINDS, OF_SETS
+from cpsolver.profiles.facts import tied_stages
+from cpsolver.search.bounds.stages import OF_SETS
 from cpsolver.search.bounds.stages import Stages as Stages
-from cpsolver.spec.decisions import forbidden_for, pinned_for
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 
 def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     """The kinds of recomputation that the launcher, the pins and the bans leave for a chip type."""
     pinned = pinned_for(problem.spec.search.pin.recompute, chip)
     banned = forbidden_for(problem.spec.search.forbid.recompute, chip)
-    known = KINDS if problem.launcher is None else problem.launcher.kinds(KINDS)
+    known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
     if pinned_for(problem.spec.search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
     if not allowed_modules(problem, chip):
@@ -62,12 +62,8 @@ def equal_stages(problem: Problem, rows: Candidates) -> Ints:
         return np.full(len(rows), 2)
     if problem.launcher is None:
         return np.zeros(len(rows), dtype=np.int64)
-    code = {"any": 0, "first_last": 1, "none": 2}
-    launcher, mtp = problem.launcher, problem.model.mtp_layers > 0
-    beside = product((1, 2), (1, 2), (False, True))
-    codes = np.array([code[launcher.split(*each, mtp=mtp)] for each in beside]).reshape(2, 2, 2)
-    given = (rows.vpp > 1, rows.cp > 1, rows.sharding_group > 0)
-    return np.asarray(codes[tuple(one.astype(np.int64) for one in given)])
+    equal, tied = tied_stages(problem.launcher, problem.model, rows)
+    return np.asarray(np.zeros(len(rows), dtype=np.int64) + tied + equal)
 
 
 class Coefficients:
@@ -85,7 +81,7 @@ class Coefficients:
         self.capacity = np.array([problem.capacity_bytes(supply.chip) for supply in problem.supplies])
         self.domain = np.array([fast_domain(problem, supply.chip) for supply in problem.supplies])
         kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
-        self.allowed = {kind: np.array([kind in some for some in kinds]) for kind in KINDS}
+        self.allowed = {kind: np.array([kind in some for some in kinds]) for kind in RECOMPUTE_KINDS}
         self.sets = module_sets(problem)
         may = [allowed_modules(problem, name) for name in problem.chip_names]
         self.may = [np.array([i for i, names in enumerate(self.sets) if names in some], dtype=np.int64) for some in may]

@@ -12,9 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Floats
-from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 
-KINDS: tuple[RecomputeKind, ...] = ("none", "selective", "block", "uniform")
 OF_SETS = {"selective": 0.0, "kept_selective": 1e30, "replay": 1e30}
 """Fields of Stages by set of modules, and their values where there is no set: no seconds, and no room for a layer."""
 
@@ -62,7 +61,7 @@ class Stages:
             return np.concatenate([np.broadcast_to(getattr(block, name), shape) for block in blocks], axis=1)
 
         arrays = {field.name: joined(field.name) for field in fields(cls) if field.name != "allowed"}
-        allowed = {kind: np.concatenate([block.allowed[kind] for block in blocks], axis=1) for kind in KINDS}
+        allowed = {kind: np.concatenate([block.allowed[kind] for block in blocks], axis=1) for kind in RECOMPUTE_KINDS}
         return cls(**arrays, allowed=allowed)
 
     @cached_property

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
+from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
-from cpsolver.search.compile.data import DEGREES, Kinds, PlanData
+from cpsolver.search.compile.data import Kinds, PlanData
 from cpsolver.search.compile.variables import NO_CHIP, Variables
 
 Family = Callable[[cp_model.CpModel, Problem, Sequence[PlanData], Variables], None]
@@ -17,7 +18,7 @@ def degrees(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData]
     """Degrees, flags and chips by position are those of one of the plans: a table of the legal combinations."""
     positions = len(v.chip)
     rows = [(i, *plan.degrees, *plan.chips, *[NO_CHIP] * (positions - plan.pp)) for i, plan in enumerate(plans)]
-    model.add_allowed_assignments([v.which, *(v.degrees[name] for name in DEGREES), *v.chip], rows)
+    model.add_allowed_assignments([v.which, *(v.degrees[name] for name in ROW), *v.chip], rows)
     for i, pick in enumerate(v.pick):
         model.add(v.which == i).only_enforce_if(pick)
         model.add(v.which != i).only_enforce_if(~pick)

@@ -10,19 +10,14 @@ from cpsolver.cost.kinds import counts_before, layer_kinds
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.schedule import peak_live_total
-from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.dimensions import ROW
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import Split
+from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
 from cpsolver.search.bounds.coefficients import Coefficients, Stages, allowed_kinds
 from cpsolver.search.compile.scaling import Scale
-from cpsolver.spec.decisions import forbidden_for, pinned_for
-
-DEGREES = (
-    *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention"),
-    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group"),
-)
-"""The columns of a row that tell it from others."""
+from cpsolver.spec.search import forbidden_for, pinned_for
 
 
 @dataclass(frozen=True)
@@ -135,8 +130,8 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         places = np.nonzero(chips == chip)[0]
         each = [_fits(table, row, stages, places, some, longest, n * odd_states) for n in range(odd.max() + 1)]
         fits[chip] = np.stack(each, axis=2)
-    beside = (vpp, int(rows.cp[row]), bool(rows.sharding_group[row] > 0))
-    ways = _ways(problem, told, beside)
+    here = rows.take([row])
+    ways = _ways(problem, told, here)
     again = {chip: scale.integers(vpp * _again(table, row, chip, some)) for chip, some in told.items()}
     extra = {chip: scale.integers(_extra(table, row, chip, some)) for chip, some in told.items()}
     repeat = scale.integers(vpp * stages.recompute[0])
@@ -159,7 +154,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         longest=longest,
         options=options,
         ways={chip: tuple(ways[chip][i] for i in keep[chip]) for chip in told},
-        split=_split(problem, beside, pp),
+        split=_split(problem, here, pp),
         fits={chip: most.max(axis=2) for chip, most in fits.items()},
         again={chip: steps[keep[chip]] for chip, steps in again.items()},
         extra={chip: steps[keep[chip]] for chip, steps in extra.items()},
@@ -169,7 +164,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         fixed=scale.integers(stages.fixed[0] + stages.slack[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
-        degrees=tuple(int(getattr(rows, name)[row]) for name in DEGREES),
+        degrees=tuple(int(getattr(rows, name)[row]) for name in ROW),
         error_s=scale.error_s(first, second, pp, longest),
     )
 
@@ -252,22 +247,22 @@ def _options(table: Coefficients, row: int, index: int, longest: int) -> list[Op
     return [o for o in found if (pinned is None or o.amount in pinned) and o.amount not in banned]
 
 
-def _split(problem: Problem, beside: tuple[int, int, bool], pp: int) -> Split:
-    """What the launcher says of the layers by stage, "any" where it says nothing of that many stages.
+def _split(problem: Problem, row: Candidates, pp: int) -> Split:
+    """Which layers by stage the launcher allows in that row, "any" where it rules nothing out for so many stages."""
+    if problem.launcher is None:
+        return "any"
+    equal, tied = tied_stages(problem.launcher, problem.model, row)
+    if equal and pp > 1:
+        return "none"
+    return "first_last" if tied and pp > 3 else "any"
 
-    `beside`: vpp, cp, and whether there is a sharding group.
-    """
-    launcher = problem.launcher
-    told = "any" if launcher is None else launcher.split(*beside, mtp=problem.model.mtp_layers > 0)
-    return "any" if pp == 1 or (told == "first_last" and pp <= 3) else told
 
-
-def _ways(problem: Problem, options: dict[int, list[Option]], beside: tuple[int, int, bool]) -> dict[int, list[int]]:
+def _ways(problem: Problem, options: dict[int, list[Option]], row: Candidates) -> dict[int, list[int]]:
     """The way of each option (see PlanData); -1 where a chip type cannot go that way with the others."""
     launcher = problem.launcher
     if launcher is None or not (problem.recompute_by_stage or len(options) > 1):
         return {chip: [0] * len(some) for chip, some in options.items()}
-    free = launcher.differing(*beside)
+    free = differing_kinds(launcher, row)
     tied = {o: way for way, o in enumerate(_shared(options), 1) if o.kind not in free}
     return {chip: [0 if o.kind in free else tied.get(o, -1) for o in some] for chip, some in options.items()}
 

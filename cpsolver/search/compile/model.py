@@ -12,12 +12,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.shard import FLAGS, SHARDED, Ints
+from cpsolver.cost.shard import Ints
+from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.constraints import FAMILIES
-from cpsolver.search.compile.data import DEGREES, Option, PlanData, plan_data
+from cpsolver.search.compile.data import Option, PlanData, plan_data
 from cpsolver.search.compile.objective import step_time
 from cpsolver.search.compile.scaling import Scale, scale_for
 from cpsolver.search.compile.start import Start, start
@@ -128,13 +129,13 @@ class CompiledModel:
             layers = [solver.value(v.layers[p]) for p in places]
             groups += _groups(chip, layers, chosen)
             start += count
-        return strategy_of(dict(zip(DEGREES, plan.degrees, strict=True)), tuple(groups))
+        return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups))
 
 
 def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:
-    """A strategy from the columns of a row (flags as 0 and 1) and its stages."""
-    values: dict[str, Any] = {name: bool(value) if name in FLAGS else value for name, value in degrees.items()}
-    return Strategy(**{**values, "sharded": SHARDED[degrees["sharded"] - 1]}, groups=groups)
+    """A strategy from the columns of a row, by their codes, and its stages."""
+    values: dict[str, Any] = {name: DIMENSIONS[name].decoded(code) for name, code in degrees.items()}
+    return Strategy(**values, groups=groups)
 
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
-from cpsolver.search.compile.data import DEGREES, PlanData
+from cpsolver.search.compile.data import PlanData
 
 NO_CHIP = -1
 """Value of a position's chip behind the last stage."""
@@ -53,7 +54,7 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
     by_stage = problem.recompute_by_stage
     most = max(plan.longest_stage for plan in plans)
     degrees = {}
-    for index, name in enumerate(DEGREES):
+    for index, name in enumerate(ROW):
         values = [plan.degrees[index] for plan in plans]
         degrees[name] = model.new_int_var(min(values), max(values), name)
     option = []

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export import flagscale
-from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.judge import launch_of
+from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.export.shared import hosts
 from tests.support.framework_plans import CASES, launch, refused, yaml_of
 from tests.support.problems import problem_of, strategy_of
@@ -127,12 +128,11 @@ def test_the_experiment_finds_its_train_section_beside_it() -> None:
 
 
 def test_what_flagscale_cannot_say() -> None:
-    mode = "in its heterogeneous mode"
-    refused("flagscale", mode, groups="x:1,2,1,2", cp=2, dp=2)
-    refused("flagscale", mode, groups="x:2 y:2", vpp=2, dp=2)
-    refused("flagscale", mode, groups="x:2 y:2", dp=4, flags="fz", sharding_group=2)
+    refused("flagscale", "between the first and the last with cp 2", groups="x:1,2,1,2", cp=2, dp=2)
+    refused("flagscale", "does not interleave where chip types mix", groups="x:2 y:2", vpp=2, dp=2)
+    refused("flagscale", "shards over all replicas where", groups="x:2 y:2", dp=4, flags="fz", sharding_group=2)
     one, two = strategy_of("x:2", recompute="selective").groups + strategy_of("y:2").groups
-    with pytest.raises(CannotExpress, match="may recompute selectively"):
-        flagscale.export(problem_of(gpus=8), replace(strategy_of("x:2 y:2"), groups=(one, two)))
+    with pytest.raises(CannotExpress, match="only none, block, uniform may differ"):
+        launch_of(problem_of(gpus=8), replace(strategy_of("x:2 y:2"), groups=(one, two)), "flagscale")
     refused("flagscale", "triangle_attention", problem_of(training={"triangle_attention": True}), groups="x:4", dp=4)
     refused("flagscale", "optimizer is cadam", problem_of(training={"optimizer": "cadam"}), groups="x:4", dp=4)

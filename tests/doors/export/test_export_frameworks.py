@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.export import deepspeed
-from cpsolver.doors.export.base import CannotExpress, Launch
+from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.shared import hosts, layers_by_part
 from tests.support.command import in_tmp as in_tmp
 from tests.support.command import run, write
@@ -113,20 +113,20 @@ def test_deepspeed_overlaps_what_the_stack_hides() -> None:
 
 def test_what_deepspeed_cannot_say() -> None:
     refused("deepspeed", "does not interleave", groups="x:4,4", vpp=2)
-    refused("deepspeed", "no list of layers", groups="x:1,3")
+    refused("deepspeed", "needs equal stages", groups="x:1,3")
     refused("deepspeed", "sequence_parallel must be false", tp=2, flags="sf")
-    refused("deepspeed", "Ulysses", cp=2)
-    refused("deepspeed", "none for Ulysses", groups="x:2,2", cp=2, ulysses=2)
-    refused("deepspeed", "ep_size in the model's code", ep=2)
-    refused("deepspeed", "ZeRO-1 at most", groups="x:2,2", flags="fz", sharded="parameters")
-    refused("deepspeed", "shards over all replicas", flags="fz", sharded="parameters", sharding_group=2)
-    refused("deepspeed", "whole layers", recompute="block", amount=2)
+    refused("deepspeed", "of kind p2p: a2a", cp=2)
+    refused("deepspeed", "cp 2 needs pp 1", groups="x:2,2", cp=2, ulysses=2)
+    refused("deepspeed", "no expert parallelism", ep=2)
+    refused("deepspeed", "sharded may be optimizer", groups="x:2,2", flags="fz", sharded="parameters")
+    refused("deepspeed", "parameters over all replicas", flags="fz", sharded="parameters", sharding_group=2)
+    refused("deepspeed", "of kind block: none, uniform", recompute="block", amount=2)
     refused("deepspeed", "no fp8", in_precision("fp8"))
     half = problem_of(WITH_HOST, training={"optimizer_offload": 0.5})
     refused("deepspeed", "offloads a part", half, flags="fz", sharded="optimizer")
     swapped = problem_of(WITH_HOST, training={"swap_optimizer": True})
     refused("deepspeed", "no setting for training.swap_optimizer = true", swapped)
-    refused("deepspeed", "micro_batches differ", micro_batches=(1, 3), mbs=2)
+    refused("deepspeed", "micro_batches", micro_batches=(1, 3), mbs=2)
 
 
 # torchtitan
@@ -197,16 +197,16 @@ def test_resharding_follows_what_is_shared_out() -> None:
 
 
 def test_what_torchtitan_cannot_say() -> None:
-    refused("torchtitan", "always a flash kernel", flags="")
-    refused("torchtitan", "cp_gather must be true", cp=2, flags="fz", sharded="parameters")
-    refused("torchtitan", "ulysses is 2", cp=2, ulysses=2, flags="fz", sharded="parameters")
-    refused("torchtitan", "needs distributed_optimizer true", cp=2, cp_gather=True)
+    refused("torchtitan", "always has flash attention", flags="")
+    refused("torchtitan", "of kind p2p: allgather", cp=2, flags="fz", sharded="parameters")
+    refused("torchtitan", "of kind a2a: allgather", cp=2, ulysses=2, flags="fz", sharded="parameters")
+    refused("torchtitan", "distributed_optimizer must be true", cp=2, cp_gather=True)
     refused("torchtitan", "layer by layer", recompute="uniform", amount=2)
     refused("torchtitan", "fewer than pp 4", problem_of(gpus=16), groups="x:1,1,1,1", dp=4)
     refused("torchtitan", "equal rounds", problem_of(batch=11), groups="x:2,2,2,2", vpp=2, dp=1)
     refused("torchtitan", "no fp16", in_precision("fp16"))
-    refused("torchtitan", "shares out gradients too", flags="fz", sharded="optimizer")
-    refused("torchtitan", "at its end", groups="x:2,2", dp=2, flags="fz", sharded="gradients")
+    refused("torchtitan", "sharded may be gradients, parameters", flags="fz", sharded="optimizer")
+    refused("torchtitan", "sharded may be optimizer", groups="x:2,2", dp=2, flags="fz", sharded="gradients")
     refused("torchtitan", "keeps experts within", dp=4, ep=4)
 
 
@@ -249,12 +249,12 @@ def test_what_accelerate_cannot_say() -> None:
     refused("accelerate", "has no pipeline", groups="x:2,2", dp=2)
     refused("accelerate", "no expert parallelism", ep=2)
     refused("accelerate", "sequence_parallel must be false", tp=2, dp=1, flags="sf")
-    refused("accelerate", "a ring, not both", cp=4, ulysses=2, dp=1, flags="fz", sharded="parameters")
-    refused("accelerate", "needs distributed_optimizer true", cp=2)
-    refused("accelerate", "replicas share", tp=2)
-    refused("accelerate", "shares out gradients too", flags="fz", sharded="optimizer")
-    refused("accelerate", "tp must be 1", tp=2, cp=2, ulysses=2, flags="fz", sharded="parameters")
-    refused("accelerate", "layer by layer", recompute="selective")
+    refused("accelerate", "kind a2a+p2p: p2p, allgather, a2a", cp=4, ulysses=2, dp=1, flags="fz", sharded="parameters")
+    refused("accelerate", "distributed_optimizer must be true", cp=2)
+    refused("accelerate", "needs sharded replicas", tp=2)
+    refused("accelerate", "sharded may be gradients, parameters", flags="fz", sharded="optimizer")
+    refused("accelerate", "tp is 2, and must be 1", tp=2, cp=2, ulysses=2, flags="fz", sharded="parameters")
+    refused("accelerate", "of kind selective: none, uniform", recompute="selective")
     refused("accelerate", "name no optimizer", problem_of(training={"optimizer": "lion"}))
 
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.export.base import CannotExpress, Launch
-from cpsolver.doors.export.judge import reasons_against
-from cpsolver.doors.export.layout import layout_string, stage_chunks
+from cpsolver.doors.export.judge import launch_of, reasons_against
+from cpsolver.doors.export.launch import CannotExpress, Launch, exporter
+from cpsolver.doors.export.parallel_args import layout_string, stage_chunks
 from cpsolver.doors.export.script import grouped
-from cpsolver.doors.export.targets import exporter
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import load_architecture
@@ -29,7 +28,7 @@ def exported(target: str, strategy: Strategy, problem: Problem | None = None, **
     chip = chip_spec(host_link={"pcie_generation": 5, "bandwidth_gb_s": 64})
     chip["peak_tflops"]["fp8"] = 200
     problem = problem or problem_of({"x": chip}, gpus=strategy.devices, node=1, **given)
-    return options(exporter(target)(problem, strategy))
+    return options(launch_of(problem, strategy, target))
 
 
 def refusal(target: str, strategy: Strategy, **given: Any) -> str:
@@ -110,11 +109,11 @@ def test_layers_by_stage(target: str, groups: str, vpp: int, flags: dict[str, tu
 
 
 def test_what_no_layout_can_say() -> None:
-    assert "no layout string" in refusal("megatron-core-0.12", strategy_of("x:3,5,6,4", dp=1))
+    assert "between the first and the last" in refusal("megatron-core-0.12", strategy_of("x:3,5,6,4", dp=1))
     mtp = strategy_of("x:15,16,17,13", tp=1, dp=8)
     problem = model_of("deepseek-v3-671b")
     with pytest.raises(CannotExpress, match="multi-token prediction"):
-        exporter("megatron-core-0.13")(problem, mtp)
+        launch_of(problem, mtp, "megatron-core-0.13")
     assert "mL" in options(exporter("megatron-lm")(problem, mtp))["--pipeline-model-parallel-layout"][0]
 
 
@@ -163,11 +162,11 @@ def by_stage(*amounts: int, vpp: int = 1) -> Strategy:
 
 
 def test_recomputation_by_stage() -> None:
-    assert "recompute differs by stage" in refusal("megatron-lm", by_stage(2, 1))
+    assert "cannot recompute differently by stage" in refusal("megatron-lm", by_stage(2, 1))
     told = exported("loongforge", by_stage(2, 1))
     assert told["--custom-pipeline-recompute-layers"] == ("2,1",)
     assert (told["--recompute-granularity"], told["--recompute-method"]) == (("full",), ("block",))
-    assert "vpp is 2" in refusal("loongforge", by_stage(1, 0, vpp=2))
+    assert "by stage with vpp 2" in refusal("loongforge", by_stage(1, 0, vpp=2))
     assert "--custom-pipeline-recompute-layers" not in exported("loongforge", by_stage(1, 1))
 
 
@@ -249,4 +248,6 @@ def test_schedules_that_no_megatron_has() -> None:
     strategy = strategy_of("x:2,2", dp=2, schedule="zb1p")
     assert any("zb1p" in reason for reason in reasons_against(problem, strategy, "megatron-lm"))
     assert "zb1p" in refusal("megatron-lm", strategy)
-    assert "differ in size" in refusal("megatron-lm", replace(strategy, schedule="1f1b", micro_batches=(1, 3)))
+    assert "microbatches of one size" in refusal(
+        "megatron-lm", replace(strategy, schedule="1f1b", micro_batches=(1, 3))
+    )

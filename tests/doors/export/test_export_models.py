@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.export.base import CannotExpress
+from cpsolver.doors.export.launch import CannotExpress, exporter
 from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
-from cpsolver.doors.export.targets import exporter
 from cpsolver.problem.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 from tests.doors.export.test_export_megatron import model_of, options

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from cpsolver.doors.export.base import Launch
+from cpsolver.doors.export.launch import EXPORTERS, Launch, exporter
 from cpsolver.doors.export.report import launch_text
-from cpsolver.doors.export.targets import EXPORTERS, exporter
 from cpsolver.inputs.errors import one_line
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 

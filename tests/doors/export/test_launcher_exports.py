@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.export.base import CannotExpress
-from cpsolver.doors.export.targets import exporter
+from cpsolver.doors.export.judge import launch_of
+from cpsolver.doors.export.launch import CannotExpress, exporter
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.launcher import launcher_names, load_launcher
+from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.search.search import search
 from tests.support.problems import chip_spec, model_spec, problem_of
 
@@ -89,7 +89,7 @@ def test_each_fact_keeps_away_what_cannot_be_said(launcher: str, fact: str, unsa
     refused = 0
     for plan in search(without).plans:
         try:
-            exporter(launcher)(asked, plan.strategy)
+            launch_of(asked, plan.strategy, launcher)
         except CannotExpress:
             refused += 1
     assert refused

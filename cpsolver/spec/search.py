@@ -1,8 +1,9 @@
-"""What a user fixes (`pin`) or rules out (`forbid`), decision by decision, and where the two clash."""
+"""The spec's section `search`: objective and deadline, decisions fixed (`pin`) or ruled out (`forbid`), and clashes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -17,27 +18,12 @@ from pydantic import (
 )
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
-from cpsolver.plans.strategy import MODULES, canonical_modules
+from cpsolver.plans.dimensions import DIMENSIONS, Kind
+from cpsolver.plans.strategy import MODULES, RECOMPUTE_KINDS, SHARDED, Module, RecomputeKind, Sharded, canonical_modules
+from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
-MOST = 1_048_576
-"""The largest count that a spec may hold: 2**20."""
 ALL_CHIPS = "*"
 """The key that stands for every chip in a mapping by chip."""
-
-Recompute = Literal["none", "selective", "block", "uniform"]
-"""Which activations are recomputed: none; selective: some modules; block, uniform: layers, by that method."""
-RECOMPUTE_CHOICES: tuple[Recompute, ...] = ("none", "selective", "block", "uniform")
-
-Sharded = Literal["optimizer", "gradients", "parameters"]
-"""What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
-SHARDED_CHOICES: tuple[Sharded, ...] = ("optimizer", "gradients", "parameters")
-
-Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
-"""What selective recomputation may run again (see strategy.MODULES).
-
-A pin or a ban is about whole sets. With nothing said the search takes, under the memory limit, the set that costs
-least: what AscendSpeed's --auto-recompute-device-size looks for after the model has run.
-"""
 
 T = TypeVar("T")
 
@@ -94,12 +80,10 @@ def _by_chip(item: dict[str, Any]) -> dict[str, Any]:
 _SET_SCHEMA = {"anyOf": [{"enum": list(MODULES)}, {"type": "array", "items": {"enum": list(MODULES)}, "minItems": 1}]}
 _COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MOST}
 _FROM_0_SCHEMA = {"type": "integer", "minimum": 0, "maximum": MOST}
-_RECOMPUTE_SCHEMA = {"enum": list(RECOMPUTE_CHOICES)}
-_SHARDED_SCHEMA = {"enum": list(SHARDED_CHOICES)}
+_RECOMPUTE_SCHEMA = {"enum": list(RECOMPUTE_KINDS)}
+_SHARDED_SCHEMA = {"enum": list(SHARDED)}
 
-Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
 CountFrom0 = Annotated[StrictInt, Field(ge=0, le=MOST)]
-Name = Annotated[str, Field(min_length=1)]
 SomeOf = Annotated[tuple[T, ...], Field(min_length=1)]
 Counts = Annotated[SomeOf[Count] | None, BeforeValidator(_as_tuple), _one_or_many(_COUNT_SCHEMA)]
 CountsFrom0 = Annotated[SomeOf[CountFrom0] | None, BeforeValidator(_as_tuple), _one_or_many(_FROM_0_SCHEMA)]
@@ -107,7 +91,7 @@ ModuleSet = Annotated[tuple[Module, ...], Field(min_length=1), AfterValidator(ca
 ShardedChoices = Annotated[SomeOf[Sharded] | None, BeforeValidator(_as_tuple), _one_or_many(_SHARDED_SCHEMA)]
 Flags = Annotated[SomeOf[StrictBool] | None, BeforeValidator(_as_tuple), _one_or_many({"type": "boolean"})]
 RecomputeByChip = Annotated[
-    dict[str, SomeOf[Recompute]] | None,
+    dict[str, SomeOf[RecomputeKind]] | None,
     BeforeValidator(_as_map),
     _one_or_many(_RECOMPUTE_SCHEMA, _by_chip(_RECOMPUTE_SCHEMA)),
 ]
@@ -177,11 +161,61 @@ class Decisions(BaseModel):
     layers: SomeOf[Count] | None = Field(default=None, description="layers of each pipeline stage, in order")
 
 
-PER_CHIP = ("recompute", "recompute_num_layers", "recompute_modules", "stages")
+ObjectiveName = Literal["throughput", "cost", "fewest_chips"]
+_DAY_S = 86_400.0
+
+
+class Deadline(Part):
+    """So many tokens in so many days."""
+
+    tokens: Annotated[Number, Field(ge=1)] = Field(description="tokens to train on")
+    days: Annotated[Number, Field(gt=0)] = Field(description="days in which that must be done")
+
+    def step_time_s(self, tokens_per_step: int) -> float:
+        """The longest step with which the deadline is met."""
+        return self.days * _DAY_S / ceil(self.tokens / tokens_per_step)
+
+
+NOTHING = BeforeValidator(lambda value: {} if value is None else value)
+"""A section whose fields are all commented out is null: it has every default."""
+
+
+class Search(Part):
+    """What to search for, how long, and where."""
+
+    top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
+    objective: ObjectiveName = Field(
+        default="throughput",
+        description="throughput: the fastest plans; cost: the fewest dollars per token (needs cluster.prices); "
+        "fewest_chips: the fewest devices, in whole nodes, that meet the deadline",
+    )
+    deadline: Deadline | None = Field(
+        default=None, description="tokens and days: no slower plan is an answer; for objective cost or fewest_chips"
+    )
+    time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="seconds after which the best plans so far are returned; null: none"
+    )
+    layer_split: Literal["auto", "even_per_chip", "even"] = Field(
+        default="auto",
+        description="auto: any layers per stage; even_per_chip: equal in a chip type; even: equal everywhere",
+    )
+    recompute_scope: Literal["chip", "stage"] = Field(
+        default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
+    )
+    pin: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
+    forbid: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="values that the plan must not take")
+
+
+def _of_kind(*kinds: Kind) -> tuple[str, ...]:
+    """The decisions of those kinds, in the order of a spec."""
+    return tuple(name for name in Decisions.model_fields if DIMENSIONS[name].kind in kinds)
+
+
+PER_CHIP = _of_kind("by_chip")
 """The decisions that are mappings by chip."""
-CHIP_LISTS = ("chip_order", "stage_chips")
+CHIP_LISTS = _of_kind("chips")
 """The decisions that are lists of chip names."""
-WHOLE = (*CHIP_LISTS, "layers")
+WHOLE = _of_kind("chips", "layers")
 """The decisions whose list is one value, not a choice of several."""
 
 
@@ -211,7 +245,7 @@ def _written(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-def contradictions(pin: Decisions, forbid: Decisions) -> Iterator[Trouble]:
+def pin_contradictions(pin: Decisions, forbid: Decisions) -> Iterator[Trouble]:
     """Each pin all of whose values are forbidden, and each choice none of whose values is left."""
     for name in Decisions.model_fields:
         pinned, forbidden = getattr(pin, name), getattr(forbid, name)
@@ -231,11 +265,12 @@ def _none_left(name: str, pinned: tuple[Any, ...], forbidden: tuple[Any, ...]) -
 
 
 def _nothing_left(forbid: Decisions) -> Iterator[Trouble]:
-    flags = ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
-    choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [((name,), getattr(forbid, name), 2) for name in flags]
-    choices.append((("sharded",), forbid.sharded, len(SHARDED_CHOICES)))
+    listed = {name: DIMENSIONS[name].values for name in _of_kind("flag", "choice")}
+    choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [
+        ((name,), getattr(forbid, name), len(values)) for name, values in listed.items()
+    ]
     choices += [
-        (("recompute", chip), values, len(RECOMPUTE_CHOICES)) for chip, values in (forbid.recompute or {}).items()
+        (("recompute", chip), values, len(RECOMPUTE_KINDS)) for chip, values in (forbid.recompute or {}).items()
     ]
     for path, values, size in choices:
         if values and len(set(values)) == size:
@@ -285,3 +320,14 @@ def pin_lengths(pin: Decisions) -> Iterator[Trouble]:
 def _pin_trouble(name: str, message: str, *more: str) -> Trouble:
     path = ("search", "pin", name, *more)
     return Trouble(dotted(path), message, path=path)
+
+
+def deadline_troubles(deadline: Deadline | None, objective: ObjectiveName) -> Iterator[Trouble]:
+    """A deadline that the objective needs and is missing, or that it does not look at."""
+    path = ("search", "deadline")
+    if objective == "fewest_chips" and deadline is None:
+        message = "is missing: search.objective = 'fewest_chips' looks for the fewest devices that meet it"
+        yield Trouble(dotted(path), message, allowed="{tokens: 1.0e+12, days: 30} say", path=path)
+    if objective == "throughput" and deadline is not None:
+        message = "says nothing to search.objective = 'throughput': the fastest plan is the fastest"
+        yield Trouble(dotted(path), message, allowed="objective: fewest_chips or cost, or no deadline", path=path)

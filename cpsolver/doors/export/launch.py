@@ -1,0 +1,102 @@
+"""What every exporter returns and how it refuses, which exporter serves which target, and the folder of its files.
+
+An exporter is a function ``(problem, strategy) -> Launch``; it may raise `CannotExpress`. Targets have the names of the
+launcher profiles (`profiles/launchers/*.yaml`). Their facts refuse what a framework cannot run before an exporter is
+asked (judge.py): an exporter refuses what is no fact, or is the spec's and not the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one framework needs to run a plan.
+
+    `arguments`: of its training command, one list item a token ("--tensor-model-parallel-size", "8"); empty where the
+    framework takes a file alone. `environment`: variables of every process. `files`: name -> text, to be written beside
+    each other; `main` names the one that the framework is started with, if any. `notes`: what the user still has to
+    give (data, tokenizer), and what of the plan is the user's to do (the order of the nodes).
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    main: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class CannotExpress(Exception):
+    """The framework has no way to say this plan; `reasons` tell which decision, its value, and what is possible."""
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+Exporter = Callable[[Problem, Strategy], Launch]
+
+EXPORTERS = {
+    "megatron-lm": "megatron:megatron_lm",
+    "megatron-core-0.13": "megatron:core_0_13",
+    "megatron-core-0.12": "megatron:core_0_12",
+    "mindspeed-llm": "mindspeed:mindspeed_llm",
+    "loongforge": "megatron:loongforge",
+    "megatron-bridge": "bridge:megatron_bridge",
+    "flagscale": "flagscale:export",
+    "deepspeed": "deepspeed:export",
+    "torchtitan": "torchtitan:export",
+    "accelerate": "accelerate:export",
+}
+"""Target -> "module:function", the module one of this package; loaded when the target is asked for."""
+
+
+def exporter(target: str) -> Exporter:
+    """The exporter of that target; raises KeyError where there is none."""
+    module, name = EXPORTERS[target].split(":")
+    found: Exporter = getattr(import_module(f"cpsolver.doors.export.{module}"), name)
+    return found
+
+
+def check_target(target: str) -> None:
+    """Raises InputError, with the nearest name, for a target that nothing is exported to."""
+    if target not in EXPORTERS:
+        allowed, nearest = ", ".join(sorted(EXPORTERS)), nearest_names(target, EXPORTERS)
+        raise InputError(Trouble("--to", "unknown target", target, allowed, nearest))
+
+
+def check_directory(folder: str) -> None:
+    """Raises InputError for a file where a directory is asked for."""
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(Trouble("", "is a file: --output is a directory", file=folder))
+
+
+def check_folder(folder: str, launch: Launch, force: bool) -> None:
+    """Raises InputError where the files cannot be written, or with `force` off are there already; lists every one."""
+    check_directory(folder)
+    path = Path(folder)
+    there = [path / name for name in launch.files if (path / name).exists()]
+    if there and not force:
+        message = "is there already: give another directory, or --force to replace it"
+        raise InputError([Trouble("", message, file=str(file)) for file in there])
+
+
+def write_files(folder: str, launch: Launch) -> None:
+    """Write every file of the launch; scripts may be run."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in launch.files.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        if name.endswith(".sh"):
+            file.chmod(0o755)
