@@ -1,9 +1,12 @@
-# make plan   plans the example         make test    every test, ruff and mypy
-# make quick  tests for daily work      make bench   times whole solves
-# make test-full  the tests that `make test` leaves out: all of the frozen answers (tests/net)
+# make plan       plans the example
+# make test       the tests, without later blocks of the brute-force ones (marker full): three minutes on two cores
+# make test-all   every test                      make test-rest  only those that `make test` leaves out
+# make lint       ruff and mypy                   make coverage   make test, with branches counted
+# make mutants    breaks lines of tests/mutations.yaml one by one; the tests have to notice
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
-# make fit    fits and cross-validates the cost model's constants (an hour)
-# make accuracy  writes docs/accuracy.md
+# make bench      times whole solves
+# make fit        fits and cross-validates the cost model's constants (an hour)
+# make accuracy   writes docs/accuracy.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +14,7 @@ READY := $(VENV)/.ready
 REAL := .venv-real
 REAL_READY := $(REAL)/.ready
 
-.PHONY: plan test test-full quick test-real real-env bench fit accuracy clean
+.PHONY: plan test test-all test-rest coverage lint mutants test-real real-env bench fit accuracy clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -32,14 +35,27 @@ $(REAL_READY): pyproject.toml
 plan: $(READY)
 	$(BIN)/apss-cp solve examples/llama2-70b-a800-256.yaml
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
+
 test: $(READY)
-	$(BIN)/python -m pytest -m "not full" -n auto --dist loadfile
+	$(PYTEST) -m "not full" $(COVER)
 
-test-full: $(READY)
-	$(BIN)/python -m pytest -m full -n auto
+test-all: $(READY)
+	$(PYTEST)
 
-quick: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not full" -x
+test-rest: $(READY)
+	$(PYTEST) -m full
+
+coverage: COVER := --cov
+coverage: test
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+mutants: $(READY)
+	$(BIN)/python -m tools.mutate
 
 real-env: $(REAL_READY)
 

@@ -1,93 +1,11 @@
-"""The command line: a group of commands that are loaded when they run, and that never end in a traceback."""
+"""The entrance of a checkout: `python cli.py solve spec.yaml` is what `apss-cp solve spec.yaml` is once installed.
 
-from __future__ import annotations
+The commands are in cpsolver/commands, one file a theme; what they do is cpsolver/__init__.py, the library.
+"""
 
-import errno
-import os
-import sys
-from difflib import get_close_matches
-from importlib import import_module
-from keyword import iskeyword
-from typing import Any
+from cpsolver.commands.main import main
 
-import click
-
-from cpsolver.commands import COMMANDS
-from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
-
-
-class _Commands(click.Group):
-    """Loads a command by its name; ends what goes wrong in it with a message and an exit code."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, _ = COMMANDS[name]
-        function = f"{name}_" if iskeyword(name) else name
-        command = getattr(import_module(f"cpsolver.commands.{module}"), function)
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        near = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS, 1)
-        if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-    def invoke(self, ctx: click.Context) -> Any:
-        from cpsolver.inputs.errors import InputError
-
-        if sys.stdout is None:
-            say_error("stdout is closed: there is nowhere to write the answer")
-            ctx.exit(EXIT_BAD_INPUT)
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            print_troubles(error, as_json=bool(ctx.obj and ctx.obj.get("json")))
-            ctx.exit(EXIT_BAD_INPUT)
-        except KeyboardInterrupt:
-            ctx.exit(EXIT_INTERRUPTED)
-        except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader has left: click ends quietly
-            say_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            ctx.exit(EXIT_BAD_INPUT)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            if "APSS_CP_DEBUG" in os.environ:
-                raise
-            say_error(f"this is a bug in apss-cp: {type(error).__name__}: {error} (APSS_CP_DEBUG=1 shows where)")
-            ctx.exit(EXIT_BUG)
-
-
-@click.group(
-    cls=_Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 a plan; 2 bad input; 3 proven infeasible; 4 no plan within the time limit.",
-)
-@click.version_option(package_name="apss-cp", prog_name="apss-cp")
-def main() -> None:
-    """Plan how to parallelise the training of a large model: the fastest legal ways, with proof.
-
-    \b
-    Start with:
-      apss-cp init spec.yaml
-      apss-cp solve spec.yaml
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? for a sign that it lacks
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     main()

@@ -14,13 +14,13 @@ COMMANDS = {
     "ranks": ("export", "Which rank stands where: every group of a plan."),
     "profile": ("profiling", "Measure this machine's device and write a chip file."),
     "tune": ("tuning", "Try plans on your cluster with your own command; kept and resumed."),
-    "calibrate": ("calibrating", "Learn from your own measured runs, for --calibration."),
-    "validate": ("measured", "How far off the predictions are on published, measured runs."),
+    "calibrate": ("evidence", "Learn from your own measured runs, for --calibration."),
+    "validate": ("evidence", "How far off the predictions are on published, measured runs."),
     "models": ("catalogue", "The models of the catalogue, or one of them in detail."),
     "chips": ("catalogue", "The chips of the catalogue, or one of them in detail."),
     "stacks": ("catalogue", "The software stacks that a spec can name, or one in detail."),
-    "init": ("starting", "Write a commented spec to start from."),
+    "init": ("catalogue", "Write a commented spec to start from."),
     "import": ("importing", "A spec and today's plan from a script or a config.json."),
-    "schema": ("starting", "Print the JSON Schema of a spec."),
+    "schema": ("catalogue", "Print the JSON Schema of a spec."),
 }
 """Name -> module of this package, and the line that `apss-cp --help` shows."""

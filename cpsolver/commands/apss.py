@@ -50,14 +50,15 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     A line is a Python literal; with --json it is JSON. The same search with a report: `apss-cp solve`.
     Exit codes: 0 a plan; 2 bad input; 3 proven that there is no plan; 4 interrupted before the first plan.
     """
-    from cpsolver.commands.answers import watched_search
+    import cpsolver
     from cpsolver.doors.report.document import dumps_line
+    from cpsolver.doors.report.progress import Terminal
     from cpsolver.doors.report.seed_tool import Flags, plan_dictionary, problem_from_flags
 
     problem = problem_from_flags(Flags(**flags))
     if mode == "analytic":
         Path("cache").mkdir(exist_ok=True)
-    result = watched_search(problem, verbose=False)
+    result = cpsolver.solve(problem, display=Terminal())
     for plan in result.plans:
         line = plan_dictionary(problem, plan)
         click.echo(dumps_line(line) if as_json else repr(line))
@@ -68,8 +69,8 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     if mode == "analytic":
         from cpsolver.doors.report.plan_trace import write_traces
 
-        for told in write_traces(problem, result, Path("cache")):
-            click.echo(told, err=True)
+        for note in write_traces(problem, result, Path("cache")):
+            click.echo(note, err=True)
     if result.plans and result.status != "optimal":
         click.echo(f"stopped early: another plan may be up to {result.plans[0].gap:.1%} faster", err=True)
     exit_with(result)

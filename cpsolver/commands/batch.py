@@ -14,10 +14,13 @@ from cpsolver.commands.common import (
     calibration_option,
     json_option,
     say_error,
+    write_answer,
 )
 
 if TYPE_CHECKING:
-    from cpsolver.doors.batch.run import Answer, Request
+    from rich.console import RenderableType
+
+    from cpsolver.doors.batch.run import SweepAnswer, SweepRequest
 
 
 @click.command()
@@ -63,9 +66,9 @@ def batch(
     sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
     3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
     """
-    from cpsolver.doors.batch.run import Request, run_batch
+    from cpsolver.doors.batch.run import SweepRequest, run_batch
 
-    request = Request(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
+    request = SweepRequest(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:
@@ -77,7 +80,7 @@ def batch(
     click.get_current_context().exit(_exit_code(answer))
 
 
-def _check(request: Request, files: dict[str, str | None]) -> None:
+def _check(request: SweepRequest, files: dict[str, str | None]) -> None:
     """Raise what would only show after the cells are solved: files that cannot be written, one for two things."""
     from cpsolver.doors.batch.run import database_path
     from cpsolver.inputs.errors import InputError, Trouble
@@ -95,10 +98,10 @@ def _check(request: Request, files: dict[str, str | None]) -> None:
 
 
 def _deliver(
-    answer: Answer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
+    answer: SweepAnswer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
     from cpsolver.doors.batch import files
-    from cpsolver.inputs.output import deliver, deliver_report
+    from cpsolver.inputs.output import deliver
 
     if csv_file is not None:
         files.write_csv(answer, csv_file)
@@ -108,17 +111,16 @@ def _deliver(
         from cpsolver.doors.batch.page import sweep_html
 
         deliver(sweep_html(answer), html_file)
-    if as_json:
-        from cpsolver.doors.report.document import dumps
 
-        deliver(dumps(files.document(answer)), None)
-    else:
+    def report() -> RenderableType:
         from cpsolver.doors.batch.summary import summary
 
-        deliver_report(summary(answer))
+        return summary(answer)
+
+    write_answer(as_json, None, lambda: files.document(answer), report)
 
 
-def _exit_code(answer: Answer) -> int:
+def _exit_code(answer: SweepAnswer) -> int:
     found = {row["status"] for _, row in answer.done}
     if found & {"optimal", "feasible"}:
         return 0

@@ -1,10 +1,10 @@
-"""models, chips and stacks: what comes with apss-cp."""
+"""models, chips and stacks: what comes with apss-cp; init and schema: what a spec looks like."""
 
 from __future__ import annotations
 
 import click
 
-from cpsolver.commands.common import json_option
+from cpsolver.commands.common import json_option, write_answer
 
 
 @click.command()
@@ -17,9 +17,9 @@ def models(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp models llama2-70b
     """
-    from cpsolver.commands.answers import show_models
+    from cpsolver.doors.report.catalogue import models_document, models_report
 
-    show_models(name, as_json)
+    write_answer(as_json, None, lambda: models_document(name), lambda: models_report(name))
 
 
 @click.command()
@@ -32,9 +32,9 @@ def chips(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp chips h800
     """
-    from cpsolver.commands.answers import show_chips
+    from cpsolver.doors.report.catalogue import chips_document, chips_report
 
-    show_chips(name, as_json)
+    write_answer(as_json, None, lambda: chips_document(name), lambda: chips_report(name))
 
 
 @click.command()
@@ -47,6 +47,42 @@ def stacks(name: str | None, as_json: bool) -> None:
     Example:
       apss-cp stacks megatron-core
     """
-    from cpsolver.commands.answers import show_stacks
+    from cpsolver.doors.report.stacks import stacks_document, stacks_report
 
-    show_stacks(name, as_json)
+    write_answer(as_json, None, lambda: stacks_document(name), lambda: stacks_report(name))
+
+
+@click.command()
+@click.argument("path", default="spec.yaml")
+@click.option("--force", is_flag=True, help="Replace the file when it is there.")
+def init(path: str, force: bool) -> None:
+    """Write a spec with every field, its default and its meaning to PATH (spec.yaml; - for stdout).
+
+    \b
+    Example:
+      apss-cp init my-run.yaml
+    """
+    from cpsolver.inputs.output import write_new_file
+    from cpsolver.spec.starter import starter_spec
+
+    text = starter_spec()
+    if path == "-":
+        click.echo(text, nl=False)
+        return
+    write_new_file(path, text, force)
+    click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors and other programs.
+
+    \b
+    Example:
+      apss-cp schema > spec.schema.json
+    """
+    import json
+
+    from cpsolver.spec.spec import spec_json_schema
+
+    click.echo(json.dumps(spec_json_schema(), indent=2))

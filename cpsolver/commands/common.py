@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from cpsolver.inputs.errors import InputError
-    from cpsolver.search.result import Result
+    from cpsolver import InputError, Result
 
 EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BUG = 2, 3, 4, 130, 70
 """The first three as in cpsolver.inputs.errors, which is not imported to print a help text."""
@@ -27,6 +27,21 @@ def print_troubles(error: InputError, as_json: bool) -> None:
         from cpsolver.doors.report.document import dumps, trouble_document
 
         click.echo(dumps(trouble_document(error)))
+
+
+def write_answer(as_json: bool, output: str | None, document: Callable[[], Any], report: Callable[[], Any]) -> None:
+    """Write an answer to the file or stdout: a document of plain values as JSON, or a report that rich renders.
+
+    Of the two functions only the one that is needed is called, so that neither's modules are imported in vain.
+    """
+    from cpsolver.inputs.output import deliver, deliver_report
+
+    if as_json:
+        from cpsolver.doors.report.document import dumps
+
+        deliver(dumps(document()), output)
+    else:
+        deliver_report(report(), output)
 
 
 def exit_with(result: Result) -> None:

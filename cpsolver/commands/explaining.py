@@ -12,7 +12,9 @@ from cpsolver.commands.common import (
     output_option,
     rank_option,
     spec_argument,
+    write_answer,
 )
+from cpsolver.commands.planning import sound_evaluation
 
 _HOW = "YAML, JSON or an APSS line."
 
@@ -33,24 +35,16 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: 
 
     Exit codes: 0 legal; 2 bad input, or sizes that do not add up; 3 a rule is broken.
     """
-    from cpsolver import rules
-    from cpsolver.doors.report.document import dumps
+    import cpsolver
     from cpsolver.doors.report.explanations import check_document, check_report
-    from cpsolver.evaluation.evaluate import evaluate
-    from cpsolver.inputs.output import check_writable, deliver, deliver_report
-    from cpsolver.problem.load import load_problem
-    from cpsolver.problem.strategy_file import load_strategy
+    from cpsolver.inputs.output import check_writable
 
-    problem = load_problem(spec, calibration)
-    plan = load_strategy(strategy, problem, plan_rank)
+    problem = cpsolver.load_problem(spec, calibration=calibration)
+    plan = cpsolver.load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, strategy)
-    broken = rules.violations(problem, plan)
-    sound = not rules.structure_violations(problem, plan)
-    if as_json:
-        deliver(dumps(check_document(plan, broken)), output)
-    else:
-        deliver_report(check_report(plan, broken, evaluate(problem, plan) if sound else None), output)
-    click.get_current_context().exit((EXIT_INFEASIBLE if sound else EXIT_BAD_INPUT) if broken else 0)
+    broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
+    write_answer(as_json, output, lambda: check_document(plan, broken), lambda: check_report(plan, broken, evaluation))
+    click.get_current_context().exit((EXIT_BAD_INPUT if evaluation is None else EXIT_INFEASIBLE) if broken else 0)
 
 
 @click.command()
@@ -75,13 +69,30 @@ def explain(
     alone, help most. Exit codes: 0 there is a plan, and yours is legal; 2 bad input; 3 there is none, or yours is not
     legal.
     """
-    from cpsolver.commands.explain_run import explain_plan, explain_spec
+    import cpsolver
+    from cpsolver.doors.report.explanations import (
+        account_document,
+        account_report,
+        favourite_document,
+        favourite_report,
+        of_problem,
+    )
+    from cpsolver.doors.report.progress import Terminal
     from cpsolver.inputs.output import check_writable
-    from cpsolver.problem.load import load_problem
-    from cpsolver.problem.strategy_file import load_strategy
 
-    problem = load_problem(spec, calibration)
-    plan = None if strategy is None else load_strategy(strategy, problem, plan_rank)
+    problem = cpsolver.load_problem(spec, calibration=calibration)
+    plan = None if strategy is None else cpsolver.load_strategy(strategy, problem, plan_rank)
     check_writable(output, spec, *filter(None, [strategy]))
-    sound = explain_spec(problem, as_json, output) if plan is None else explain_plan(problem, plan, as_json, output)
+    if plan is None:
+        account = cpsolver.explain(problem, display=Terminal())
+        sound, document = bool(account.result.plans), account_document(account)
+        report = account_report(account)
+    else:
+        verdict = cpsolver.explain(problem, plan, display=Terminal())
+        sound, document, report = (
+            not verdict.broken,
+            favourite_document(problem, verdict),
+            favourite_report(problem, verdict),
+        )
+    write_answer(as_json, output, lambda: of_problem(problem, document), lambda: report)
     click.get_current_context().exit(0 if sound else EXIT_INFEASIBLE)

@@ -14,13 +14,12 @@ from cpsolver.commands.common import (
     output_option,
     rank_option,
     spec_argument,
+    write_answer,
 )
+from cpsolver.commands.planning import write_result
 
 if TYPE_CHECKING:
-    from cpsolver.doors.export.launch import Launch
-    from cpsolver.plans.strategy import Strategy
-    from cpsolver.problem.problem import Problem
-    from cpsolver.search.result import Result
+    from cpsolver import Launch, Problem, Result, Strategy
 
 plan_option = click.option(
     "--plan", "-p", metavar="FILE", help="The plan: what `solve --json` wrote, or a strategy file; else SPEC is solved."
@@ -58,24 +57,20 @@ def export(
     A plan that the framework cannot run is refused with the reasons, and with the nearest plan that it can run.
     Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
     """
-    from cpsolver.doors.export.judge import launch_of, with_warnings
-    from cpsolver.doors.export.launch import CannotExpress, check_directory, check_folder, check_target
-    from cpsolver.problem.load import load_problem
+    import cpsolver
+    from cpsolver.doors.export.launch import check_directory, check_target
 
     check_target(target)
     if folder is not None:
         check_directory(folder)
-    problem = load_problem(spec, calibration)
+    problem = cpsolver.load_problem(spec, calibration=calibration)
     strategy = _plan(problem, plan, plan_rank, target)
     try:
-        launch = launch_of(problem, strategy, target)
-    except CannotExpress as refused:
+        launch = cpsolver.export(problem, strategy, target, folder=folder, force=force)
+    except cpsolver.CannotExpress as refused:
         _refuse(problem, strategy, target, refused.reasons, as_json)
         click.get_current_context().exit(EXIT_INFEASIBLE)
-    launch = with_warnings(problem, strategy, launch)
-    if folder is not None:
-        check_folder(folder, launch, force)
-    _deliver(problem, strategy, launch, folder, as_json)
+    _show(problem, strategy, launch, folder, as_json)
 
 
 @click.command()
@@ -96,19 +91,15 @@ def ranks(
 
     The order is Megatron's (tp-cp-ep-dp-pp). --json gives every group and the place of every rank.
     """
+    import cpsolver
     from cpsolver.doors.export.report import ranks_document, ranks_report
-    from cpsolver.doors.report.document import dumps
-    from cpsolver.inputs.output import check_writable, deliver, deliver_report
-    from cpsolver.problem.load import load_problem
+    from cpsolver.inputs.output import check_writable
     from cpsolver.problem.ranks import rank_map
 
-    problem = load_problem(spec, calibration)
+    problem = cpsolver.load_problem(spec, calibration=calibration)
     check_writable(output, spec)
-    found = rank_map(problem, _plan(problem, plan, plan_rank))
-    if as_json:
-        deliver(dumps(ranks_document(problem, found)), output)
-    else:
-        deliver_report(ranks_report(problem, found), output)
+    places = rank_map(problem, _plan(problem, plan, plan_rank))
+    write_answer(as_json, output, lambda: ranks_document(problem, places), lambda: ranks_report(problem, places))
 
 
 def _plan(problem: Problem, path: str | None, number: int, target: str | None = None) -> Strategy:
@@ -117,31 +108,26 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         from cpsolver.doors.export.judge import load_plan
 
         return load_plan(path, number, problem)
-    from cpsolver.commands.answers import deliver_result
+    from cpsolver import InputError, Trouble
+    from cpsolver.explanation.account import with_search
 
-    search = problem.spec.search
-    if search.top < number:
-        from dataclasses import replace
-
-        more = search.model_copy(update={"top": number})
-        problem = replace(problem, spec=problem.spec.model_copy(update={"search": more}))
+    if problem.spec.search.top < number:
+        problem = with_search(problem, top=number)
     result = _searched(problem, target)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
-        deliver_result(problem, result, as_json, None)
+        write_result(problem, result, as_json, None)
         exit_with(result)
     if len(result.plans) < number:
-        from cpsolver.inputs.errors import InputError, Trouble
-
         raise InputError(Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}"))
     return result.plans[number - 1].strategy
 
 
 def _searched(problem: Problem, target: str | None) -> Result:
     """The answer among the plans that the target runs; among all where the spec names a launcher, or it runs none."""
-    from cpsolver.commands.answers import watched_search
+    import cpsolver
     from cpsolver.doors.export.judge import for_target
-    from cpsolver.doors.report.progress import Watcher
+    from cpsolver.doors.report.progress import Terminal, Watcher
     from cpsolver.search.search import search
 
     there = None if target is None else for_target(problem, target)
@@ -151,7 +137,7 @@ def _searched(problem: Problem, target: str | None) -> Result:
         if result.plans:
             click.echo(f"note: of the plans that {target} runs, since the spec names no launcher", err=True)
             return result
-    return watched_search(problem, verbose=False)
+    return cpsolver.solve(problem, display=Terminal())
 
 
 def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[str, ...], as_json: bool) -> None:
@@ -168,14 +154,11 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
     )
 
 
-def _deliver(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
-    from cpsolver.doors.export.launch import write_files
+def _show(problem: Problem, strategy: Strategy, launch: Launch, folder: str | None, as_json: bool) -> None:
     from cpsolver.doors.export.report import launch_document, launch_text
     from cpsolver.doors.report.document import dumps
     from cpsolver.inputs.errors import one_line
 
-    if folder is not None:
-        write_files(folder, launch)
     if as_json:
         click.echo(dumps(launch_document(problem, strategy, launch)))
     elif folder is None:

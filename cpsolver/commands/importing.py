@@ -81,16 +81,16 @@ def _check_files(source: str, output: str | None, strategy_output: str | None) -
 
 def _write(imported: Imported, output: str | None, strategy_output: str | None, force: bool) -> str:
     """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there."""
-    from cpsolver.commands.answers import write_starter
     from cpsolver.doors.importing.output import spec_text, strategy_text
     from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.inputs.output import write_new_file
 
     spec = spec_text(imported)
     if strategy_output is not None and imported.strategy is None:
         reasons = imported.refusals or ("a configuration says nothing of how it is trained",)
         raise InputError([Trouble("--strategy-output", f"there is no plan to write: {reason}") for reason in reasons])
     if output is not None:
-        write_starter(output, spec, force)
+        write_new_file(output, spec, force)
     if strategy_output is not None and imported.strategy is not None:
-        write_starter(strategy_output, strategy_text(imported.strategy, imported.source), force)
+        write_new_file(strategy_output, strategy_text(imported.strategy, imported.source), force)
     return spec

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from cpsolver.commands.common import (
@@ -14,7 +17,13 @@ from cpsolver.commands.common import (
     rank_option,
     say_error,
     spec_argument,
+    write_answer,
 )
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cpsolver import Evaluation, Plan, Problem, Result, Strategy, Violation
 
 html_option = click.option("--html", metavar="FILE", help="Write the report as one HTML file too.")
 trace_option = click.option("--trace", metavar="FILE", help="Write a step's timeline too, for ui.perfetto.dev.")
@@ -59,18 +68,21 @@ def solve(
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
-    from cpsolver.commands.answers import deliver_result, watched_search
-    from cpsolver.commands.pictures import check_trace_plan, write_result_pictures
+    import cpsolver
+    from cpsolver.doors.report.progress import Terminal
     from cpsolver.inputs.output import check_files
-    from cpsolver.problem.load import load_problem
 
-    problem = load_problem(spec, calibration, top=top, time_limit_s=time_limit)
+    problem = cpsolver.load_problem(spec, calibration=calibration, top=top, time_limit_s=time_limit)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
-    check_trace_plan(problem, trace, trace_plan)
-    result = watched_search(problem, verbose)
-    deliver_result(problem, result, as_json, output)
-    for note in write_result_pictures(problem, result, html, trace, trace_plan or 1):
-        click.echo(f"note: {note}", err=True)
+    _check_trace_plan(problem, trace, trace_plan)
+    result = cpsolver.solve(problem, display=Terminal(verbose))
+    write_result(problem, result, as_json, output)
+    if html is not None:
+        _write_result_page(html, problem, result)
+    if trace is not None:
+        rank = trace_plan or 1
+        chosen = next((plan for plan in result.plans if plan.rank == rank), None)
+        _write_trace(trace, problem, chosen, f"there is no plan {rank}")
     exit_with(result)
 
 
@@ -104,24 +116,124 @@ def evaluate(
     Exit codes: 0 evaluated and legal; 2 bad input, or no plan that could be evaluated (its layers, degrees,
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
-    from cpsolver import rules
-    from cpsolver.commands.answers import deliver_evaluation
-    from cpsolver.commands.pictures import write_evaluation_pictures
-    from cpsolver.evaluation import evaluate as judge
+    import cpsolver
     from cpsolver.inputs.output import check_files
-    from cpsolver.problem.load import load_problem
-    from cpsolver.problem.strategy_file import load_strategy
 
-    problem = load_problem(spec, calibration)
-    plan = load_strategy(strategy, problem, plan_rank)
+    problem = cpsolver.load_problem(spec, calibration=calibration)
+    plan = cpsolver.load_strategy(strategy, problem, plan_rank)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec, strategy)
-    broken = rules.violations(problem, plan)
-    sound = not rules.structure_violations(problem, plan)
-    evaluation = judge.evaluate(problem, plan) if sound else None
-    deliver_evaluation(problem, plan, evaluation, broken, as_json, output)
-    for note in write_evaluation_pictures(problem, plan, evaluation, broken, html, trace):
-        click.echo(f"note: {note}", err=True)
+    broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
+    _write_evaluation(problem, plan, evaluation, broken, as_json, output)
+    if html is not None:
+        _write_evaluation_page(html, problem, plan, evaluation, broken)
+    if trace is not None:
+        _write_trace(trace, problem, _as_answer(plan, evaluation), "the plan could not be evaluated")
     if evaluation is None:
-        for found in broken:
-            say_error(f"{strategy}: {found}")
-    click.get_current_context().exit(EXIT_INFEASIBLE if sound and broken else 0 if sound else EXIT_BAD_INPUT)
+        for violation in broken:
+            say_error(f"{strategy}: {violation}")
+        click.get_current_context().exit(EXIT_BAD_INPUT)
+    click.get_current_context().exit(EXIT_INFEASIBLE if broken else 0)
+
+
+def sound_evaluation(problem: Problem, plan: Strategy) -> Evaluation | None:
+    """What the plan gives; None where its sizes do not add up, of which the broken rules tell."""
+    import cpsolver
+
+    try:
+        return cpsolver.evaluate(problem, plan)
+    except cpsolver.InputError:
+        return None
+
+
+def write_result(problem: Problem, result: Result, as_json: bool, output: str | None) -> None:
+    """Write the answer of a search."""
+
+    def document() -> dict[str, Any]:
+        from cpsolver.doors.report.document import result_document
+
+        return result_document(problem, result)
+
+    def report() -> RenderableType:
+        from cpsolver.doors.report.console import result_report
+
+        return result_report(problem, result)
+
+    write_answer(as_json, output, document, report)
+
+
+def _write_evaluation(
+    problem: Problem,
+    plan: Strategy,
+    evaluation: Evaluation | None,
+    broken: Sequence[Violation],
+    as_json: bool,
+    output: str | None,
+) -> None:
+    """Write the answer of `evaluate`; as text there is none for a plan that could not be evaluated."""
+
+    def document() -> dict[str, Any]:
+        from cpsolver.doors.report.document import evaluation_document
+
+        return evaluation_document(problem, plan, evaluation, broken)
+
+    def report() -> RenderableType:
+        from cpsolver.doors.report.console import evaluation_report
+
+        assert evaluation is not None
+        return evaluation_report(problem, plan, evaluation, broken)
+
+    if as_json or evaluation is not None:
+        write_answer(as_json, output, document, report)
+
+
+def _write_result_page(path: str, problem: Problem, result: Result) -> None:
+    from cpsolver.doors.report.html.page import result_page
+    from cpsolver.inputs.output import write_file
+
+    write_file(path, result_page(problem, result))
+
+
+def _write_evaluation_page(
+    path: str, problem: Problem, plan: Strategy, evaluation: Evaluation | None, broken: Sequence[Violation]
+) -> None:
+    from cpsolver.doors.report.html.page import evaluation_page
+    from cpsolver.inputs.output import write_file
+
+    write_file(path, evaluation_page(problem, plan, evaluation, broken))
+
+
+def _check_trace_plan(problem: Problem, trace: str | None, rank: int | None) -> None:
+    """Raises InputError where a plan is asked for that the search will not return, or no file for its trace."""
+    from cpsolver.inputs.errors import InputError, Trouble
+
+    top = problem.spec.search.top
+    if rank is not None and trace is None:
+        raise InputError(Trouble("--trace-plan", "says which plan to trace, but not where to: give --trace FILE too"))
+    if rank is not None and rank > top:
+        allowed = f"1 to {top}, or a larger --top (search.top)"
+        raise InputError(Trouble("--trace-plan", "is not a plan of this search", rank, allowed))
+
+
+def _as_answer(plan: Strategy, evaluation: Evaluation | None) -> Plan | None:
+    """A given plan as the only one of a search's answer; None for one that could not be evaluated."""
+    from cpsolver import Plan
+
+    return None if evaluation is None else Plan(1, plan, evaluation, 0.0)
+
+
+def _write_trace(path: str, problem: Problem, plan: Plan | None, missing: str) -> None:
+    """Write a step of the plan as a trace; what there is to note of it goes to stderr. Raises InputError."""
+    from cpsolver.doors.report.plan_trace import cut_note, plan_trace
+    from cpsolver.doors.report.trace import write_chrome_trace
+    from cpsolver.inputs.output import file_error
+
+    if plan is None:
+        click.echo(f"note: {missing}: no trace was written to {path}", err=True)
+        return
+    trace = plan_trace(problem, plan)
+    try:
+        write_chrome_trace(path, trace)
+    except OSError as error:
+        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    if note := cut_note(trace):
+        click.echo(f"note: {note} {path}", err=True)

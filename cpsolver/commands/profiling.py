@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from cpsolver.commands.common import EXIT_INTERRUPTED, json_option
+from cpsolver.commands.common import EXIT_INTERRUPTED, json_option, write_answer
 
+if TYPE_CHECKING:
+    from cpsolver.doors.profile.run import Profile
+    from cpsolver.doors.profile.shapes import Precision
+
+_EVERY: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
 _positive = click.FloatRange(min=0, min_open=True)
 
 
@@ -64,7 +74,7 @@ _positive = click.FloatRange(min=0, min_open=True)
 )
 @click.option("--quick", is_flag=True, help="Fewer shapes and repeats: the first of --tp and of --micro-batch.")
 @json_option
-def profile(as_json: bool, output: str | None, device: str, time_budget: float | None, **options: object) -> None:
+def profile(as_json: bool, output: str | None, device: str, time_budget: float | None, **options: Any) -> None:
     """Measure this machine's device: products, attention, memory, links, a real layer. Write a chip file for a spec.
 
     \b
@@ -76,7 +86,50 @@ def profile(as_json: bool, output: str | None, device: str, time_budget: float |
     Each measurement is kept in FILE.journal.jsonl: after Ctrl-C, which writes what there is and exits with 130, the
     same command goes on there. docs/profile.md says what is measured, how, and what the figures mean.
     """
-    from cpsolver.commands.profile_run import run_profile
+    from cpsolver.doors.profile.report import profile_document, profile_report
 
-    if run_profile(options, device, output, time_budget, as_json):
+    done, target, name = _profiled(options, device, output, time_budget)
+    write_answer(as_json, None, lambda: profile_document(done, target), lambda: profile_report(done, target, name))
+    if done.measured.interrupted:
         click.get_current_context().exit(EXIT_INTERRUPTED)
+
+
+def _profiled(
+    options: Mapping[str, Any], device: str, output: str | None, budget: float | None
+) -> tuple[Profile, str, str]:
+    """Measure and write the chip file; what came of it, the file, and the device's name. Raises InputError."""
+    from cpsolver.doors.profile.chip_file import guessed_entry
+    from cpsolver.doors.profile.device import find_device
+    from cpsolver.doors.profile.request import ProfileOptions, resolve_request
+    from cpsolver.doors.profile.run import check_output, conclude, journal_of, measure_all
+    from cpsolver.doors.profile.settings import settings
+    from cpsolver.doors.report.progress import Bar
+    from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.inputs.output import check_writable, deliver
+
+    request = resolve_request(ProfileOptions(**options))
+    here = find_device(device)
+    wanted = request.wanted
+    most = here.count if here.kind != "cpu" else 1024
+    if wanted.devices > most:
+        raise InputError(Trouble("--devices", f"this machine has {most}", wanted.devices, f"1 to {most}"))
+    usual = _EVERY if here.kind != "cpu" else _EVERY[:1]
+    precisions = wanted.precisions or usual
+    wanted = replace(wanted, devices=wanted.devices or here.count, precisions=precisions)
+    entry = request.entry or guessed_entry(here.name)
+    name = _slug(here.name) if output is None else _slug(output.rpartition("/")[2].removesuffix(".yaml"))
+    target = f"{name}.yaml" if output is None else output
+    for path in (target, str(journal_of(target))):
+        check_writable(path)
+    check_output(target)
+    seconds = budget or (settings().quick_time_budget_s if wanted.quick else settings().time_budget_s)
+    with Bar(f"measuring {here.name}") as bar:
+        measured = measure_all(request.problem, wanted, here, target, seconds, bar)
+    done = conclude(request.problem, wanted, here, entry, request.given, name, measured)
+    deliver(done.text.rstrip("\n"), target)
+    return done, target, here.name
+
+
+def _slug(name: str) -> str:
+    """A name that can be a file's and a chip's."""
+    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.") or "device"

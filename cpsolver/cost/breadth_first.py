@@ -20,11 +20,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cpsolver.cost.schedule import peak_live_total
-from cpsolver.cost.shard import Candidates, Ints
-from cpsolver.cost.tables import TimeTable, step_traffic
+from cpsolver.cost.pipeline_events import peak_live_total
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.stage import Pipelines
+from cpsolver.cost.tables import step_traffic
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.problem import Problem
 
 FOLD3D_STACK = "ascendspeed"
 """The stack profile whose framework has Fold3D, and micro batches of different sizes."""
@@ -43,30 +44,32 @@ def live_chunks(problem: Problem, strategy: Strategy) -> Ints:
     return np.asarray(peak_live_total(pp, vpp, m, m))
 
 
-def sync_s(problem: Problem, strategy: Strategy, index: int, supply: Supply, table: TimeTable) -> float:
-    """Seconds of data-parallel communication once a step that a stage's passes do not hide, with vpp > 1.
+def data_parallel_s(problem: Problem, strategy: Strategy, stages: Pipelines) -> Floats:
+    """Seconds of data-parallel communication once a step that a stage's passes do not hide, with vpp > 1: (1, pp).
 
     Backwards take the last chunk first. Its gradients, the head's among them, travel under the m backwards of the chunk
     that is next, and so on, one chunk's behind the other's; weights are gathered under the m forwards of the chunk
     before. What is left over, and all of the first chunk and the embedding, is exposed as with any other schedule
     (`TimeTable.sync_layer`). How much of the passes hides anything say the stack's overlaps, which are 0 where
-    gradients or weights are exchanged at the step's end; Fold3D starts its reductions itself, beside all compute.
+    gradients or weights are communicated at the step's end; Fold3D starts its reductions itself, beside all compute.
     """
-    first, last = index == 0, index == strategy.pp - 1
-    m, layers, vpp = strategy.microbatches(problem.batch), strategy.layers[index], strategy.vpp
-    traffic = step_traffic(problem, supply, Candidates.one(strategy, problem.batch))
-    chunk = layers / vpp
-    stack = problem.stack
+    m, vpp, stack, time = strategy.microbatches(problem.batch), strategy.vpp, problem.stack, stages.tables.time
     shares = 1.0 if runs_fold3d(problem) else stack.gradient_overlap, stack.parameter_overlap
-    exposed = chunk * table.sync_layer[0] + table.sync_stage[0] + first * table.sync_first[0] + last * traffic.tied[0]
-    for seconds, more, hiding, share in (
-        (traffic.reduce, traffic.reduce_last, traffic.backward, shares[0]),
-        (traffic.gather, traffic.gather_last, traffic.forward, shares[1]),
-    ):
-        transfers = [float(chunk * seconds[0])] * (vpp - 1)
-        transfers[0] += float(last * more[0])
-        exposed += left_over_s(transfers, float(share * m * chunk * hiding[0]))
-    return float(exposed)
+    row, seconds = Candidates.one(strategy, problem.batch), np.zeros((1, strategy.pp))
+    for index, (chip, layers) in enumerate(zip(strategy.stage_chips, strategy.layers, strict=True)):
+        first, last = index == 0, index == strategy.pp - 1
+        traffic, at, chunk = step_traffic(problem, problem.supply(chip), row), stages.chips[0, index], layers / vpp
+        exposed = chunk * time.sync_layer[at, 0] + time.sync_stage[at, 0]
+        exposed = exposed + first * time.sync_first[at, 0] + last * traffic.tied[0]
+        for transfer, more, hiding, share in (
+            (traffic.reduce, traffic.reduce_last, traffic.backward, shares[0]),
+            (traffic.gather, traffic.gather_last, traffic.forward, shares[1]),
+        ):
+            transfers = [float(chunk * transfer[0])] * (vpp - 1)
+            transfers[0] += float(last * more[0])
+            exposed += left_over_s(transfers, float(share * m * chunk * hiding[0]))
+        seconds[0, index] = exposed
+    return seconds
 
 
 def left_over_s(transfers: Iterable[float], hiding_s: float) -> float:

@@ -74,7 +74,7 @@ def fabric_bandwidth(chip: Chip, size: Ints, inside: Ints) -> Floats:
     return np.asarray(np.minimum(whole, links * chip.peer_bandwidth_bytes_s))
 
 
-def exchange_seconds(problem: Problem, chip: Chip, shard: Shard, payload: Floats, size: Ints) -> Floats:
+def tensor_parallel_seconds(problem: Problem, chip: Chip, shard: Shard, payload: Floats, size: Ints) -> Floats:
     """Hidden states of `payload` bytes brought together by `size` neighbours and their results summed, in seconds.
 
     An all-reduce, or with sequence parallelism an all-gather and a reduce-scatter, which move as much.

@@ -7,11 +7,11 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.collectives import collective_seconds, exchange_seconds
+from cpsolver.cost.chip_speeds import ELEMENT
+from cpsolver.cost.collectives import collective_seconds, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds
-from cpsolver.cost.device import ELEMENT
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.routing import expert_exchange_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
@@ -33,7 +33,7 @@ class LayerComm:
 def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind) -> LayerComm:
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
-    Tensor parallelism exchanges the hidden states after attention and after the feed-forward block, in either
+    Tensor parallelism communicates the hidden states after attention and after the feed-forward block, in either
     direction; with experts the latter is theirs. `core` is attention's core in seconds, under which the ring of
     context parallelism runs.
     """
@@ -53,10 +53,10 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
 
 
 def _gate_apart(problem: Problem, shard: Shard, exchange: Floats, kind: LayerKind) -> tuple[Floats, Floats]:
-    """What gate and up projection add as two products, forward and backward, where one exchange takes that long.
+    """What gate and up projection add as two GEMMs, forward and backward, where communicating once takes that long.
 
     Each sums its own input gradient, and with sequence parallelism gathers its own input, forward and backward
-    (column-parallel products of AscendSpeed 64b1937, ascendspeed/model/transformer.py, ParallelMLP).
+    (column-parallel GEMMs of AscendSpeed 64b1937, ascendspeed/model/transformer.py, ParallelMLP).
     """
     none = np.zeros(len(shard.tp))
     if problem.spec.training.fused_gate_up or kind.experts or not problem.model.gated_mlp:
@@ -68,12 +68,12 @@ _OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
 
 
 def _of_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
-    return expert_exchange_seconds(problem, chip, shard), routing_seconds(problem, chip, shard)
+    return expert_tensor_seconds(problem, chip, shard), routing_seconds(problem, chip, shard)
 
 
 def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """One exchange of the hidden states, in seconds; embedding and head have one each, forward plus backward."""
-    return exchange_seconds(problem, chip, shard, _hidden_bytes(problem, shard), shard.tp)
+    """The hidden states communicated once, in seconds; embedding and head do so once each, forward plus backward."""
+    return tensor_parallel_seconds(problem, chip, shard, _hidden_bytes(problem, shard), shard.tp)
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:

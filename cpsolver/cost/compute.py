@@ -1,4 +1,4 @@
-"""Seconds that a device computes: matrix products by shape, attention by kernel, the rest by memory traffic."""
+"""Seconds that a device computes: GEMMs by shape, attention by kernel, the rest by memory traffic."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost import products
-from cpsolver.cost.device import ELEMENT, Device
+from cpsolver.cost import gemms
+from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
+from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Floats, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -55,34 +55,34 @@ _OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
 
 def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, Floats, Floats]:
     """Attention, norms and residuals: forward, backward, and attention's core within forward."""
-    device, tokens = Device(problem, chip), shard.tokens(problem.sequence)
+    device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
     core_forward, core_backward = _attention(problem, device, shard, tokens, full_attention)
-    made_of, outside = products.attention_products(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
+    made_of, outside = gemms.attention_gemms(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
     forward, backward = part_seconds(problem, device, made_of, tokens, outside)
-    more_forward, more_backward = _exchange_traffic(problem, device, shard, tokens)
+    more_forward, more_backward = _context_traffic(problem, device, shard, tokens)
     return forward + core_forward + more_forward, backward + core_backward + more_backward, core_forward
 
 
 def _block_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats]:
     """The feed-forward block or the experts: forward and backward."""
-    device, tokens = Device(problem, chip), shard.tokens(problem.sequence)
+    device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_gate_up
-    made_of = products.block_products(problem.model, shard, kind, products.routed_load(problem), fused)
+    made_of = gemms.block_gemms(problem.model, shard, kind, gemms.routed_load(problem), fused)
     inside = (_routing if kind.experts else _activation)(problem, shard, tokens)
     return part_seconds(problem, device, made_of, tokens, inside)
 
 
 def part_seconds(
-    problem: Problem, device: Device, made_of: list[Product], tokens: Floats, traffic: Traffic
+    problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats, traffic: Traffic
 ) -> tuple[Floats, Floats]:
-    """Forward and backward of some products and of the memory traffic beside them."""
-    forward, backward = _products(problem, device, made_of, tokens)
+    """Forward and backward of some GEMMs and of the memory traffic beside them."""
+    forward, backward = _gemms(problem, device, made_of, tokens)
     other = stream(problem, device, *traffic)
     return forward + other, backward + problem.stack.elementwise_backward_factor * other
 
 
-def _products(problem: Problem, device: Device, made_of: list[Product], tokens: Floats) -> tuple[Floats, Floats]:
-    """Forward; backward is one product for the input's gradient and one for the weight's, added up in fp32.
+def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> tuple[Floats, Floats]:
+    """Forward; backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
 
     fp8 casts each operand where it is made; a stack without a fused sum runs over the weights' gradients once more.
     """
@@ -105,7 +105,7 @@ def _products(problem: Problem, device: Device, made_of: list[Product], tokens: 
 
 
 def _attention(
-    problem: Problem, device: Device, shard: Shard, tokens: Floats, full_attention: bool
+    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, full_attention: bool
 ) -> tuple[Floats, Floats]:
     """Attention's core. Context parallelism leaves each device its share of the whole sequence's pairs.
 
@@ -114,13 +114,13 @@ def _attention(
     """
     model, stack = problem.model, problem.stack
     heads = model.heads / shard.tp.astype(np.float64)
-    keys, values = products.core_widths(model)
+    keys, values = gemms.core_widths(model)
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
-    visible = flops * products.visible_share(model, problem.sequence, stack.causal_fraction, full_attention)
+    visible = flops * gemms.visible_share(model, problem.sequence, stack.causal_fraction, full_attention)
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
-    # Unfused: two full products forward and four backward, which read and write the score matrix themselves; beside
+    # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
     # them softmax reads and writes it (backward: reads two, writes one), and so does dropout.
     scores = heads * tokens * problem.sequence * ELEMENT
     dropout = problem.spec.training.dropout
@@ -128,10 +128,10 @@ def _attention(
     width = np.full_like(heads, keys)
     batch = heads * shard.mbs
     one = device.gemm(depth, depth, width, batch) + device.gemm(depth, width, depth, batch)
-    share, blocks = products.unmasked_blocks(problem)
+    share, blocks = gemms.unmasked_blocks(problem)
     pairs = (one - 2 * kernel) * share / shard.cp + 2 * kernel * blocks
     traffic, launches = scores * stack.score_traffic * share, (1 + dropout) * blocks
-    copies = 2 * ELEMENT * products.triangle_copies(problem, tokens) * heads * (keys + values)
+    copies = 2 * ELEMENT * gemms.triangle_copies(problem, tokens) * heads * (keys + values)
     plain_forward = pairs + device.stream(traffic * (2 + 2 * dropout) + copies, launches)
     plain_backward = 2 * pairs + device.stream(traffic * (3 + 2 * dropout) + copies, launches)
     return (
@@ -140,7 +140,7 @@ def _attention(
     )
 
 
-def _exchange_traffic(problem: Problem, device: Device, shard: Shard, tokens: Floats) -> tuple[Floats, Floats]:
+def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats) -> tuple[Floats, Floats]:
     """Memory traffic that context parallelism adds to attention, forward and backward, in seconds.
 
     Around the ring each step's output is scaled and added to the whole (five passes over it), backward the gradients
@@ -149,7 +149,7 @@ def _exchange_traffic(problem: Problem, device: Device, shard: Shard, tokens: Fl
     sums of AttnFuncWithCPAndKVP2P; the reorderings of flash_attn_a2a_communicate).
     """
     model = problem.model
-    keys, values = products.core_widths(model)
+    keys, values = gemms.core_widths(model)
     heads, groups = model.heads / shard.tp, np.maximum(1.0, model.kv_heads / shard.tp)
     steps = np.where((shard.ring > 1) & ~shard.cp_gather, shard.ring, 0).astype(np.float64)
     copied = np.where(shard.ulysses > 1, 2.0 * tokens * (heads + groups) * (keys + values), 0.0)
@@ -174,7 +174,7 @@ def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Tra
     residuals = 2 * (3 + training.dropout) * model.hidden * own
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
     rotary = 2 * heads * model.head_dim * tokens if model.position == "rope" else np.zeros_like(tokens)
-    gated = 3 * model.attention.output_gate * model.heads * products.core_widths(model)[1] / shard.tp * tokens
+    gated = 3 * model.attention.output_gate * model.heads * gemms.core_widths(model)[1] / shard.tp * tokens
     return norms + residuals + rotary + gated, model.norms_per_layer + 3 + model.attention.output_gate
 
 
@@ -189,13 +189,13 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     assert moe is not None
     inside = 3 if model.gated_mlp else 2
     shared = moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
-    routed = products.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
+    routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + shared) / shard.tp * tokens
     copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
     return activation + copies, 10
 
 
-def stream(problem: Problem, device: Device, elements: Floats, kernels: float) -> Floats:
+def stream(problem: Problem, device: ChipSpeeds, elements: Floats, kernels: float) -> Floats:
     """Seconds to read and write that many elements in so many kernels; unfused ones go over them more often."""
     stack = problem.stack
     factor = 1.0 if problem.spec.training.fused_kernels else stack.unfused_traffic_factor
@@ -206,10 +206,10 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
     """Embedding on the first stage; final norm, logits and loss on the last; forward plus backward.
 
     A module of multi-token prediction looks its tokens up, has norms of these, of the hidden states and of its result,
-    joins the first two in one product, and ends in logits and a loss of its own (Megatron-LM
+    joins the first two in one GEMM, and ends in logits and a loss of its own (Megatron-LM
     core/transformer/multi_token_prediction.py).
     """
-    device, model, stack = Device(problem, chip), problem.model, problem.stack
+    device, model, stack = ChipSpeeds(problem, chip), problem.model, problem.stack
     tokens = shard.tokens(problem.sequence)
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp.astype(np.float64)
     hidden = np.full_like(tokens, model.hidden)
@@ -219,8 +219,8 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
     )
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
     norm = device.stream(6 * ELEMENT * tokens * model.hidden / shard.sequence_split, 2)
-    embedding, join = device.stream(table, 4), Product(hidden / shard.tp, 2 * hidden)
-    joined = sum(_products(problem, device, [join], tokens), start=np.zeros(len(tokens)))
+    embedding, join = device.stream(table, 4), Gemm(hidden / shard.tp, 2 * hidden)
+    joined = sum(_gemms(problem, device, [join], tokens), start=np.zeros(len(tokens)))
     head = logits + loss
     return EndSeconds(embedding=embedding, head=head + norm, module=embedding + 3 * norm + joined + head)
 
@@ -228,7 +228,7 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
 def model_flops_per_step(problem: Problem) -> float:
     """FLOP of one step by the usual count for MFU: no recomputation, causal attention counted half.
 
-    Source of the convention: 6 FLOP a weight that a token uses, forward and backward, plus attention's two products.
+    Source of the convention: 6 FLOP a weight that a token uses, forward and backward, plus attention's two GEMMs.
     Multi-token prediction counts, as in Megatron-LM training/training.py, num_floating_point_operations.
     """
     model = problem.model
@@ -243,7 +243,7 @@ def model_flops_per_step(problem: Problem) -> float:
 def _used(problem: Problem, kind: LayerKind) -> float:
     """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
     model, whole = problem.model, Shard.of(1, 1, False, True)
-    made_of = products.attention_products(model, whole) + products.block_products(model, whole, kind)
+    made_of = gemms.attention_gemms(model, whole) + gemms.block_gemms(model, whole, kind)
     weights = sum(float(np.sum(each.n * each.k * each.rows * each.count)) for each in made_of)
-    seen = products.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
-    return weights + model.heads * sum(products.core_widths(model)) * problem.sequence * seen
+    seen = gemms.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
+    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * seen

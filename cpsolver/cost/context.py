@@ -1,4 +1,4 @@
-"""Seconds that context-parallel ranks take to bring queries, keys and values together, by how they exchange them.
+"""Seconds that context-parallel ranks take to bring queries, keys and values together, by how they communicate them.
 
 The causal mask leaves every rank the same work: Megatron cuts a sequence into 2 * cp chunks and gives rank r the r-th
 from either end (Megatron-LM core/utils.py, get_batch_on_this_cp_rank); after an exchange of heads a rank has the whole
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import Collective, collective_seconds
-from cpsolver.cost.device import ELEMENT
-from cpsolver.cost.products import core_widths
+from cpsolver.cost.gemms import core_widths
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -26,7 +26,7 @@ def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) ->
     ring = ring_seconds(problem, chip, shard)
     open_ring = ring - problem.stack.context_overlap * np.minimum(ring, core)
     gather, scatter = gather_seconds(problem, chip, shard)
-    heads = head_exchange_seconds(problem, chip, shard)
+    heads = head_all_to_all_seconds(problem, chip, shard)
     return (
         heads + np.where(shard.cp_gather, gather, open_ring),
         heads + np.where(shard.cp_gather, gather + scatter, 2 * open_ring),
@@ -53,7 +53,7 @@ def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, 
     return gather, scatter
 
 
-def head_exchange_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+def head_all_to_all_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     """Heads for tokens and back among `ulysses` neighbours, in seconds, one direction of the model; exposed.
 
     Four all-to-alls: queries, keys, values, and the output; backward those of their gradients (Transformer Engine,

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost.device import ELEMENT
+from cpsolver.cost.chip_speeds import ELEMENT
+from cpsolver.cost.gemms import core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
 from cpsolver.cost.modules import freed_bytes
-from cpsolver.cost.products import core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import StateBytes as StateBytes
 from cpsolver.plans.strategy import RecomputeKind
@@ -24,7 +24,7 @@ class LayerBytes:
 
     full: everything kept for the backward pass. freed: what each of MODULES does not keep of it when it is recomputed,
     (MODULES, n). checkpoint: only the layer's input. buffer: gradients, of weights too, gathered inputs, and what
-    context-parallel ranks exchange, that live while one layer runs backward.
+    context-parallel ranks communicate, that live while one layer runs backward.
     """
 
     full: Floats
@@ -88,7 +88,7 @@ class StageBytes:
 def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     """Activation bytes of a layer, tensor by tensor (the count of arXiv:2205.05198, for any widths and kernels).
 
-    Kept: inputs of the norms and of the products after them, dropout masks (1 byte), q, k, v, attention's output,
+    Kept: inputs of the norms and of the GEMMs after them, dropout masks (1 byte), q, k, v, attention's output,
     feed-forward input and activation output. Without flash attention the softmax output (and, with dropout, its mask
     and result) of every pair of tokens too, and keys and values for every head. Experts keep their inputs once for each
     expert that a token visits.
@@ -101,7 +101,9 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     masks = 2 * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
-    scores = scores + ELEMENT * (triangle_copies(problem, tokens) * heads * wide + tokens * _repeated(problem, shard))
+    scores = scores + ELEMENT * (
+        triangle_copies(problem, tokens) * heads * wide + tokens * _repeated_kv(problem, shard)
+    )
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
     inside, fed = _feed_forward_elements(problem, shard, kind)
     rest = norms + masks + ELEMENT * tokens * (_attention_elements(problem, shard) + fed)
@@ -116,7 +118,7 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         full=rest + core,
         freed=freed,
         checkpoint=ELEMENT * model.hidden * own,
-        buffer=gradients + gathered + weights + pairs + _exchanged_bytes(problem, shard),
+        buffer=gradients + gathered + weights + pairs + _context_parallel_bytes(problem, shard),
     )
 
 
@@ -133,7 +135,7 @@ def _attention_elements(problem: Problem, shard: Shard) -> Floats:
     return np.asarray(2 * heads * (keys + values) + ranks + gate)
 
 
-def _repeated(problem: Problem, shard: Shard) -> Floats:
+def _repeated_kv(problem: Problem, shard: Shard) -> Floats:
     """Elements a token of keys and values repeated for the heads that share them, beside what is kept of them anyway.
 
     Attention without a fused kernel keeps them so: megatron/core/transformer/dot_product_attention.py,
@@ -153,7 +155,7 @@ def _core_kv_heads(problem: Problem, shard: Shard) -> Floats:
     return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
 
 
-def _exchanged_bytes(problem: Problem, shard: Shard) -> Floats:
+def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     """What context parallelism holds beside what attention keeps, while one layer is at work.
 
     Gathering: the keys and values of the whole sequence. A ring: the block at work and the one that arrives. Heads
@@ -169,7 +171,7 @@ def _exchanged_bytes(problem: Problem, shard: Shard) -> Floats:
 
 
 def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats]:
-    """Elements a token of the widest product's output, and all that a feed-forward block keeps beside its input."""
+    """Elements a token of the widest GEMM's output, and all that a feed-forward block keeps beside its input."""
     model, tp = problem.model, shard.tp.astype(np.float64)
     gates = 2 if model.gated_mlp else 1
     if not kind.experts:
@@ -210,7 +212,7 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:
     """Of a multi-token prediction module, without routed experts and of these: a layer like the model's last, three
-    norms, and the product that joins hidden states and embeddings (Megatron-LM multi_token_prediction.py)."""
+    norms, and the GEMM that joins hidden states and embeddings (Megatron-LM multi_token_prediction.py)."""
     last = kind_of_layers(model)[-1]
     joined = 2.0 * model.hidden**2 / rows.tp
     return layers[last] + joined + 3 * final_norm_parameters(model), experts[last]
@@ -246,7 +248,7 @@ def _held_whole(model: Architecture, experts: bool) -> int:
 def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
     """What the modules of multi-token prediction keep of the one microbatch that the last stage works on.
 
-    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its product, and logits.
+    Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its GEMM, and logits.
     """
     tokens = rows.shard.tokens(problem.sequence)
     joined = 5 * ELEMENT * problem.model.hidden * tokens / rows.shard.sequence_split
@@ -274,7 +276,7 @@ def activation_bytes(
         live: chunks' forward passes held at the stage's peak (`schedule.peak_live_total`).
         layers: layers of each chunk.
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
-        replay: bytes of the modules that run again with kind "selective", which keeps selective bytes of a layer.
+        replay: bytes of the modules that are recomputed with kind "selective", which keeps selective bytes of a layer.
 
     Returns:
         What is in flight, plus the unit that is being recomputed.

@@ -1,7 +1,7 @@
-"""What selective recomputation of a set of modules runs again in a layer, and what it does not keep.
+"""What selective recomputation of a set of modules recomputes in a layer, and what it does not keep.
 
 Two ways to do it (Megatron-LM d98e8a6, core/tensor_parallel/random.py): core_attn, mlp, moe and shared_experts keep
-what goes in and what comes out, and run all between again, with its communication. layernorm, moe_act and mla_up_proj
+what goes in and what comes out, and recompute all between, with its communication. layernorm, moe_act and mla_up_proj
 keep what goes in, and make their output again just before it is needed.
 """
 
@@ -12,10 +12,10 @@ from itertools import product
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, products
+from cpsolver.cost import comm, compute, gemms
+from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds
-from cpsolver.cost.device import ELEMENT, Device
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
@@ -105,7 +105,7 @@ def incidence(sets: tuple[Modules, ...]) -> Bools:
 
 
 def most_freed(freed: Floats, short: Floats) -> Floats:
-    """The most bytes that a layer keeps less with any modules run again: (n,). See `freed_together`."""
+    """The most bytes that a layer keeps less with any modules recomputed: (n,). See `freed_together`."""
     at = {name: freed[:, index] for index, name in enumerate(MODULES)}
     block = at["mlp"] + np.maximum(at["moe"], at["moe_act"] + at["shared_experts"])
     return np.asarray((short + at["core_attn"] + at["layernorm"] + at["mla_up_proj"] + block).min(axis=0))
@@ -121,7 +121,7 @@ def freed_together(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> F
 
 
 def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:
-    """Bytes that are there once while a module runs again, of the largest in each set: (sets, n).
+    """Bytes that are there once while a module is recomputed, of the largest in each set: (sets, n).
 
     The gradients of attention's core, which live then, are counted among the buffers.
     """
@@ -145,13 +145,13 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
     if model.attention.kind == "mla":
-        keys, values = products.core_widths(model)
+        keys, values = gemms.core_widths(model)
         ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
         freed["mla_up_proj"] = ELEMENT * tokens * (model.heads / tp * (2 * keys + values) + ranks)
     if kind.experts and moe is not None:
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
-        freed["moe_act"] = ELEMENT * tokens * products.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
+        freed["moe_act"] = ELEMENT * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
         freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * _shared_width(moe) / tp
     else:
         freed["mlp"] = fed + (norm if fused else 0.0)
@@ -164,7 +164,7 @@ def module_seconds(
     """Seconds of a layer's forward pass that each module takes, with its communication: (MODULES, n)."""
     model, tokens = problem.model, shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_kernels
-    device, none = Device(problem, chip), np.zeros(len(tokens))
+    device, none = ChipSpeeds(problem, chip), np.zeros(len(tokens))
     norm = compute.stream(problem, device, 2 * model.hidden * tokens / shard.sequence_split, 1)
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
@@ -185,13 +185,13 @@ _OF_BLOCK = ("ep", "etp", *_OF_ATTENTION)
 
 
 def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Latent attention's products from low ranks, or from the hidden states where queries have none, and rotation."""
-    model, attention, device = problem.model, problem.model.attention, Device(problem, chip)
+    """Latent attention's GEMMs from low ranks, or from the hidden states where queries have none, and rotation."""
+    model, attention, device = problem.model, problem.model.attention, ChipSpeeds(problem, chip)
     tokens, heads = shard.tokens(problem.sequence), problem.model.heads / shard.tp.astype(np.float64)
-    keys, values = products.core_widths(model)
+    keys, values = gemms.core_widths(model)
     made_of = [
-        products.Product(heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
-        products.Product(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
+        gemms.Gemm(heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
+        gemms.Gemm(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
     ]
     turned = 2 * (model.heads + model.kv_heads) / shard.tp * model.head_dim * tokens * (model.position == "rope")
     return compute.part_seconds(problem, device, made_of, tokens, (turned, 1))[0]
@@ -199,15 +199,15 @@ def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
     """Activation functions of routed experts; shared experts with their communication, as far as it is counted."""
-    model, moe, device = problem.model, problem.model.moe, Device(problem, chip)
+    model, moe, device = problem.model, problem.model.moe, ChipSpeeds(problem, chip)
     assert moe is not None
     tokens, inside = shard.tokens(problem.sequence), 3 if model.gated_mlp else 2
-    routed = inside * products.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
+    routed = inside * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
     active = compute.stream(problem, device, routed, 1)
     if not moe.shared_experts:
         return active, np.zeros(len(tokens))
     width = _shared_width(moe)
-    made_of = products.feed_forward_products(model, shard, width)
+    made_of = gemms.feed_forward_gemms(model, shard, width)
     shared = compute.part_seconds(problem, device, made_of, tokens, (inside * width / shard.tp * tokens, 1))[0]
     exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)
     return active, shared + np.where(shard.etp == shard.tp, 0.0, exchange)

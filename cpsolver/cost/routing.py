@@ -1,7 +1,7 @@
 """Seconds that a layer's experts take to receive their tokens and send the results back.
 
 Megatron's order (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): an all-to-all over the ranks
-that share the experts out, an all-gather over those that share an expert; results go back by a reduce-scatter and an
+that shard the experts, an all-gather over those that share an expert; results go back by a reduce-scatter and an
 all-to-all.
 Experts have a grid of their own: an expert's `etp` ranks are neighbours, its `ep` groups stand `etp` devices apart.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpsolver.cost.collectives import collective_seconds, exchange_seconds, ranks_inside
-from cpsolver.cost.device import ELEMENT
-from cpsolver.cost.products import routed_load
+from cpsolver.cost.chip_speeds import ELEMENT
+from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
+from cpsolver.cost.gemms import routed_load
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -31,19 +31,19 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     return np.asarray(2 * (1 - problem.stack.routing_overlap) * exchange)
 
 
-def expert_exchange_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Hidden states exchanged by the ranks that share an expert, in seconds, one direction of the model.
+def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Hidden states communicated by the ranks that share an expert, in seconds, one direction of the model.
 
     A device receives the tokens of one tensor-parallel rank, once for each expert that a token visits; its group
-    brings `etp` times that together. Shared experts are cut by `tp` whatever `etp`, and exchange the hidden states
+    brings `etp` times that together. Shared experts are cut by `tp` whatever `etp`, and communicate the hidden states
     once; where the two sizes are equal this is left out, as it was when the constants were fitted.
     """
     whole = shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
     received = whole * (shard.etp / shard.tp) * _load(problem, shard)
-    routed = _moe(problem).top_k * exchange_seconds(problem, chip, shard, received, shard.etp)
+    routed = _moe(problem).top_k * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
     if not _moe(problem).shared_experts:
         return routed
-    shared = exchange_seconds(problem, chip, shard, whole, shard.tp)
+    shared = tensor_parallel_seconds(problem, chip, shard, whole, shard.tp)
     return routed + np.where(shard.etp == shard.tp, 0.0, shared)
 
 

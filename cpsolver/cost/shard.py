@@ -51,7 +51,7 @@ class Shard:
 
     Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for tokens (all-to-all); the cp / ulysses
     groups of these pass keys and values around a ring, or with `cp_gather` gather them. Experts have a grid of their
-    own: `etp` ranks share each expert, `ep` of these groups share the experts out, in tp * cp * dp devices.
+    own: `etp` ranks share each expert, `ep` of these groups shard the experts, in tp * cp * dp devices.
     """
 
     tp: Ints
@@ -179,8 +179,8 @@ class Candidates:
 
     @property
     def shards(self) -> Ints:
-        """Over how many devices the sharded states of dense weights are shared out; 1: not sharded."""
-        return self._shared_over(self.replicas)
+        """Over how many devices the sharded states of dense weights lie; 1: not sharded."""
+        return self._sharded_over(self.replicas)
 
     @property
     def expert_replicas(self) -> Ints:
@@ -190,9 +190,9 @@ class Candidates:
     @property
     def expert_shards(self) -> Ints:
         """As `shards`, for the weights of experts."""
-        return self._shared_over(self.expert_replicas)
+        return self._sharded_over(self.expert_replicas)
 
-    def _shared_over(self, replicas: Ints) -> Ints:
+    def _sharded_over(self, replicas: Ints) -> Ints:
         return np.where(self.distributed_optimizer, self.group_of(replicas), 1)
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost.device import Device
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.techniques import Optimizer, techniques
@@ -53,7 +53,7 @@ class StateBytes:
 
 
 def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
-    """State of each parameter, what is sharded shared out over `shards` devices."""
+    """State of each parameter, its sharded part divided by `shards`."""
     depth, each = np.where(rows.distributed_optimizer, rows.sharded, 0), held(problem)
     return StateBytes(
         weight=each.weight / np.where(depth >= 3, shards, 1),
@@ -122,7 +122,7 @@ def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Float
     """
     training, each = problem.spec.training, held(problem)
     share = training.optimizer_offload
-    seconds = (1.0 - share) * each.step / Device(problem, chip).memory_rate
+    seconds = (1.0 - share) * each.step / ChipSpeeds(problem, chip).memory_rate
     if training.host_link:
         link, known = chip.host_bandwidth_bytes_s, techniques()
         seconds += 2 * each.moved / link

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, kept, memory, states
+from cpsolver.cost import comm, compute, memory, states
+from cpsolver.cost.activation_switches import offload_seconds, on_device
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
 
@@ -29,7 +31,7 @@ class TimeTable:
     (extra for a recomputed layer) and `modules` (extra where one of MODULES is recomputed, (MODULES, rows)),
     `embedding` and `head` (first and last stage), `chunk` (the host's work for each model chunk), `hop_near` and
     `hop_far` (one transfer to a neighbouring stage inside a fast domain or over the network). With sharded parameters
-    `gather` brings a layer's weights, with sharded gradients `scatter` shares them out, `gather_ends` and
+    `gather` brings a layer's weights, with sharded gradients `scatter` scatters them, `gather_ends` and
     `scatter_ends` those of embedding and head. Per step: `sync_*` is data-parallel communication that nothing hides,
     `update_*` the optimizer: for each layer, for each stage, and what the first and last stage add.
     """
@@ -59,6 +61,12 @@ class TimeTable:
     update_stage: Floats
     update_first: Floats
     update_last: Floats
+
+
+def stacked(tables: Sequence[TimeTable]) -> TimeTable:
+    """The tables of several chip types in one: every column with an axis of chip types in front."""
+    columns = [[getattr(table, field.name) for table in tables] for field in fields(TimeTable)]
+    return TimeTable(*(np.stack(column) if len(column) > 1 else column[0][None] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class MemoryTable:
         return np.asarray(np.maximum(self.full[row] - freed, self.checkpoint[row]))
 
     def replayed(self, sets: tuple[Modules, ...], row: Any) -> Floats:
-        """Bytes that are there once while a module runs again, (sets, n), of some rows."""
+        """Bytes that are there once while a module is recomputed, (sets, n), of some rows."""
         return replayed(self.freed[:, :, row], sets)
 
     @cached_property
@@ -132,7 +140,7 @@ class _Layers:
             tensor=np.stack([more.forward + more.backward for more in inside]),
             own=(np.stack([layer.forward for layer in own]), np.stack([layer.backward for layer in own])),
             modules=np.stack([module_seconds(problem, chip, shard, k, *of) for k, of in zip(kinds, both, strict=True)]),
-            offload=np.stack([kept.offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
+            offload=np.stack([offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
         )
 
 
@@ -147,7 +155,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     parts = memory.stage_parameters(problem, rows)
     both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
     layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
-    # A module's exchanges: one each after embedding and before the head, three around the product that joins two
+    # A module's communication: one each after embedding and before the head, three around the GEMM that joins two
     # inputs (twice the hidden states there and back, its result once).
     module_tensor = 5 * end_tensor
     forward, backward = (_mean(problem, each)[back] for each in layers.own)
@@ -171,7 +179,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
 
 @dataclass(frozen=True)
 class StepTraffic:
-    """Seconds on one chip type, one entry a candidate row, of what replicas exchange once a step, hidden or not.
+    """Seconds on one chip type, one entry a candidate row, of what replicas communicate once a step, hidden or not.
 
     `reduce` and `gather` of the mean layer's gradients and weights, `reduce_last` and `gather_last` of what the last
     stage has more, `tied` of a table that the first and the last stage both hold; `forward` and `backward` of a layer
@@ -238,7 +246,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     stack = problem.stack
     parts = memory.stage_parameters(problem, rows)
     shard, kinds = rows.shard, layer_kinds(problem.model)
-    layers = [kept.kept(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
+    layers = [on_device(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
     full, checkpoint, layer_buffer = (
         np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
     )
@@ -268,13 +276,6 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     )
 
 
-def crosses_domain(stage: Ints, stage_devices: Any, domain: Any) -> Bools:
-    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp)."""
-    first = stage * stage_devices
-    last = (stage + 2) * stage_devices - 1
-    return np.asarray(first // domain != last // domain)
-
-
 class _Sync:
     """Data-parallel communication of a group of parameters, and what of it nothing hides."""
 
@@ -293,7 +294,7 @@ class _Sync:
         return reduce, gather
 
     def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
-        """Gathering sharded weights once, and sharing gradients out; nothing where they are held whole."""
+        """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""
         if not self._gradients.any():
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
         reduce, gather = self._seconds(parameters, experts)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import breadth_first, memory, states
-from cpsolver.cost.collectives import fast_domain
+from cpsolver.cost import memory, states
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.modules import incidence
-from cpsolver.cost.schedule import closed_form_s, peak_live_total
-from cpsolver.cost.shard import Candidates, Floats
-from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
-from cpsolver.evaluation.evaluation import PARTS as PARTS
-from cpsolver.evaluation.evaluation import Evaluation as Evaluation
-from cpsolver.evaluation.evaluation import StageEvaluation as StageEvaluation
+from cpsolver.cost.pipeline_events import closed_form_s
+from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
+from cpsolver.cost.tables import MemoryTable, memory_table, time_table
+from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import plan_timeline
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -28,7 +26,7 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. A zero-bubble schedule fills part of the bubble with weight gradients.
+    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES).
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
@@ -64,7 +62,8 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     slowest = stages[int(times.argmax())]
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    return {**parts, "bubble": bubble * _bubble_left(strategy, slowest)}
+    left = SCHEDULES[strategy.schedule].bubble_left(slowest.forward_s, slowest.backward_s)
+    return {**parts, "bubble": bubble * left}
 
 
 def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:
@@ -79,147 +78,75 @@ def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict
     return {**parts, "pipeline_p2p": transfers, "bubble": float(idle.min()) - transfers}
 
 
-def _bubble_left(strategy: Strategy, stage: StageEvaluation) -> float:
-    """Share of the 1F1B bubble that the schedule leaves, with backward split evenly in two (arXiv:2401.10241, 2.2).
-
-    Of F + B + W a stage waits, F + B - W are left with the memory of 1F1B, and F + B - 2 W with twice that.
-    """
-    if strategy.schedule in ("1f1b", "breadth_first"):
-        return 1.0
-    half = stage.backward_s / 2.0
-    fills = {"zb1p": 1.0, "zb2p": 2.0}[strategy.schedule]
-    return max(0.0, stage.forward_s + half - fills * half) / (stage.forward_s + 2 * half)
-
-
 def stage_evaluations(
     problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None
 ) -> list[StageEvaluation]:
     """Every stage on its own, first to last."""
     if strategy.dynamic:
         return _stages_by_size(problem, strategy, memory_bytes or stage_memory(problem, strategy))
-    row = Candidates.one(strategy, problem.batch)
-    chips = dict.fromkeys(strategy.stage_chips)
-    tables = {chip: time_table(problem, problem.supply(chip), row) for chip in chips}
     bytes_needed = memory_bytes or stage_memory(problem, strategy)
-    hops, kinds = _hops(problem, strategy, tables), stage_kinds(problem, strategy)
-    stages = []
-    for index, chip in enumerate(strategy.stage_chips):
-        table, layers = tables[chip], strategy.layers[index]
-        first, last = index == 0, index == strategy.pp - 1
-        # In a layer's place in a chunk, the embedding or the head takes no less time than the layers of other chunks.
-        starts = first * max(table.embedding[0], strategy.slots[0] * table.layer[0])
-        ends = starts + last * max(table.head[0], strategy.slots[1] * table.layer[0])
-        end_tp = (first + last) * table.end_tp[0] + last * table.mtp_tp[0]
-        more = kinds[:, index] @ table.kind_layer[:, 0]
-        tensor = layers * table.layer_tp[0] + kinds[:, index] @ table.kind_layer_tp[:, 0] + end_tp
-        sync, update = _after_s(strategy, index, table)
-        if strategy.schedule == "breadth_first" and strategy.vpp > 1:
-            sync = breadth_first.sync_s(problem, strategy, index, problem.supply(chip), table)
-        repeated = float(_recompute_s(strategy, index, table))
-        stages.append(
-            StageEvaluation(
-                chip=chip,
-                layers=layers,
-                recompute=strategy.recompute[index],
-                recompute_layers=strategy.recompute_layers[index],
-                compute_s=float(layers * table.layer[0] + more + ends - tensor + strategy.vpp * table.chunk[0]),
-                tensor_parallel_s=float(tensor),
-                recompute_s=repeated,
-                sharding_s=_sharding_s(problem, strategy, index, table, repeated),
-                pipeline_p2p_s=hops[index],
-                data_parallel_s=sync,
-                optimizer_s=update,
-                memory=bytes_needed[index],
-                capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
-                # A recomputed layer runs its forward again; of embedding and head, forward is a third. What a kind
-                # of layer takes more splits as the mean layer does.
-                forward_s=float(
-                    (layers + more / table.layer[0]) * table.recompute[0]
-                    + ends / 3.0
-                    + strategy.vpp * table.chunk[0] / 2.0
-                ),
-                recompute_modules=strategy.recompute_modules[index],
-            )
+    seconds = _seconds(problem, strategy)
+    return [
+        StageEvaluation(
+            chip=chip,
+            layers=strategy.layers[index],
+            recompute=strategy.recompute[index],
+            recompute_layers=strategy.recompute_layers[index],
+            compute_s=seconds.compute[0, index].item(),
+            tensor_parallel_s=seconds.tensor[0, index].item(),
+            recompute_s=seconds.recompute[0, index].item(),
+            sharding_s=seconds.sharding[0, index].item(),
+            pipeline_p2p_s=seconds.p2p[0, index].item(),
+            data_parallel_s=seconds.data_parallel[0, index].item(),
+            optimizer_s=seconds.optimizer[0, index].item(),
+            memory=bytes_needed[index],
+            capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
+            forward_s=seconds.forward[0, index].item(),
+            recompute_modules=strategy.recompute_modules[index],
         )
-    return stages
+        for index, chip in enumerate(strategy.stage_chips)
+    ]
+
+
+def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
+    """Seconds of every stage, arrays (1, pp)."""
+    row, used = Candidates.one(strategy, problem.batch), list(dict.fromkeys(strategy.stage_chips))
+    supplies = [problem.supply(chip) for chip in used]
+    tables = ChipTimes.of(problem, supplies, row, [time_table(problem, supply, row) for supply in supplies])
+    chips = np.array([[used.index(chip) for chip in strategy.stage_chips]])
+    stages, kinds = Pipelines(tables, np.array([0]), chips), stage_kinds(problem, strategy)[:, None, :]
+    recomputed, modules_s = _recomputation(strategy, [tables.time.modules[chip, :, 0] for chip in chips[0]])
+    seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
+    data_parallel_s = SCHEDULES[strategy.schedule].data_parallel_s
+    if data_parallel_s is None or strategy.vpp == 1:
+        return seconds
+    return replace(seconds, data_parallel=data_parallel_s(problem, strategy, stages))
+
+
+def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Floats]:
+    """Layers that each stage recomputes, and seconds that recomputed modules add to each of its layers: (1, pp).
+
+    `modules`: seconds of each of MODULES on each stage's chip.
+    """
+    layers, modules_s = np.zeros((1, strategy.pp), dtype=np.int64), np.zeros((1, strategy.pp))
+    for index, kind in enumerate(strategy.recompute):
+        if kind == "selective":
+            modules_s[0, index] = incidence((strategy.recompute_modules[index],))[0] @ modules[index]
+        elif kind == "uniform":
+            layers[0, index] = _places(strategy, index)
+        elif kind == "block":
+            amount = strategy.vpp * strategy.recompute_layers[index]
+            layers[0, index] = min(_places(strategy, index), amount)
+    return layers, modules_s
 
 
 def _stages_by_size(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes]) -> list[StageEvaluation]:
     """Every stage with microbatches of the mean size, and with each one's own in `sized`."""
     sizes = set(strategy.micro_batches) | {strategy.mbs}
-    alike = {size: replace(strategy, mbs=size, micro_batches=()) for size in sizes}
-    known = {size: stage_evaluations(problem, plan, memory_bytes) for size, plan in alike.items()}
-    sized = [tuple(known[size][index] for size in strategy.micro_batches) for index in range(strategy.pp)]
-    return [replace(stage, sized=each) for stage, each in zip(known[strategy.mbs], sized, strict=True)]
-
-
-def _after_s(strategy: Strategy, index: int, table: TimeTable) -> tuple[float, float]:
-    """Seconds of a stage once a step: exposed data-parallel communication, and the optimizer."""
-    layers, first, last = strategy.layers[index], index == 0, index == strategy.pp - 1
-    sync = layers * table.sync_layer[0] + table.sync_stage[0]
-    sync += first * table.sync_first[0] + last * table.sync_last[0]
-    update = layers * table.update_layer[0] + table.update_stage[0]
-    update += first * table.update_first[0] + last * table.update_last[0]
-    return float(sync), float(update)
-
-
-def _recompute_s(strategy: Strategy, index: int, table: TimeTable) -> float:
-    """Seconds a microbatch of recomputation: of the modules of every layer, of all layers, or of some."""
-    kind, amount = strategy.recompute[index], strategy.recompute_layers[index]
-    layers = _places(strategy, index)
-    if kind == "selective":
-        return layers * float(incidence((strategy.recompute_modules[index],))[0] @ table.modules[:, 0])
-    if kind == "uniform":
-        return layers * float(table.recompute[0])
-    if kind == "block":
-        return min(layers, strategy.vpp * amount) * float(table.recompute[0])
-    return 0.0
-
-
-def _sharding_s(problem: Problem, strategy: Strategy, index: int, table: TimeTable, repeated: float) -> float:
-    """Seconds a microbatch of gathering sharded weights, twice, and sharing gradients out, that compute cannot hide.
-
-    Weights come before a layer's forward, and again before its backward, whose recomputation uses them too.
-    """
-    layers, ends = strategy.layers[index], (index == 0) + (index == strategy.pp - 1)
-    forward = layers * float(table.recompute[0])
-    backward = max(0.0, layers * float(table.layer[0]) - forward + repeated)
-    gather = layers * float(table.gather[0]) + ends / 2.0 * float(table.gather_ends[0])
-    scatter = layers * float(table.scatter[0]) + ends / 2.0 * float(table.scatter_ends[0])
-    share = float(problem.stack.sharding_overlap)
-    hidden = min(gather, forward) + min(gather + scatter, backward)
-    return 2 * gather + scatter - share * hidden
-
-
-def _hops(problem: Problem, strategy: Strategy, tables: Mapping[str, TimeTable]) -> list[float]:
-    """Seconds per microbatch that each stage spends on transfers from and to its neighbours.
-
-    A transfer between chip types takes the slower end's time. Interleaving sends every chunk's activations, also
-    from the last stage back to the first; part of that is hidden.
-    """
-    pp, vpp, width = strategy.pp, strategy.vpp, strategy.stage_devices
-    if pp == 1:
-        return [0.0]
-    chips = strategy.stage_chips
-
-    def link(stage: int, to: int) -> float:
-        ends = [tables[chips[stage]], tables[chips[to]]]
-        domain = fast_domain(problem, problem.supply(chips[stage]).chip)
-        if chips[stage] != chips[to]:
-            far = True
-        elif to == stage + 1:
-            far = bool(crosses_domain(np.array(stage), width, domain))
-        else:
-            far = pp * width > domain
-        return max(float(table.hop_far[0] if far else table.hop_near[0]) for table in ends)
-
-    links = [link(stage, stage + 1) for stage in range(pp - 1)]
-    wrap = link(pp - 1, 0) * (vpp - 1)
-    share = 1.0 if vpp == 1 else 1.0 - problem.stack.pipeline_overlap_interleaved
-    share *= problem.stack.pipeline_transfers / 2.0
-    into = [wrap, *(vpp * seconds for seconds in links)]
-    out = [*(vpp * seconds for seconds in links), wrap]
-    return [share * (a + b) for a, b in zip(into, out, strict=True)]
+    of_one_size = {size: replace(strategy, mbs=size, micro_batches=()) for size in sizes}
+    stages = {size: stage_evaluations(problem, plan, memory_bytes) for size, plan in of_one_size.items()}
+    sized = [tuple(stages[size][index] for size in strategy.micro_batches) for index in range(strategy.pp)]
+    return [replace(stage, sized=each) for stage, each in zip(stages[strategy.mbs], sized, strict=True)]
 
 
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
@@ -256,7 +183,7 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     Of microbatches that differ in size those in flight together are neighbours in the order, so the peak is the worst
     run of that many, with the largest one's layers at work.
     """
-    live = _live_chunks(problem, strategy)
+    live = SCHEDULES[strategy.schedule].live_chunks(problem, strategy)
     if not strategy.dynamic:
         return [_held_activations(strategy, index, largest, live[index]) for index in range(strategy.pp)]
     tables = {
@@ -288,20 +215,6 @@ def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: 
         float(table.replayed(chosen, [0])[0, 0]),
     )
     return float(bytes_held)
-
-
-def _live_chunks(problem: Problem, strategy: Strategy) -> np.ndarray:
-    """Chunks' forward passes that each stage holds at its peak.
-
-    Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
-    microbatch more for each that the schedule puts off.
-    """
-    if strategy.schedule == "breadth_first":
-        return breadth_first.live_chunks(problem, strategy)
-    m = strategy.microbatches(problem.batch)
-    live = peak_live_total(strategy.pp, strategy.vpp, m)
-    later = {"1f1b": live, "zb1p": live + 1, "zb2p": 2 * live + 2}[strategy.schedule]
-    return np.asarray(np.minimum(later, strategy.vpp * m))
 
 
 def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:

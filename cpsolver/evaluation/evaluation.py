@@ -17,7 +17,7 @@ PARTS = ("compute", "tensor_parallel", "recompute", "sharding", "pipeline_p2p", 
 class StageEvaluation:
     """One pipeline stage: seconds per microbatch, seconds per step outside the pipeline, bytes per device.
 
-    `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and shares out
+    `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and scatters
     their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
     Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage
     with each one's own.

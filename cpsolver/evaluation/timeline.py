@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpsolver.cost.schedule import Timeline, simulate
+from cpsolver.cost.pipeline_events import Timeline, simulate
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import Strategy
 
@@ -16,16 +17,17 @@ _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
 def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
     """The schedule of that many microbatches, event by event; transfers are delays between the stages.
 
-    Zero-bubble schedules are shown as 1F1B, and Fold3D's order of a breadth-first pipeline as Megatron-Core's.
+    Some schedules are shown as another (`PipelineSchedule.drawn_as`), and Fold3D's order of a breadth-first pipeline as
+    Megatron-Core's.
     """
     vpp = strategy.vpp
-    each = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
+    by_size = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
     forward, backward, p2p = (
-        np.array([[getattr(of_one, name) for of_one in row] for row in each]) / vpp
+        np.array([[getattr(of_one, name) for of_one in row] for row in by_size]) / vpp
         for name in ("forward_s", "backward_s", "pipeline_p2p_s")
     )
     delays = np.array([link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
-    group = microbatches if strategy.schedule == "breadth_first" else None
+    group = microbatches if SCHEDULES[strategy.schedule].one_group else None
     chunks = np.ones((1, vpp, 1))
     return simulate(forward[:, None] * chunks, backward[:, None] * chunks, microbatches, delays, group)
 
@@ -45,9 +47,9 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
 def link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:
     """Seconds of one transfer from each stage to the next: a stage's p2p time is its link in plus its link out."""
     delays: list[float] = []
-    before = 0.0
+    link_in = 0.0
     for seconds in chunk_p2p_s:
-        before = max(0.0, seconds - before)
-        delays.append(before)
+        link_in = max(0.0, seconds - link_in)
+        delays.append(link_in)
     delays[-1] = 0.0 if vpp == 1 else sum(delays[:-1]) / max(1, len(delays) - 1)
     return delays

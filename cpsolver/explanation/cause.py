@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cpsolver.cost.modules import applicable
-from cpsolver.explanation.changes import Changer, Clock, Remedy, wrong_layer_sum
+from cpsolver.explanation.changes import Budget, Changer, Remedy, seconds_words, wrong_layer_sum
 from cpsolver.explanation.closest import Closest, closest_plan, memory_lines
 from cpsolver.explanation.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.explanation.remedies import remedies
@@ -16,10 +16,13 @@ from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds.coefficients import allowed_modules
 from cpsolver.search.filters import may_mix
+from cpsolver.search.objective import objective_of
 from cpsolver.search.result import Result
+from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.search import forbidden_for, pinned_for
 
+_FASTEST_S = 30.0  # for the fastest plan, where none meets a deadline
 _SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
 _CLOSEST_S = 5.0  # of them for the closest plan
@@ -62,22 +65,22 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
     found = Explanation()
     if result.status != "infeasible":
         return found
-    clock = Clock(seconds)
+    budget = Budget(seconds)
     try:
-        _causes(problem, result, found, clock)
+        _causes(problem, result, found, budget)
         factor = found.closest.factor if found.closest else None
         rules = found.conflict.rules if found.conflict else ()
-        for remedy in remedies(Changer(problem, clock, factor is not None), factor, rules):
+        for remedy in remedies(Changer(problem, budget, factor is not None), factor, rules):
             found.remedies.append(remedy)
             found.remedies.sort(key=lambda remedy: remedy.size)
-        found.in_time = clock.left > 0 and not clock.cut_short
+        found.in_time = budget.left > 0 and not budget.cut_short
     except KeyboardInterrupt:
         found.interrupted = True
         found.causes.append("Interrupted: there may be more to say.")
     return found
 
 
-def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) -> None:
+def _causes(problem: Problem, result: Result, found: Explanation, budget: Budget) -> None:
     if wrong_layer_sum(problem):
         layers = problem.spec.search.pin.layers or ()
         found.causes.append(
@@ -89,9 +92,9 @@ def _causes(problem: Problem, result: Result, found: Explanation, clock: Clock) 
     if found.conflict is not None:
         found.causes.append(conflict_line(problem, found.conflict))
     if not found.causes:
-        found.causes += _contradictions(problem, clock.part(_CHIPS_S))
+        found.causes += _contradictions(problem, budget.part(_CHIPS_S))
     if not found.causes:
-        found.closest = closest_plan(problem, clock.part(_CLOSEST_S))
+        found.closest = closest_plan(problem, budget.part(_CLOSEST_S))
     if found.closest is not None:
         found.causes.append(_no_fit(problem, result))
         found.causes += memory_lines(problem, found.closest)
@@ -109,7 +112,7 @@ def _no_fit(problem: Problem, result: Result) -> str:
     )
 
 
-def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
+def _contradictions(problem: Problem, budget: Budget) -> Iterator[str]:
     """Wishes on chips and recomputation that leave nothing on any row."""
     for chip in problem.chip_names:
         yield from _no_kinds(problem, chip)
@@ -124,7 +127,7 @@ def _contradictions(problem: Problem, clock: Clock) -> Iterator[str]:
     for shape in shapes:
         table = mixes(problem, *shape)
         shared = shared or len(table) > 0
-        if clock.left <= 0 or any(len(arrangements(problem, mix)) for mix in table[:_MIXES]):
+        if budget.left <= 0 or any(len(arrangements(problem, mix)) for mix in table[:_MIXES]):
             return
     if shared:
         yield f"No order of the chip types along the pipeline keeps {asked} within the limits {limits}."
@@ -180,3 +183,25 @@ def _unknown(problem: Problem) -> str:
     if not asked:
         return "No legal split of the layers over the stages was found, even with unlimited memory."
     return f"No plan was found that keeps all of this, even with unlimited memory: {'; '.join(asked)}."
+
+
+def without_deadline(problem: Problem) -> Problem:
+    """The problem of the single fastest plan on as many of the devices as it likes."""
+    settings = {"objective": "throughput", "deadline": None, "top": 1, "time_limit_s": _FASTEST_S}
+    cluster = problem.spec.cluster.model_copy(update={"idle": problem.may_idle})
+    chosen = problem.spec.search.model_copy(update=settings)
+    return replace(problem, spec=problem.spec.model_copy(update={"search": chosen, "cluster": cluster}))
+
+
+def explain_deadline(problem: Problem) -> tuple[str, ...]:
+    """Lines for people on a problem with a deadline that no plan meets; empty where it is not the deadline."""
+    wanted = problem.spec.search.deadline
+    if wanted is None:
+        return ()
+    plans = search(without_deadline(problem)).plans
+    if not plans:
+        return ()
+    limit, step = objective_of(problem).deadline_s, plans[0].evaluation.step_time_s
+    asked = f"{wanted.tokens:,.0f} tokens in {wanted.days:g} days ask for steps of at most {seconds_words(limit)}"
+    best = f"the fastest plan takes {seconds_words(step)}, on {plans[0].strategy.devices:,} devices"
+    return (f"{asked}; {best}: {wanted.days * step / limit:,.1f} days.",)

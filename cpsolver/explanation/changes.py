@@ -22,7 +22,7 @@ _EACH_S = 4.0  # most seconds for one changed spec
 _GAIN = 1e-6  # relative: a smaller one is rounding
 
 
-class Clock:
+class Budget:
     """Seconds that are left of a budget. `cut_short`: they were too few to settle something."""
 
     def __init__(self, seconds: float) -> None:
@@ -34,9 +34,9 @@ class Clock:
         """Seconds left, 0 when the budget is spent."""
         return max(0.0, self._end - time.monotonic())
 
-    def part(self, seconds: float) -> Clock:
+    def part(self, seconds: float) -> Budget:
         """A budget of its own within this one."""
-        return Clock(min(seconds, self.left))
+        return Budget(min(seconds, self.left))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Remedy:
     size: float
 
     def __str__(self) -> str:
-        step = seconds(self.plan.evaluation.step_time_s)
+        step = seconds_words(self.plan.evaluation.step_time_s)
         return f"{self.text} a plan exists: {step} a step{'' if self.plan.proven else ' or less'}"
 
 
@@ -62,8 +62,8 @@ class Changer:
     `memory`: memory is what is short, so a change is tried first on the plans that need least.
     """
 
-    def __init__(self, problem: Problem, clock: Clock, memory: bool = False) -> None:
-        self.problem, self.clock, self._memory = problem, clock, memory
+    def __init__(self, problem: Problem, budget: Budget, memory: bool = False) -> None:
+        self.problem, self.budget, self._memory = problem, budget, memory
 
     def changed(self, changes: Changes) -> Problem | None:
         """The problem of the changed spec; None where that is not a sound spec."""
@@ -86,9 +86,9 @@ class Changer:
 
     def _plan(self, problem: Problem) -> Plan | None:
         if not self._memory:
-            return best_plan(problem, self.clock)
-        small = best_plan(leanest(problem), self.clock)
-        return small and (best_plan(problem, self.clock) or replace(small, gap=1.0))
+            return best_plan(problem, self.budget)
+        small = best_plan(leanest(problem), self.budget)
+        return small and (best_plan(problem, self.budget) or replace(small, gap=1.0))
 
 
 def leanest(problem: Problem) -> Problem:
@@ -104,16 +104,16 @@ def leanest(problem: Problem) -> Problem:
     return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
 
 
-def best_plan(problem: Problem, clock: Clock, most: float | None = None) -> Plan | None:
+def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Plan | None:
     """A problem's fastest plan, or the best that so many seconds give; None where none is found."""
-    if clock.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
+    if budget.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
-    limit, began = max(0.05, min(_EACH_S if most is None else most, clock.left)), time.monotonic()
+    limit, began = max(0.05, min(_EACH_S if most is None else most, budget.left)), time.monotonic()
     settings = problem.spec.search.model_copy(update={"top": 1, "time_limit_s": limit})
     result = search(replace(problem, spec=problem.spec.model_copy(update={"search": settings})))
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
-    clock.cut_short = clock.cut_short or result.status == "unknown"
+    budget.cut_short = budget.cut_short or result.status == "unknown"
     return result.plans[0] if result.plans else None
 
 
@@ -133,6 +133,6 @@ def wrong_layer_sum(problem: Problem) -> bool:
     return layers is not None and sum(layers) != problem.model.layers
 
 
-def seconds(value: float) -> str:
+def seconds_words(value: float) -> str:
     """Seconds for people: three significant digits, whole above 100."""
     return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from cpsolver.cost.states import held
-from cpsolver.evaluation.evaluate import StageEvaluation, evaluate
-from cpsolver.explanation.changes import Clock, best_plan, leanest
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import StageEvaluation
+from cpsolver.explanation.changes import Budget, best_plan, leanest
 from cpsolver.plans.dimensions import shown_sizes
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
@@ -41,23 +42,23 @@ def _share(stage: StageEvaluation) -> float:
     return stage.memory.total / stage.capacity_bytes
 
 
-def closest_plan(problem: Problem, clock: Clock) -> Closest | None:
+def closest_plan(problem: Problem, budget: Budget) -> Closest | None:
     """The plan that fits with the least more memory; None where no memory is enough (then memory is not the cause).
 
     Among the plans of `leanest`, or all if those have none. Each search is exact, so the factor is bisected from both
-    sides; it is known within a per cent unless the clock runs out.
+    sides; it is known within a per cent unless the budget runs out.
     """
-    plan = _with_memory(leanest(problem), _UNLIMITED, clock)
+    plan = _with_memory(leanest(problem), _UNLIMITED, budget)
     if plan is not None:
         problem = leanest(problem)
     else:
-        plan = _with_memory(problem, _UNLIMITED, clock)
+        plan = _with_memory(problem, _UNLIMITED, budget)
     if plan is None:
         return None
     best, too_small = _judged(problem, plan.strategy), 1.0
-    while best.factor > too_small * _CLOSE and clock.left > 0:
+    while best.factor > too_small * _CLOSE and budget.left > 0:
         middle = (best.factor * too_small) ** 0.5
-        plan = _with_memory(problem, middle, clock)
+        plan = _with_memory(problem, middle, budget)
         if plan is None:
             too_small = middle
         else:
@@ -65,14 +66,14 @@ def closest_plan(problem: Problem, clock: Clock) -> Closest | None:
     return replace(best, settled=best.factor <= too_small * _CLOSE)
 
 
-def _with_memory(problem: Problem, factor: float, clock: Clock) -> Plan | None:
+def _with_memory(problem: Problem, factor: float, budget: Budget) -> Plan | None:
     supplies = []
     for supply in problem.supplies:
         chip = supply.chip
         gib = chip.memory_capacity_bytes / GIB * factor
         memory = chip.memory.model_copy(update={"usable_gib": gib})
         supplies.append(replace(supply, chip=chip.model_copy(update={"memory": memory})))
-    return best_plan(replace(problem, supplies=tuple(supplies)), clock)
+    return best_plan(replace(problem, supplies=tuple(supplies)), budget)
 
 
 def _judged(problem: Problem, strategy: Strategy) -> Closest:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cpsolver.evaluation.evaluate import Evaluation, evaluate
-from cpsolver.explanation.changes import Changer, Clock, best_plan, is_better, rank_of
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.explanation.changes import Budget, Changer, best_plan, is_better, rank_of
 from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -75,9 +76,9 @@ def favourite(
     sound = not structure_violations(problem, strategy)
     evaluation = evaluate(problem, strategy) if sound else None
     found = Favourite(strategy, violations(problem, strategy), evaluation)
-    clock = Clock(seconds)
-    found.best = best_plan(problem, clock, _BEST_S)
-    changer = Changer(problem, clock)
+    budget = Budget(seconds)
+    found.best = best_plan(problem, budget, _BEST_S)
+    changer = Changer(problem, budget)
     proven = found.best is None or found.best.proven
     for done, (freed, groups) in enumerate(FREED.items(), 1):
         tell(done)
@@ -93,7 +94,7 @@ def favourite(
             key=lambda change: rank_of(problem, change.plan),
         )
     found.changes = _first_of_each(found.changes)
-    found.in_time = clock.left > 0 and not clock.cut_short and proven
+    found.in_time = budget.left > 0 and not budget.cut_short and proven
     return found
 
 
@@ -111,4 +112,4 @@ def _freed(changer: Changer, strategy: Strategy, groups: tuple[Group, ...]) -> P
     asked = changer.problem.spec.search.pin.model_dump(mode="json")
     wanted = {name: pinned.get(name, value) for name, value in asked.items()}
     other = changer.changed({("search", "pin"): wanted, ("search", "top"): 1})
-    return None if other is None else best_plan(other, changer.clock)
+    return None if other is None else best_plan(other, changer.budget)

@@ -1,19 +1,20 @@
-"""Single changes to a spec that would make a plan possible, the smallest of each kind, each proven by solving it."""
+"""Single changes to a spec, each proven by solving it: those that make a plan possible, and what wishes cost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 
-from cpsolver.explanation.changes import Changer, Remedy
+from cpsolver.explanation.changes import Budget, Changer, Remedy, best_plan, is_better, rank_of
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import LAYOUT_FILTERS
+from cpsolver.search.result import Plan
 from cpsolver.search.space import all_layouts, divisors
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import MOST
@@ -21,6 +22,7 @@ from hw_specs import Chip, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
 _TIMES = 64  # most by which the cluster grows, or the sequence shrinks
+_PRICES_S = 40.0  # for the prices of all wishes
 _SHORTEST = 512  # tokens: nobody trains on less for want of memory
 _STEPS = 5  # tries between a cluster that is too small and one that is not
 _TRIES = 6  # batches, clusters or chips that are tried, nearest first
@@ -262,3 +264,39 @@ def _nodes(changer: Changer) -> Iterator[Remedy | None]:
         if remedy is not None:
             yield remedy
             return
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Wishes that cost something, each with the best plan without it, the dearest first.
+
+    `settled`: all of it is proven, that the other wishes cost nothing too, and there was time for every one.
+    """
+
+    found: tuple[Remedy, ...]
+    settled: bool
+
+
+def wish_prices(problem: Problem, best: Plan, seconds: float = _PRICES_S) -> Prices:
+    """The single wishes without which a plan exists that is better than `best` in the spec's objective."""
+    budget = Budget(seconds)
+    tried = list(_freed(Changer(problem, budget)))
+    own = rank_of(problem, best)
+    found = sorted(
+        (price for price in tried if is_better(rank_of(problem, price.plan), own)),
+        key=lambda price: rank_of(problem, price.plan),
+    )
+    settled = best.proven and budget.left > 0 and not budget.cut_short and all(price.plan.proven for price in tried)
+    return Prices(tuple(found), settled)
+
+
+def _freed(changer: Changer) -> Iterator[Remedy]:
+    single: list[tuple[dict[tuple[str, ...], Any], str]] = [
+        ({wish.path: None}, f"without {wish}") for wish in wishes(changer.problem)
+    ]
+    single += settings_freed(changer.problem)
+    for changes, text in single:
+        other = changer.changed(changes)
+        plan = None if other is None else best_plan(other, changer.budget)
+        if other is not None and plan is not None:
+            yield Remedy(text, other.spec, plan, 0.0)

@@ -1,11 +1,13 @@
-"""Where an answer goes: stdout, or a file that is checked before the search and not after it."""
+"""Where an answer goes: stdout, or files that are checked before the search and written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,12 +56,42 @@ def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
 
 
 @contextmanager
-def _told_of(path: str) -> Iterator[None]:
-    """What goes wrong while a file is written, a full disk say, names the file."""
+def draft_of(path: str | Path) -> Iterator[Path]:
+    """A file to write in place of `path`, which it becomes when the block ends; after an error all is as it was.
+
+    The draft stands beside the target, so that a full disk or a kill leaves no half of an answer. What is no plain
+    file (/dev/stdout, a pipe), or cannot be replaced where it stands, is written itself. Raises OSError.
+    """
+    target = Path(os.path.realpath(path))  # the file that a link names is replaced, not the link
+    replaceable = target.is_file() and os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)
+    if target.exists() and not replaceable:
+        yield target
+        return
+    draft = target.with_name(f".{target.name[:50]}.{os.getpid()}.tmp")
     try:
-        yield
+        yield draft
+        if target.exists():
+            shutil.copymode(target, draft)
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_file(path: str | Path, text: str) -> None:
+    """Write a file of the answer, whole or not at all, line ends as they are; raises InputError that names it."""
+    try:
+        with draft_of(path) as draft:
+            draft.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+        raise file_error(str(path), f"cannot be written: {error.strerror}") from None
+
+
+def write_new_file(path: str, text: str, force: bool) -> None:
+    """The same for a file that is not there yet; one that is, is replaced with `force` only."""
+    if not force and os.path.lexists(path):
+        raise file_error(path, "is there already: give another path, or --force to replace it")
+    write_file(path, text)
 
 
 def deliver(text: str, path: str | None) -> None:
@@ -67,8 +99,7 @@ def deliver(text: str, path: str | None) -> None:
     if path is None:
         print(text)
     else:
-        with _told_of(path):
-            Path(path).write_text(text + "\n", encoding="utf-8")
+        write_file(path, text + "\n")
 
 
 def deliver_report(report: RenderableType, path: str | None = None) -> None:
@@ -76,8 +107,7 @@ def deliver_report(report: RenderableType, path: str | None = None) -> None:
     from rich.console import Console
 
     if path is not None:
-        with _told_of(path), open(path, "w", encoding="utf-8") as file:
-            file.write(_plain(Console(file=file, highlight=False), report))
+        write_file(path, _plain(Console(file=StringIO(), highlight=False), report))
     elif sys.stdout.isatty():
         Console(highlight=False).print(report)
     else:

@@ -28,10 +28,42 @@ def load_problem(path: str | Path, calibration: str | None = None, **search: Any
     """
     base = None if str(path) == "-" else Path(path).parent
     document = load_yaml(path, collect=True)
-    data, section = document.data, document.data.get("search")
-    given = {name: value for name, value in search.items() if value is not None}
-    if given and (section is None or isinstance(section, Mapping)):
-        data = {**data, "search": {**(section or {}), **given}}
+    return _with_overlay(_replaced(document.data, {}, {"search": search}), calibration, document, base)
+
+
+def make_problem(
+    spec: Mapping[str, Any],
+    names: Mapping[str, Any],
+    sections: Mapping[str, Mapping[str, Any]],
+    calibration: str | None = None,
+) -> Problem:
+    """The problem in plain values; `names` and the fields of `sections` replace those of the spec where not None.
+
+    Raises InputError with every problem.
+    """
+    return _with_overlay(_replaced(spec, names, sections), calibration)
+
+
+def _replaced(
+    spec: Mapping[str, Any], names: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The spec's values with those given; a section that is no mapping is left as it is, to be told so."""
+    data = {**spec, **_given(names)}
+    for name, fields in sections.items():
+        section = data.get(name)
+        if _given(fields) and (section is None or isinstance(section, Mapping)):
+            data[name] = {**(section or {}), **_given(fields)}
+    return data
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _with_overlay(
+    data: Mapping[str, Any], calibration: str | None, document: Document | None = None, base: Path | None = None
+) -> Problem:
+    """The problem with an overlay's constants; what is wrong with the overlay's file comes first."""
     overlay, wrong = _overlay(calibration)
     try:
         problem = problem_from(data, document, base, overlay)

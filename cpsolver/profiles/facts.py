@@ -104,6 +104,11 @@ class Facts(BaseModel):
         default=True, description="the optimizer's states may be whole on every rank: DDP, or a single replica"
     )
 
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The pipeline schedules that it has."""
+        return ("1f1b", *self.zero_bubble, *(("breadth_first",) if self.breadth_first else ()))
+
 
 def _shards(x: Any, kinds: tuple[Sharded, ...]) -> Any:
     """Where the ranks shard one of these, whether or not there is a distributed optimizer."""

@@ -125,12 +125,13 @@ def load_stack(name: str) -> Stack:
                 ),
             )
         )
-    fields = _read(name)
+    fields = dict(_read(name))
     facts = fields.pop("runs", None)
     runs = facts and stack_framework(fields["name"], fields["title"], facts)
     return Stack.model_validate({**fields, "runs": runs})
 
 
+@lru_cache
 def _read(name: str) -> dict[str, Any]:
     """A profile's fields; one that extends another has its constants and facts where it states none of its own."""
     fields: dict[str, Any] = dict(package_data(_FOLDER / f"{name}.yaml"))

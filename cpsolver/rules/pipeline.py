@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
-
-ZERO_BUBBLE_STACK = "zero-bubble"
-"""The stack profile whose framework has zero-bubble schedules."""
-
-BREADTH_FIRST_STACKS = (FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge")
-"""The stack profiles whose frameworks can interleave in groups of all microbatches."""
 
 
 @rule(
@@ -55,17 +50,17 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
     """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
 
     Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
-    pp here, the default; what is left over is then always less than pp. With schedule breadth_first N is m, and
-    Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
+    pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
+    and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
     """
-    m, wide = s.microbatches(problem.batch), s.schedule == "breadth_first"
+    m, one_group = s.microbatches(problem.batch), SCHEDULES[s.schedule].one_group
     if s.vpp > 1 and s.pp == 1:
         yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
     elif s.vpp > 1 and s.dynamic:
         yield f"micro_batches of different sizes do not interleave: vpp is {s.vpp}, and must be 1"
-    elif s.vpp > 1 and wide and m < s.pp:
-        yield f"schedule breadth_first: {m} microbatches are fewer than pp {s.pp}"
-    elif s.vpp > 1 and m % s.pp and (not wide or runs_fold3d(problem)):
+    elif s.vpp > 1 and one_group and m < s.pp:
+        yield f"schedule {s.schedule}: {m} microbatches are fewer than pp {s.pp}"
+    elif s.vpp > 1 and m % s.pp and (not one_group or runs_fold3d(problem)):
         yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
@@ -74,24 +69,23 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     """A zero-bubble schedule needs a pipeline without interleaving, a breadth-first one an interleaved pipeline, and
     microbatches of different sizes plain 1F1B; each needs a launcher or stack that has it.
     """
+    needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
     if s.schedule == "1f1b":
         return
     if s.pp == 1:
         yield f"schedule {s.schedule} needs a pipeline, and pp is 1"
-    if s.schedule == "breadth_first" and s.vpp == 1:
-        yield "schedule breadth_first interleaves: vpp is 1, and must be more"
-    elif s.schedule != "breadth_first" and s.vpp > 1:
+    if needs.interleaves and s.vpp == 1:
+        yield f"schedule {s.schedule} interleaves: vpp is 1, and must be more"
+    elif needs.interleaves is False and s.vpp > 1:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
     launcher = problem.launcher
-    stacks = BREADTH_FIRST_STACKS if s.schedule == "breadth_first" else (ZERO_BUBBLE_STACK,)
-    if launcher is None and problem.stack.name not in stacks:
-        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b, or stack {listed(stacks)}"
-    elif launcher is not None:
-        has = ("1f1b", *launcher.zero_bubble, *("breadth_first",) * launcher.breadth_first)
-        if s.schedule not in has:
-            yield f"{launcher.name} has no schedule {s.schedule}: {listed(has)}"
+    if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
+        others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""
+        yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b{others}"
+    elif launcher is not None and s.schedule not in launcher.schedules:
+        yield f"{launcher.name} has no schedule {s.schedule}: {listed(launcher.schedules)}"
 
 
 def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -169,9 +169,7 @@ class Branch:
         most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
         least = np.zeros_like(most)
         seconds = mix_bound(table, rows, least, most)
-        quick = self.objective.row_bounds(
-            table.rows.take(rows), seconds, table.time["layer"][:, rows], table.slack(rows)
-        )
+        quick = self.objective.row_bounds(table.rows.take(rows), seconds, table.time.layer[:, rows], table.saving(rows))
         return seconds, np.maximum(
             quick, self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import Strategy
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.errors import InternalError
 from cpsolver.plans.dimensions import DEGREES
 from cpsolver.plans.strategy import Strategy

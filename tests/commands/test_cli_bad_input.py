@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cli
+from cpsolver.commands import main as cli
 from cpsolver.commands.common import EXIT_BUG
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -67,7 +67,7 @@ def test_a_missing_spec_and_a_missing_strategy() -> None:
 
 @pytest.mark.parametrize("output", ["nowhere/out.json", "."])
 def test_an_unwritable_output_is_refused_before_the_search(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.search.search.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("cpsolver.explanation.account.search", lambda *_: pytest.fail("searched first"))
     result = run("solve", write("spec.yaml", SMALL), "--output", output)
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
@@ -84,7 +84,7 @@ def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object) -> None:
         raise AssertionError("a slip")
 
-    monkeypatch.setattr("cpsolver.search.search.search", broken)
+    monkeypatch.setattr("cpsolver.explanation.account.search", broken)
     result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
     assert result.exit_code == EXIT_BUG
     assert "this is a bug in apss-cp: AssertionError: a slip" in result.stderr

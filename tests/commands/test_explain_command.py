@@ -10,9 +10,9 @@ from typing import get_args
 
 import pytest
 
-from cpsolver.explanation.changes import Clock, best_plan, is_better, rank_of
+from cpsolver.explanation.changes import Budget, best_plan, is_better, rank_of
 from cpsolver.explanation.favourite import FREED, favourite
-from cpsolver.explanation.prices import wish_prices
+from cpsolver.explanation.remedies import wish_prices
 from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -38,7 +38,7 @@ def small(**pins: object) -> Problem:
 
 
 def plan_of(problem: Problem) -> Strategy:
-    found = best_plan(problem, Clock(60.0), 60.0)
+    found = best_plan(problem, Budget(60.0), 60.0)
     assert found is not None
     return found.strategy
 
@@ -130,7 +130,7 @@ def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> Non
     data = spec_of(chips, objective=objective)
     data["cluster"]["prices"] = {"x": 1.0, "y": 9.0}
     problem = resolve(parse_spec(data))
-    cheap = best_plan(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8), Clock(60.0), 60.0)
+    cheap = best_plan(problem_of({"x": chip_spec(gb=60)}, gpus=4, batch=8), Budget(60.0), 60.0)
     assert cheap is not None
     groups = tuple(replace(group, chip="y") for group in cheap.strategy.groups)
     faster = replace(cheap.evaluation, step_time_s=0.6 * cheap.evaluation.step_time_s)
@@ -142,7 +142,7 @@ def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> Non
 
 def test_what_is_not_proven_is_not_settled() -> None:
     problem = small()
-    best = best_plan(problem, Clock(60), 60)
+    best = best_plan(problem, Budget(60), 60)
     assert best is not None
     assert wish_prices(problem, best).settled
     assert not wish_prices(problem, replace(best, gap=0.1)).settled

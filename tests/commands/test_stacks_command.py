@@ -97,7 +97,7 @@ def test_a_fitted_constant_says_runs_error_and_what_it_replaced(fitted: None) ->
 
 
 def test_a_fitted_constant_in_json(fitted: None) -> None:
-    told = json.loads(stacks.stacks_json("megatron-core"))["constants"]
+    told = stacks.stacks_document("megatron-core")["constants"]
     assert told["elementwise_traffic"]["fitted"] == {"runs": 30, "standard_error": pytest.approx(0.2)}
     assert (
         told["elementwise_traffic"]["replaces"]
@@ -155,7 +155,7 @@ def test_a_chip_shows_the_value_that_planning_uses_beside_the_catalogues(fitted:
 
 
 def test_a_chip_in_json_has_its_factors(fitted: None) -> None:
-    told = json.loads(catalogue.chips_json("a100"))
+    told = catalogue.chips_document("a100")
     value = told["efficiency"]["gemm_bf16"]["value"]
     assert told["calibrated"]["gemm_bf16"]["value"] == pytest.approx(0.6 * value)
     assert [factor["chips"] for factor in told["calibrated"]["gemm_bf16"]["factors"]] == ["all chips", "ampere"]

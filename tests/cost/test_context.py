@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost.context import context_seconds, gather_seconds, head_exchange_seconds, ring_seconds
+from cpsolver.cost.context import context_seconds, gather_seconds, head_all_to_all_seconds, ring_seconds
 from cpsolver.cost.shard import Floats, Shard
 from models_zoo import Architecture
 from tests.support.problems import ideal, model_spec
@@ -70,7 +70,7 @@ def test_latent_attention_exchanges_wide_queries_and_narrow_outputs() -> None:
     spec = {"name": "latent", **model_spec(attention={"kind": "mla", **widths})}
     problem, chip = ideal(model=Architecture.model_validate(spec))
     payload = 8 * (192 + 192 + 96 + 96) * 1024 / 2 * 2
-    found = head_exchange_seconds(problem, chip, shard(cp=2, ulysses=2))
+    found = head_all_to_all_seconds(problem, chip, shard(cp=2, ulysses=2))
     assert found == pytest.approx(payload / 2 / INSIDE)
 
 
@@ -88,7 +88,7 @@ def test_the_hybrids_ring_steps_over_the_ranks_that_exchange_heads() -> None:
     assert ring_seconds(problem, chip, hybrid) == pytest.approx(2 * 2 * ROW * 3 / 4 / OUTSIDE)
     assert ring_seconds(problem, chip, plain) == pytest.approx(2 * 4 * ROW * 7 / 8 / (2 * OUTSIDE))
     near = 4 * 4 * ROW / 8 / 2 / INSIDE  # heads are exchanged inside the node
-    assert head_exchange_seconds(problem, chip, hybrid) == pytest.approx(near)
+    assert head_all_to_all_seconds(problem, chip, hybrid) == pytest.approx(near)
 
 
 def test_gathering_takes_as_long_as_the_ring_and_hides_under_nothing() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import collectives, comm, compute, memory, states
-from cpsolver.cost.device import Device
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
-from cpsolver.cost.tables import crosses_domain, memory_table, time_table
+from cpsolver.cost.stage import crosses_domain
+from cpsolver.cost.tables import memory_table, time_table
 from models_zoo.params import total_parameters
 from tests.support.problems import ideal, model_spec, problem_of, strategy_of
 
@@ -45,18 +46,18 @@ def row(text: str = "x:2,2", batch: int = 8, **degrees: Any) -> Candidates:
 
 def test_gemm_takes_tiles_depth_and_roofline() -> None:
     problem, chip = ideal()
-    device = Device(problem, chip)
+    device = ChipSpeeds(problem, chip)
     whole = 2 * 1408 * 2560 * 12800 / 1e14 * 12928 / 12800  # 11 x 10 tiles; the loop over k is 1 % overhead
     assert device.gemm(floats(1408), floats(2560), floats(12800)) == pytest.approx(whole)
     assert device.gemm(floats(1344), floats(2560), floats(12800)) == pytest.approx(whole)
-    slow = Device(*ideal({"memory": 0.1}))
+    slow = ChipSpeeds(*ideal({"memory": 0.1}))
     traffic = 2 * (1280 * 128 + 128 * 2560 + 1280 * 2560)
     assert slow.gemm(floats(1280), floats(2560), floats(128)) == pytest.approx(traffic / 1e11)
 
 
 def test_gemm_pays_for_idle_units_and_for_the_launch() -> None:
     problem, chip = ideal({"kernel_latency_us": 5.0}, compute_units=4)
-    device = Device(problem, chip)
+    device = ChipSpeeds(problem, chip)
     full = 2 * 512 * 256 * 12800 / 1e14 * 12928 / 12800
     assert device.gemm(floats(512), floats(256), floats(12800)) == pytest.approx(full + 5e-6)
     # On 4 units 5 x 1 tiles of 128 x 256 take two rounds, 3 x 2 of 256 x 128 too, 5 x 2 of half the size three.
@@ -70,7 +71,7 @@ def test_flash_attention_counts_the_causal_half() -> None:
     seconds = compute.layer_seconds(problem, chip, shard, DENSE)
     flops = 4 * 2048 * 1024 * 128 * 8  # two products of T x s x d for 8 heads
     assert seconds.core == pytest.approx([flops / 2 / 0.5e14, flops / 4 / 0.5e14])
-    device = Device(problem, chip)
+    device = ChipSpeeds(problem, chip)
     tokens = floats(2048, 2048)
     backward = compute._attention(problem, device, shard, tokens, full_attention=True)[1]
     assert backward == pytest.approx(2.5 * seconds.core)
@@ -131,8 +132,8 @@ def test_flash_attention_keeps_statistics_only() -> None:
 def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given: Any, bytes_of: float) -> None:
     """Two heads of keys and values, four ranks."""
     problem, _ = ideal(model=model_spec(kv_heads=2))
-    assert memory._exchanged_bytes(problem, Shard.of(1, 1, False, True, cp=4, **given)) == bytes_of
-    assert memory._exchanged_bytes(problem, Shard.of(1, 1, False, True)) == 0
+    assert memory._context_parallel_bytes(problem, Shard.of(1, 1, False, True, cp=4, **given)) == bytes_of
+    assert memory._context_parallel_bytes(problem, Shard.of(1, 1, False, True)) == 0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from cpsolver.cost import comm, compute, context, memory, routing, states
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
-from cpsolver.evaluation.evaluate import Evaluation, evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from tests.support.problems import ideal, model_spec, strategy_of

@@ -9,7 +9,7 @@ import pytest
 
 from cpsolver.cost.comm import end_comm, layer_comm
 from cpsolver.cost.kinds import LayerKind, kind_shares, layer_kinds
-from cpsolver.cost.routing import expert_exchange_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
 from cpsolver.cost.shard import Shard
 from models_zoo import Architecture
 from tests.support.problems import ideal, model_spec
@@ -57,7 +57,7 @@ def test_a_dense_layer_exchanges_twice_and_routes_nothing() -> None:
 def test_whole_experts_have_no_tensor_exchange_of_their_own() -> None:
     problem, chip = ideal(model=experts())
     given = shard(tp=4, ep=4)
-    assert expert_exchange_seconds(problem, chip, given) == 0
+    assert expert_tensor_seconds(problem, chip, given) == 0
     found = layer_comm(problem, chip, given, NONE, EXPERTS)
     assert found.forward == end_comm(problem, chip, given) + routing_seconds(problem, chip, given)
 
@@ -66,13 +66,13 @@ def test_a_pair_that_shares_an_expert_gathers_what_two_devices_received() -> Non
     """Of tp 4 each rank routes a quarter of the tokens to two experts each: two quarters, twice, gathered and
     scattered."""
     problem, chip = ideal(model=experts())
-    found = expert_exchange_seconds(problem, chip, shard(tp=4, ep=2, etp=2))
+    found = expert_tensor_seconds(problem, chip, shard(tp=4, ep=2, etp=2))
     assert found == pytest.approx(2 * (2 * HIDDEN / 4 * 2) / 2 / INSIDE)
 
 
 def test_shared_experts_are_cut_by_tensor_parallelism_whatever_the_routed_ones_are() -> None:
     problem, chip = ideal(model=experts(shared_experts=1))
-    assert expert_exchange_seconds(problem, chip, shard(tp=4)) == end_comm(problem, chip, shard(tp=4))
+    assert expert_tensor_seconds(problem, chip, shard(tp=4)) == end_comm(problem, chip, shard(tp=4))
 
 
 def test_a_device_routes_the_tokens_it_holds() -> None:
@@ -96,8 +96,8 @@ def test_all_wait_for_the_device_whose_experts_are_asked_most() -> None:
     even, skewed = (ideal(model=experts(), training={"expert_imbalance": load}) for load in (1.0, 1.5))
     for of, given, factor in (
         (routing_seconds, shard(tp=2, ep=4, etp=2), 1.5),
-        (expert_exchange_seconds, shard(tp=2, ep=4, etp=2), 1.5),
-        (expert_exchange_seconds, shard(tp=2, etp=2), 1.0),
+        (expert_tensor_seconds, shard(tp=2, ep=4, etp=2), 1.5),
+        (expert_tensor_seconds, shard(tp=2, etp=2), 1.0),
     ):
         assert of(*skewed, given) == pytest.approx(factor * of(*even, given))
 

@@ -8,7 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from cpsolver.cost import comm, compute, kept, memory, products, states
+from cpsolver.cost import comm, compute, gemms, memory, states
+from cpsolver.cost.activation_switches import offload_seconds, offloaded
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
@@ -177,10 +178,10 @@ def test_offloaded_inputs_leave_the_device() -> None:
     shard = Shard.of(2, 1, True, True)
     # Per token: three times the hidden state over tp; queries, keys, values (h + 2 * 2 heads of 128) and output (h).
     elements = 3 * 1024 / 2 + (1024 + 2 * 2 * 128) / 2 + 1024 / 2
-    assert kept.offloaded(problem, shard, DENSE)[0].item() == 2 * 1024 * elements
+    assert offloaded(problem, shard, DENSE)[0].item() == 2 * 1024 * elements
     swapped = of({"activation_offload": "attention"}, model_spec(kv_heads=2))
     less = 2 * 1024 * 2 * 1024 / 2  # the inputs of both norms stay
-    away = kept.offloaded(swapped, shard, DENSE)[0].item()
+    away = offloaded(swapped, shard, DENSE)[0].item()
     assert away == 2 * 1024 * elements - less
     none = memory_table(of({}, model_spec(kv_heads=2)), row_of(problem, tp=2, dp=2, flags="sfz"))
     some = memory_table(swapped, row_of(problem, tp=2, dp=2, flags="sfz"))
@@ -191,10 +192,10 @@ def test_offloaded_inputs_leave_the_device() -> None:
 def test_trips_to_the_host_cost_what_sticks_out_of_the_layer() -> None:
     problem, plain = of({"activation_offload": ["attention"]}), of({})
     chip, shard = problem.supplies[0].chip, Shard.of(1, 1, False, True)
-    away = kept.offloaded(problem, shard, DENSE)[0].item()
+    away = offloaded(problem, shard, DENSE)[0].item()
     passes = np.array([0.25 * away / 1e10]), np.array([2 * away / 1e10])
-    assert kept.offload_seconds(problem, chip, shard, DENSE, passes).item() == pytest.approx(0.75 * away / 1e10)
-    assert kept.offload_seconds(plain, chip, shard, DENSE, passes).item() == 0
+    assert offload_seconds(problem, chip, shard, DENSE, passes).item() == pytest.approx(0.75 * away / 1e10)
+    assert offload_seconds(plain, chip, shard, DENSE, passes).item() == 0
     row = row_of(problem)
     with_trips, without = (time_table(p, p.supplies[0], row) for p in (problem, plain))
     forward, backward = without.recompute.item(), (without.layer - without.recompute).item()
@@ -209,8 +210,8 @@ def test_trips_to_the_host_cost_what_sticks_out_of_the_layer() -> None:
 )
 def test_triangle_attention_leaves_masked_blocks_out(sequence: int, share: float, blocks: int) -> None:
     problem = of({"triangle_attention": True}, sequence=sequence)
-    assert products.unmasked_blocks(problem) == (pytest.approx(share), blocks)
-    assert products.unmasked_blocks(of({}, sequence=sequence)) == (1, 1)
+    assert gemms.unmasked_blocks(problem) == (pytest.approx(share), blocks)
+    assert gemms.unmasked_blocks(of({}, sequence=sequence)) == (1, 1)
 
 
 def test_triangle_attention_saves_work_and_memory_without_flash_only() -> None:
@@ -228,7 +229,7 @@ def test_triangle_attention_saves_work_and_memory_without_flash_only() -> None:
 
 def test_gate_and_up_apart_are_two_products_and_one_exchange_more() -> None:
     shard = Shard.of(2, 1, [False, True], True)
-    one, two = (products.feed_forward_products(ideal()[0].model, shard, 2816, fused) for fused in (True, False))
+    one, two = (gemms.feed_forward_gemms(ideal()[0].model, shard, 2816, fused) for fused in (True, False))
     assert [float(p.n[0]) for p in one] == [2816, 1024]
     assert [float(p.n[0]) for p in two] == [1408, 1408, 1024]
     whole, apart = (of({"fused_gate_up": fused}) for fused in (True, False))

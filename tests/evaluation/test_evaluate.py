@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.compute import end_seconds
-from cpsolver.cost.schedule import closed_form_s, lower_bound_s
+from cpsolver.cost.pipeline_events import closed_form_s
 from cpsolver.cost.shard import Shard
-from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture
+from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, chip_spec, ideal, model_spec, problem_of, spec_of, strategy_of
 
 TWO = {"x": chip_spec(), "y": chip_spec(tflops=50, out=50)}

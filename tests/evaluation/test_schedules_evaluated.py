@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from cpsolver.commands.main import main
 from cpsolver.cost.breadth_first import left_over_s
-from cpsolver.cost.schedule import closed_form_s, peak_live_total, simulate, stage_order
+from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate, stage_order
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import step_traffic, time_table
-from cpsolver.evaluation.evaluate import PARTS, evaluate, stage_memory
+from cpsolver.evaluation.evaluate import evaluate, stage_memory
+from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem

@@ -16,14 +16,14 @@ from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.data import plan_data
+from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.problems import chip_spec, problem_of
+from tests.support.selection import first, full
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -66,10 +66,10 @@ def assert_below(bounds: list[float], true: float, what: object) -> None:
 
 
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", first(1, range(4)))
 def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
     close: dict[str, int] = defaultdict(int)
-    for seed in range(1000 + 80 * block + 200 * bend, 1080 + 80 * block + 200 * bend):
+    for seed in range(1000 + 40 * block + 200 * bend, 1040 + 40 * block + 200 * bend):
         problem = random_problem(seed)
         if not small_enough(problem, 250):
             continue
@@ -84,7 +84,7 @@ def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
                     close["all"] += np.isfinite(true)
                     close["tight"] += np.isfinite(true) and bounds[-1] > 0.9 * true
                     close["cut"] += np.isinf(bounds[-1])
-    assert close["all"] > 50
+    assert close["all"] > 25
     assert close["cut"] > 0
     assert close["tight"] > 0.6 * close["all"]
 
@@ -96,7 +96,7 @@ def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> f
     """
     scale = scale_for(upper)
     data = plan_data(table, row, chips, scale, upper)
-    if not all(data.options.values()):
+    if not data.possible:
         return float("inf")
     solved = CompiledModel(table.problem, [data], scale, 0.0, upper).solve(time_limit_s=10)
     return solved.step_time_s + data.error_s
@@ -107,7 +107,7 @@ SLOW_CORES = chip_spec(tflops=60, up=400, out=400)
 HALVES = {"max": 4}
 
 
-@pytest.mark.parametrize(("one", "other"), [(SLOW_LINKS, SLOW_CORES), (SLOW_CORES, SLOW_LINKS)], ids=["xy", "yx"])
+@pytest.mark.parametrize(("one", "other"), [(SLOW_LINKS, SLOW_CORES), full(SLOW_CORES, SLOW_LINKS)])
 def test_bounds_hold_where_the_better_chip_depends_on_the_row(one: object, other: object) -> None:
     """One chip is better without tensor parallelism, the other with it."""
     chips = {"x": {"spec": one, **HALVES}, "y": {"spec": other, **HALVES}}
@@ -152,7 +152,7 @@ REALISTIC: dict[str, tuple[dict[str, int], int, int, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REALISTIC)
+@pytest.mark.parametrize("name", ["llama2-13b", *(full(name) for name in REALISTIC if name != "llama2-13b")])
 def test_no_bound_exceeds_the_solver_on_real_models(name: str) -> None:
     chips, gpus, batch, sequence, search = REALISTIC[name]
     ladder = Ladder(problem_of(chips, name, gpus, 8, batch, sequence, **search))

@@ -1,4 +1,4 @@
-"""Stage coefficients against seconds worked out by hand, and against the judge, which counts them on its own."""
+"""Stage coefficients against seconds worked out by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.shard import Candidates
+from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import time_table
-from cpsolver.evaluation.evaluate import _sharding_s
 from cpsolver.search.bounds.coefficients import Coefficients
 from tests.support.problems import ideal, model_spec, strategy_of
 
@@ -41,9 +41,12 @@ def test_sharding_that_compute_does_not_hide(forward: float, layer: float, repea
     }
     columns = {name: np.array([value]) for name, value in known.items()}
     table = replace(time_table(problem, problem.supplies[0], row), **columns)
-    assert _sharding_s(problem, plan, 0, table, repeated) == pytest.approx(seconds)
-    coefficients, by_chip = Coefficients(problem, row), {name: value[None] for name, value in columns.items()}
-    assert coefficients.sharding_seconds(by_chip, np.array([[repeated]])) == pytest.approx(seconds)
+    tables = ChipTimes.of(problem, list(problem.supplies), row, [table])
+    stage = Pipelines(tables, np.array([0]), np.zeros((1, 1), dtype=np.int64))
+    assert stage.sharding(4.0, np.array([[repeated]])) == pytest.approx(seconds)
+    coefficients = Coefficients(problem, row)
+    coefficients.tables = tables
+    assert coefficients.sharding(np.array([0]), 0, np.array([[repeated]])) == pytest.approx(seconds)
     assert set(known) < {field.name for field in fields(table)}
 
 
@@ -51,8 +54,8 @@ def test_links_of_interleaving_go_round() -> None:
     """4 stages of a device, 2 in a node, 3 chunks: see test_evaluate for the same by the judge."""
     problem, _ = ideal(model=model_spec(layers=12), node=2, stack={"pipeline_overlap_interleaved": 0.5})
     row = Candidates.one(strategy_of("x:3,3,3,3", dp=1, vpp=3), problem.batch)
-    links = Coefficients(problem, row).links(np.array([0]), np.zeros((1, 4), dtype=np.int64), relaxed=False)
-    assert links[0] / LINK == pytest.approx([9.5, 13.5, 13.5, 9.5], rel=1e-6)
+    stages = Pipelines(Coefficients(problem, row).tables, np.array([0]), np.zeros((1, 4), dtype=np.int64))
+    assert stages.p2p()[0] / LINK == pytest.approx([9.5, 13.5, 13.5, 9.5], rel=1e-6)
 
 
 @pytest.mark.parametrize(("groups", "slots"), [("x:3,4", (1, 0)), ("x:4,3", (0, 1)), ("x:3,3", (1, 1))])
@@ -63,7 +66,7 @@ def test_embedding_and_head_take_a_layers_time_in_a_layers_place(groups: str, sl
     row = Candidates.one(strategy_of(groups, dp=2, vpp=2), problem.batch)
     table, at, chips = Coefficients(problem, row), np.array([0]), np.zeros((1, 2), dtype=np.int64)
     stages = table.stages(at, chips)
-    seconds = (4 * stages.layer + stages.fixed - table.links(at, chips, False))[0]
-    ends = [table.time["embedding"][0, 0], table.time["head"][0, 0]]
+    seconds = (4 * stages.layer + stages.fixed - Pipelines(table.tables, at, chips).p2p())[0]
+    ends = [table.time.embedding[0, 0], table.time.head[0, 0]]
     assert 0 < max(ends) < 0.01
     assert seconds == pytest.approx([8 + (not slot) * end for slot, end in zip(slots, ends, strict=True)], rel=1e-9)

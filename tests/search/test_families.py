@@ -12,9 +12,8 @@ from cpsolver.rules import RULES
 from cpsolver.search import arrangements as plans
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile.constraints import FAMILIES
-from cpsolver.search.compile.data import PlanData, plan_data
+from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
-from cpsolver.search.compile.scaling import scale_for
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.space import enumerate_rows
 from tests.support.problems import chip_spec, model_spec, problem_of
@@ -55,13 +54,13 @@ def feasible(problem: Problem, data: list[PlanData], **fixed: Any) -> bool:
             model.model.add(v.degrees[name] == value)
         elif name == "option":
             for key, told in value.items():
-                names = [(option.kind, option.amount) for option in data[0].options[key]]
-                model.model.add(v.option[0][key] == names.index(told))
+                names = [(option.kind, option.amount) for option in data[0].by_chip[data[0].chips[key]].options]
+                model.model.add(v.stages[0][key].option == names.index(told))
         else:
-            variables = getattr(v, name)[0] if name in ("repeats", "again") else getattr(v, name)
-            for var, count in zip(variables, value, strict=True):
+            places: list[Any] = v.stages[0] if name in ("recomputed", "modules") else v.positions
+            for place, count in zip(places, value, strict=True):
                 if count is not None:
-                    model.model.add(var == count)
+                    model.model.add(getattr(place, name) == count)
     return model.solve().status == "optimal"
 
 
@@ -119,11 +118,11 @@ def test_layer_split(split: str, uneven: bool, by_chip: bool) -> None:
 def test_memory() -> None:
     problem = problem_of({"x": chip_spec(gb=5.2)}, model_spec(layers=12), gpus=2, node=2, pin={"mbs": 2, "vpp": 1})
     data = data_of(problem, ({"tp": 1}, [0, 0]))
-    names = [(option.kind, option.amount) for option in data[0].options[0]]
+    names = [(option.kind, option.amount) for option in data[0].by_chip[0].options]
     index = names.index(("none", 0))
-    first, last = data[0].fits[0][:, index].tolist()
+    first, last = data[0].by_chip[0].most[:, index].tolist()
     assert 0 < first < last < 11
-    full = data[0].fits[0].max(axis=1).tolist()
+    full = data[0].by_chip[0].most.max(axis=1).tolist()
     assert full[0] >= 6 > first
     assert feasible(problem, data, layers=[6, 6])
     assert not feasible(problem, data, layers=[6, 6], option={0: ("none", 0)})
@@ -136,20 +135,20 @@ def test_recompute() -> None:
         model=model_spec(layers=6), node=2, pin={"mbs": 1, "vpp": 1, "recompute": ["block", "uniform"]}
     )
     data = data_of(problem, ({"tp": 1}, [0, 0]))
-    assert feasible(problem, data, layers=[4, 2], option={0: ("block", 1)}, repeats=[1, 1])
-    assert not feasible(problem, data, layers=[4, 2], option={0: ("block", 1)}, repeats=[0, 1])
-    three = [option.amount for option in data[0].options[0]]
+    assert feasible(problem, data, layers=[4, 2], option={0: ("block", 1)}, recomputed=[1, 1])
+    assert not feasible(problem, data, layers=[4, 2], option={0: ("block", 1)}, recomputed=[0, 1])
+    three = [option.amount for option in data[0].by_chip[0].options]
     assert three == [1]  # memory is ample: more recomputation than the least allowed is never better
     kinds = problem_of(model=model_spec(layers=6), pin={"mbs": 1, "vpp": 1, "recompute": "selective"})
     chosen = data_of(kinds, ({"tp": 1}, [0, 0]))
-    again = int(chosen[0].again[0][0])
-    assert again > 0
-    assert feasible(kinds, chosen, layers=[4, 2], again=[4 * again, 2 * again], repeats=[0, 0])
-    assert not feasible(kinds, chosen, layers=[4, 2], again=[3 * again, 2 * again])
+    steps = int(chosen[0].by_chip[0].layer_steps[0])
+    assert steps > 0
+    assert feasible(kinds, chosen, layers=[4, 2], modules=[4 * steps, 2 * steps], recomputed=[0, 0])
+    assert not feasible(kinds, chosen, layers=[4, 2], modules=[3 * steps, 2 * steps])
     whole = problem_of(model=model_spec(layers=6), pin={"mbs": 1, "vpp": 1, "recompute": "uniform"})
     twice = data_of(whole, ({"tp": 1}, [0, 0]))
-    assert feasible(whole, twice, layers=[4, 2], repeats=[4, 2])
-    assert not feasible(whole, twice, layers=[4, 2], repeats=[3, 2])
+    assert feasible(whole, twice, layers=[4, 2], recomputed=[4, 2])
+    assert not feasible(whole, twice, layers=[4, 2], recomputed=[3, 2])
 
 
 def test_pin() -> None:

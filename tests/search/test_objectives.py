@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from cpsolver.doors.report.console import result_report
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.explanation.deadline import explain_deadline
+from cpsolver.explanation.cause import explain_deadline
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -26,6 +27,7 @@ from cpsolver.search.search import search
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 from tests.support.oracle import legal, strategies
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
+from tests.support.selection import first
 from tests.support.tables import quick_tables
 
 PINS: dict[str, Any] = {
@@ -66,8 +68,10 @@ def deadline(step_s: float) -> dict[str, float]:
     return {"tokens": 1000 * TOKENS, "days": step_s * 1000 / 86_400}
 
 
-def all_plans(problem: Problem) -> list[tuple[Strategy, float]]:
-    """The best of every legal plan key and its step time, for each number of devices that may be used."""
+@cache
+def all_plans(seed: int, idle: bool) -> list[tuple[Strategy, float]]:
+    """The best of every legal plan key of `small` and its step time, for each number of devices that may be used."""
+    problem = small(seed, {"idle": idle})
     counts = range(problem.node, problem.num_gpus + 1, problem.node) if problem.may_idle else [problem.num_gpus]
     best: dict[object, tuple[Strategy, float]] = {}
     with quick_tables():
@@ -99,22 +103,22 @@ def check(problem: Problem, result: Result) -> None:
         assert plan.evaluation == evaluate(problem, plan.strategy)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, range(4)))
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 @pytest.mark.parametrize("idle", [False, True])
 def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle: bool) -> None:
     problem = small(seed, {"idle": idle}, objective=objective)
     result = search(problem)
     check(problem, result)
-    every = sorted(objective_of(problem).score(s, step) for s, step in all_plans(problem))
+    every = sorted(objective_of(problem).score(s, step) for s, step in all_plans(seed, idle))
     assert scores(problem, result) == pytest.approx(every[:4], rel=1e-9)
     assert result.proof.bound == pytest.approx(every[3] if len(every) > 3 else float("inf"))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, range(4)))
 def test_the_cheapest_plans_in_time(seed: int) -> None:
     problem = small(seed, {"idle": True}, objective="cost")
-    every = all_plans(problem)
+    every = all_plans(seed, True)
     limit = sorted(step for _, step in every)[len(every) // 6]
     timed = asked(problem, {}, deadline=deadline(limit * 1.0001))
     result = search(timed)
@@ -123,10 +127,10 @@ def test_the_cheapest_plans_in_time(seed: int) -> None:
     assert scores(timed, result) == pytest.approx(in_time[:4], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first(2, range(4)))
 def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     problem = small(seed, {"idle": True})
-    every = all_plans(problem)
+    every = all_plans(seed, True)
     for limit in np.quantile([step for _, step in every], [0.0, 0.1, 0.5]) * 1.0001:
         timed = asked(problem, {}, objective="fewest_chips", deadline=deadline(float(limit)))
         result = search(timed)
@@ -139,13 +143,13 @@ def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     assert search(hopeless).status == "infeasible"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(2, range(6)))
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 def test_the_bound_on_a_number_of_devices_is_a_bound(seed: int, objective: str) -> None:
     problem = small(seed, {"idle": True}, objective=objective)
     counts, bounds = count_bounds(problem, objective_of(problem))
     known = dict(zip(counts.tolist(), bounds.tolist(), strict=True))
-    for s, step in all_plans(problem):
+    for s, step in all_plans(seed, True):
         assert known[s.devices] <= objective_of(problem).score(s, step) * (1 + 1e-12)
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.batch.cases import Case, make_cases
+from cpsolver.doors.batch.cases import SweepCase, make_cases
 from cpsolver.doors.batch.rows import COLUMNS, EFFORT
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
 from tests.support.checkout import ROOT
@@ -42,7 +42,7 @@ def sweep_of(text: str) -> Sweep:
     return load_sweep(write("sweep.yaml", text))
 
 
-def cases_of(grid: str, base: str = BASE) -> list[Case]:
+def cases_of(grid: str, base: str = BASE) -> list[SweepCase]:
     """The cases of the base with a grid or a list."""
     return make_cases(sweep_of(base + grid))
 

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-import cli
+from cpsolver.commands import main as cli
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cpsolver.evaluation.evaluate import Evaluation, evaluate
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve

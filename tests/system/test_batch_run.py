@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.doors.batch.pool import solve_in_processes
-from cpsolver.doors.batch.work import Task
+from cpsolver.doors.batch.pool import CellTask, solve_in_processes
 from tests.support.batch_sweeps import BASE, EIGHT, answers, cases_of, group_is_gone, rows, start, wait_for_rows
 from tests.support.command import in_tmp, run, write
 
@@ -174,7 +173,7 @@ def test_ctrl_c_stops_keeps_what_is_done_and_tells_how_to_go_on() -> None:
 
 def test_a_worker_that_is_killed_costs_its_cell_and_nothing_else() -> None:
     first, second = cases_of("list: [{cluster.num_gpus: 16}, {cluster.num_gpus: 32}]")
-    tasks = [Task(case.key, case.problem) for case in (first, second) if case.problem is not None]
+    tasks = [CellTask(case.key, case.problem) for case in (first, second) if case.problem is not None]
     killer = Thread(target=kill_the_next_child)
     killer.start()
     outcomes = list(solve_in_processes(tasks, 1))

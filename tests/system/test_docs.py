@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import cpsolver
-from cli import main
+from cpsolver.commands.main import main
 from cpsolver.doors.batch.cases import make_cases
 from cpsolver.doors.batch.sweep import load_sweep
 from cpsolver.inputs.document import parse_yaml
@@ -18,6 +18,7 @@ from cpsolver.problem.resolve import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec.spec import load_spec, parse_spec
 from tests.support.checkout import ROOT
+from tools.cli_reference import reference
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -40,6 +41,10 @@ def test_the_first_two_commands_are_make_targets() -> None:
 def test_every_command_stands_in_the_readme() -> None:
     for name in main.list_commands(None):  # type: ignore[arg-type]
         assert f"apss-cp {name}" in README, name
+
+
+def test_the_reference_of_the_commands_is_what_the_commands_say() -> None:
+    assert (ROOT / "docs/cli.md").read_text(encoding="utf-8") == reference(), "python -m tools.cli_reference writes it"
 
 
 def test_the_readme_s_specs_have_plans_and_its_steering_is_valid() -> None:

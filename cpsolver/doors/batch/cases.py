@@ -20,7 +20,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay
 
 _ROOMS = ("inputs", "plans", "profiles", "spec", "problem", "cost", "evaluation", "rules", "search", "explanation")
-_ANSWERS = ("doors/report/document.py", "doors/report/goals.py")
+_ANSWERS = ("doors/report/columns.py", "doors/report/document.py", "doors/report/goals.py")
 _CODE: dict[str, tuple[str, ...]] = {
     "cpsolver": (
         *(f"{room}/**/*.py" for room in _ROOMS),
@@ -34,7 +34,7 @@ _CODE: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class SweepCase:
     """A cell ready to be solved. `key` names its row; `problem` is None where `error` says what is wrong."""
 
     cell: Cell
@@ -62,7 +62,7 @@ def product_version() -> str:
     return f"{released}+{digest.hexdigest()[:8]}"
 
 
-def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay | None = None) -> list[Case]:
+def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay | None = None) -> list[SweepCase]:
     """Every cell's case, in order. `time_limit_s` replaces that of the specs; `overlay`: learnt constants.
 
     Raises InputError with what is wrong with the base spec, whatever the cells set: in all cells the same.
@@ -78,9 +78,9 @@ def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay
         except InputError as error:
             wrong[place] = sorted((sweep.located(trouble, cell) for trouble in error.troubles), key=_place)
             told = "; ".join(str(trouble) for trouble in wrong[place])
-            cases.append(Case(cell, broken_key(data), data, None, told))
+            cases.append(SweepCase(cell, broken_key(data), data, None, told))
         else:
-            cases.append(Case(cell, problem_key(problem), data, problem))
+            cases.append(SweepCase(cell, problem_key(problem), data, problem))
     if len(wrong) == len(cases):
         _check_base(sweep.cells, wrong)
     return cases

@@ -6,20 +6,21 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 from cpsolver.doors.batch.lines import Done
 from cpsolver.doors.batch.rows import COLUMNS, per_dollar, reasons_text
-from cpsolver.doors.batch.run import Answer
+from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.output import file_error
+from cpsolver.inputs.output import draft_of, file_error, write_file
 
 _FLAT = tuple(column for column in COLUMNS if column.kind != "json")
 _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: SweepAnswer) -> dict[str, Any]:
     """What `batch --json` prints: every cell's columns, labels, reasons, plans and proof."""
     return {
         "status": "interrupted" if answer.interrupted else "complete",
@@ -39,23 +40,21 @@ def _plain(done: Done) -> dict[str, Any]:
     return {**row, **unpacked, "labels": dict(case.cell.labels)}
 
 
-def write_csv(answer: Answer, path: str) -> None:
+def write_csv(answer: SweepAnswer, path: str) -> None:
     """A row a cell: the axes' labels, then the columns but for plans and proof. Empty: not known or none."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(_names(answer))
-            writer.writerows(_values(answer, done) for done in answer.done)
-    except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(_names(answer))
+    writer.writerows(_values(answer, done) for done in answer.done)
+    write_file(path, text.getvalue())
 
 
-def _names(answer: Answer) -> list[str]:
+def _names(answer: SweepAnswer) -> list[str]:
     axes = [f"axis:{name}" for name in answer.sweep.axes]
     return [*axes, *(column.name for column in _FLAT), "reasons", "tokens_per_s_per_dollar_per_hour"]
 
 
-def _values(answer: Answer, done: Done) -> list[Any]:
+def _values(answer: SweepAnswer, done: Done) -> list[Any]:
     case, row = done
     labels = [case.cell.labels.get(name) for name in answer.sweep.axes]
     return [*labels, *(row[column.name] for column in _FLAT), reasons_text(row), per_dollar(row)]
@@ -69,7 +68,7 @@ def check_parquet() -> None:
         raise InputError(Trouble("--parquet", "needs pyarrow: pip install 'apss-cp[batch]'")) from None
 
 
-def write_parquet(answer: Answer, path: str) -> None:
+def write_parquet(answer: SweepAnswer, path: str) -> None:
     """The same columns with their types, and plans and proof as JSON text."""
     import pyarrow
     import pyarrow.parquet
@@ -83,6 +82,7 @@ def write_parquet(answer: Answer, path: str) -> None:
     ]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(fields))
     try:
-        pyarrow.parquet.write_table(table, path)
+        with draft_of(path) as draft:
+            pyarrow.parquet.write_table(table, draft)
     except OSError as error:
         raise file_error(path, f"cannot be written: {error}") from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cpsolver.doors.batch.cases import Case
+from cpsolver.doors.batch.cases import SweepCase
 from cpsolver.doors.batch.fields import overlap
 from cpsolver.doors.batch.rows import Row, per_dollar
 
 _SIZE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "chips")
 _MORE = {"gpus_per_node": "node", "global_batch_size": "batch", "sequence_length": "seq.", "stack": "stack"}
-Done = tuple[Case, Row]
+Done = tuple[SweepCase, Row]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _devices(done: Done) -> int:
     return int(done[1]["num_gpus"] or 0)
 
 
-def _name(case: Case, row: Row, varied: Sequence[str]) -> str:
+def _name(case: SweepCase, row: Row, varied: Sequence[str]) -> str:
     parts = [row["model"] or "?", mix_of(case, row), *_figures(row, varied)]
     return ", ".join([*parts, *_other_labels(case)])
 
@@ -82,7 +82,7 @@ def _figures(row: Row, varied: Sequence[str]) -> list[str]:
     return [f"{_MORE[name]} {row[name]}" for name in varied if row[name] is not None]
 
 
-def mix_of(case: Case, row: Row) -> str:
+def mix_of(case: SweepCase, row: Row) -> str:
     """The chip mix in words: the label of the axis that sets it and not the size too, or shares of the cluster."""
     chips = [setting for setting in case.cell.settings if overlap(setting.path, _CHIPS)]
     if chips and len(chips[0].origin) > 1 and chips[0].origin[0] == "grid":
@@ -94,7 +94,7 @@ def mix_of(case: Case, row: Row) -> str:
     return " + ".join(_shares(case))
 
 
-def _shares(case: Case) -> list[str]:
+def _shares(case: SweepCase) -> list[str]:
     assert case.problem is not None
     total = case.problem.num_gpus
     whole = {supply.name: supply.limit >= total for supply in case.problem.supplies}
@@ -104,7 +104,7 @@ def _shares(case: Case) -> list[str]:
     ]
 
 
-def _other_labels(case: Case) -> list[str]:
+def _other_labels(case: SweepCase) -> list[str]:
     """Labels of axes that set neither model, chips, size nor one of the columns that are named anyway."""
     named = [_SIZE, _CHIPS, ("model",), ("stack",), ("cluster", "gpus_per_node"), ("cluster", "prices")]
     named += [("training", "global_batch_size"), ("training", "sequence_length")]

@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 from cpsolver.doors.batch.cases import product_version
-from cpsolver.doors.batch.work import Outcome, Task, failure, solve
+from cpsolver.doors.batch.pool import CellOutcome, CellTask, failure, solve
 from cpsolver.inputs.errors import InputError, Trouble
 
 _ANSWER_S = 60.0
@@ -71,7 +71,7 @@ def _no_cluster(told: str, address: str) -> InputError:
     return InputError(Trouble("--ray-address", told, address, allowed))
 
 
-def solve_on_ray(tasks: Sequence[Task], jobs: int | None, address: str | None) -> Iterator[Outcome]:
+def solve_on_ray(tasks: Sequence[CellTask], jobs: int | None, address: str | None) -> Iterator[CellOutcome]:
     """Every task's outcome as it comes; a lost worker's task is run again by Ray, a few times.
 
     `jobs` tasks at most are under way, by default two for every core of the cluster. Close the iterator to stop.
@@ -90,7 +90,7 @@ def solve_on_ray(tasks: Sequence[Task], jobs: int | None, address: str | None) -
             ray.shutdown()
 
 
-def _all(ray: Any, remote: Any, waiting: deque[Task], limit: int) -> Iterator[Outcome]:
+def _all(ray: Any, remote: Any, waiting: deque[CellTask], limit: int) -> Iterator[CellOutcome]:
     running: dict[Any, str] = {}
     version = product_version()
     while waiting or running:
@@ -102,25 +102,25 @@ def _all(ray: Any, remote: Any, waiting: deque[Task], limit: int) -> Iterator[Ou
             yield _outcome(ray, reference, running.pop(reference))
 
 
-def _outcome(ray: Any, reference: Any, key: str) -> Outcome:
+def _outcome(ray: Any, reference: Any, key: str) -> CellOutcome:
     errors = ray.exceptions
     try:
         outcome = ray.get(reference)
     except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError):
-        return Outcome(key, failure(f"its worker was lost, {_RETRIES + 1} times: for want of memory, maybe"))
+        return CellOutcome(key, failure(f"its worker was lost, {_RETRIES + 1} times: for want of memory, maybe"))
     except errors.RayTaskError as error:
         told = str(error).strip().splitlines()[-1]
-        return Outcome(key, failure(f"the task failed on its worker: {told}"))
+        return CellOutcome(key, failure(f"the task failed on its worker: {told}"))
     except errors.RayError as error:
         told = f"the Ray cluster was lost ({type(error).__name__}): what was done is kept, the same command goes on"
         raise InputError(Trouble("--on ray", told)) from None
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, CellOutcome)
     return outcome
 
 
-def _solve_same(task: Task, version: str) -> Outcome:
+def _solve_same(task: CellTask, version: str) -> CellOutcome:
     """Solve a task on a worker that has the same apss-cp as the driver: another one's answers are others."""
     if product_version() != version:
         told = f"apss-cp is {product_version()} on this worker and {version} on the driver: install the same on all"
-        return Outcome(task.key, failure(told))
+        return CellOutcome(task.key, failure(told))
     return solve(task)

@@ -9,7 +9,7 @@ from html import escape
 
 from cpsolver.doors.batch.lines import MEASURES, Line, Measure, lines_of
 from cpsolver.doors.batch.rows import Row, reasons_text
-from cpsolver.doors.batch.run import Answer
+from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.summary import headline, told_of_run
 from cpsolver.doors.report.goals import dollars
 from cpsolver.doors.report.text import percent, seconds
@@ -40,7 +40,7 @@ td.text:last-child { white-space: normal; min-width: 16rem }
 """
 
 
-def sweep_html(answer: Answer) -> str:
+def sweep_html(answer: SweepAnswer) -> str:
     """The page. Text of the sweep file is escaped; no script, nothing from the network."""
     lines = lines_of(answer.done)
     inks = {line.name: _ink(number) for number, line in enumerate(lines)}
@@ -72,7 +72,7 @@ def _legend(inks: dict[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """Values `low` to `high` along `length` units from `start`; a negative length goes up the page."""
 
     low: float
@@ -106,13 +106,13 @@ def _round_step(rough: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
 
 
-def axes(points: Sequence[tuple[float, float]]) -> tuple[Axis, Axis]:
+def axes(points: Sequence[tuple[float, float]]) -> tuple[PlotAxis, PlotAxis]:
     """The axes for points (size, figure): from nought, or both logarithmic where sizes differ by much."""
     sizes, figures = [size for size, _ in points], [figure for _, figure in points]
     logarithmic = max(sizes) > _LOGARITHMIC * min(sizes) and min(figures) > 0
     across = (min(sizes) / 1.1, max(sizes) * 1.1) if logarithmic else (0.0, max(sizes) * 1.03)
     up = (min(figures) / 1.2, max(figures) * 1.2) if logarithmic else (0.0, max(figures) * 1.08 or 1.0)
-    return Axis(*across, _LEFT, _WIDTH, logarithmic), Axis(*up, _TOP + _HEIGHT, -_HEIGHT, logarithmic)
+    return PlotAxis(*across, _LEFT, _WIDTH, logarithmic), PlotAxis(*up, _TOP + _HEIGHT, -_HEIGHT, logarithmic)
 
 
 def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
@@ -157,12 +157,12 @@ def _runs(line: Line, measure: Measure) -> Iterator[list[Point]]:
         yield run
 
 
-def _way(runs: Sequence[Sequence[Point]], x: Axis, y: Axis) -> str:
+def _way(runs: Sequence[Sequence[Point]], x: PlotAxis, y: PlotAxis) -> str:
     """The pieces as an SVG path."""
     return "".join("M" + "L".join(f"{x.at(size)} {y.at(figure)}" for size, figure, _ in run) for run in runs)
 
 
-def _grid(x: Axis, y: Axis) -> Iterator[str]:
+def _grid(x: PlotAxis, y: PlotAxis) -> Iterator[str]:
     right, base = _LEFT + _WIDTH, _TOP + _HEIGHT
     for tick in x.ticks():
         yield f'<line class="grid" x1="{x.at(tick)}" y1="{_TOP}" x2="{x.at(tick)}" y2="{base}"/>'
@@ -172,7 +172,7 @@ def _grid(x: Axis, y: Axis) -> Iterator[str]:
         yield f'<text x="{_LEFT - 8}" y="{y.at(tick) + 4}" text-anchor="end">{tick:,.10g}</text>'
 
 
-def _cells(answer: Answer) -> str:
+def _cells(answer: SweepAnswer) -> str:
     heads = ("cell", "status", "devices", "step time", "tokens/s", "MFU", "$ per M tokens", "memory", _LAST)
     rows = ["".join(f'<th class="text">{head}</th>' if head in _TEXT else f"<th>{head}</th>" for head in heads)]
     for case, row in answer.done:

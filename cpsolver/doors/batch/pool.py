@@ -1,21 +1,67 @@
-"""Worker processes on this machine, started once; one that dies costs its cell and nothing else."""
+"""A cell solved, in a worker process of this machine or elsewhere; one that dies costs its cell and nothing else."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from cpsolver.doors.batch.work import Outcome, Task, failure, solve
+from cpsolver.doors.batch.rows import Row, figures
+from cpsolver.problem.problem import Problem
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a worker is given: the row's key and the problem, all names looked up, so that it needs no files."""
+
+    key: str
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What comes back: the columns that the answer gives."""
+
+    key: str
+    columns: Row
+
+
+def solve(task: CellTask) -> CellOutcome:
+    """The answer to a cell by the search that `solve` uses; whatever goes wrong is status error, never an exception."""
+    began, cpu = time.monotonic(), time.process_time()
+    try:
+        columns = _answer(task.problem)
+    except MemoryError:
+        columns = failure("out of memory: fewer --jobs leave more for each cell")
+    except Exception as error:
+        columns = failure(f"this is a bug in apss-cp: {type(error).__name__}: {error}")
+    spent = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+    return CellOutcome(task.key, columns | spent)
+
+
+def failure(message: str) -> Row:
+    """The columns of a cell that has no answer."""
+    return {"status": "error", "error": message}
+
+
+def _answer(problem: Problem) -> Row:
+    from cpsolver.doors.report.document import dumps_line, result_document
+    from cpsolver.explanation.account import solve as answer
+
+    # as JSON has it: no infinity, no NaN, no tuples
+    return figures(json.loads(dumps_line(result_document(problem, answer(problem)))))
 
 
 def cores() -> int:
@@ -23,7 +69,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def solve_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+def solve_in_processes(tasks: Sequence[CellTask], jobs: int) -> Iterator[CellOutcome]:
     """Every task's outcome as it comes, from `jobs` processes; close the iterator to stop them at once.
 
     A process that dies (killed for memory, say) gives its task the status error; another takes its place.
@@ -54,31 +100,31 @@ class _Worker:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of this process
         self.pipe, far = context.Pipe()
-        self.task: Task | None = None
+        self.task: CellTask | None = None
         self.alive = True
         self._process: SpawnProcess = context.Process(target=_work, args=(far,), daemon=True)
         with _one_thread_each(), _without_interrupts():
             self._process.start()
         far.close()  # so that the pipe ends when the process does
 
-    def give(self, waiting: deque[Task]) -> None:
+    def give(self, waiting: deque[CellTask]) -> None:
         """Hand it the next task, if there is one and it lives."""
         self.task = waiting.popleft() if waiting and self.alive else None
         if self.task is not None:
             with suppress(OSError):  # it died just now: `take` finds that out
                 self.pipe.send(self.task)
 
-    def take(self) -> Outcome:
+    def take(self) -> CellOutcome:
         """The outcome that has come, or that the process died."""
         assert self.task is not None
         try:
             outcome = self.pipe.recv()
-            assert isinstance(outcome, Outcome)
+            assert isinstance(outcome, CellOutcome)
             return outcome
         except (EOFError, OSError):
             self.alive = False
             self._process.join()
-            return Outcome(self.task.key, failure(_end(self._process.exitcode)))
+            return CellOutcome(self.task.key, failure(_end(self._process.exitcode)))
 
     def stop(self) -> None:
         """End the process, kindly first."""

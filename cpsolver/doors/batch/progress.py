@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from cpsolver.doors.report.progress import new_bar
 from cpsolver.doors.report.text import plural
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ class Meter:
     def __enter__(self) -> Meter:
         if sys.stderr.isatty() and self._kept < self._total:
             self._bar = _bar(self._total, self._kept)
-            self._bar.start()
         return self
 
     def __exit__(
@@ -66,11 +66,8 @@ class Meter:
 
 
 def _bar(total: int, kept: int) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    told = TextColumn("{task.fields[state]}")
-    columns = TextColumn("cells"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), told
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    progress.add_task("cells", total=total, completed=kept, state="(Ctrl-C: stop, and go on later)")
-    return progress
+    state = TextColumn("{task.fields[state]}")
+    columns = TextColumn("cells"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), state
+    return new_bar(columns, "cells", total, kept, state="(Ctrl-C: stop, and go on later)")

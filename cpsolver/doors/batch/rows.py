@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cpsolver.doors.batch.axes import text_of
-from cpsolver.doors.batch.cases import Case, product_version
+from cpsolver.doors.batch.cases import SweepCase, product_version
+from cpsolver.doors.report.columns import KEPT, SweepColumn
 from cpsolver.plans.dimensions import ALWAYS_SHOWN, DEGREES
 from cpsolver.plans.strategy import SHARDED
 
@@ -16,48 +16,31 @@ Row = dict[str, Any]
 """A cell's values by column; JSON in those of that kind, None for what is not known or does not apply."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the database, the CSV and the Parquet file: `json` columns hold a JSON text."""
-
-    name: str
-    kind: Literal["text", "int", "real", "json"]
-    meaning: str
-
-
 COLUMNS = (
-    Column("key", "text", "digest of the spec with all names looked up, and of the version"),
-    Column("labels", "json", "the axes' labels, of the sweep that solved it"),
-    Column("model", "text", "name of the model"),
-    Column("chips", "text", "chip types and the most devices of each; -1: no limit"),
-    Column("num_gpus", "int", "devices that the spec asks for"),
-    Column("gpus_per_node", "int", "devices in a node"),
-    Column("global_batch_size", "int", "sequences in a step"),
-    Column("sequence_length", "int", "tokens in a sequence"),
-    Column("stack", "text", "software-stack profile"),
-    Column("objective", "text", "throughput, cost or fewest_chips"),
-    Column("status", "text", "optimal, feasible, infeasible, unknown or error"),
-    Column("error", "text", "what went wrong, for status error"),
-    Column("reasons", "json", "why there is no plan, for status infeasible"),
-    Column("seconds", "real", "seconds that it took"),
-    Column("cpu_seconds", "real", "CPU seconds that it took"),
-    Column("time_limit_s", "real", "the time limit that it had; empty: none"),
-    Column("devices", "int", "devices that the best plan uses"),
-    Column("step_time_s", "real", "predicted step time, seconds"),
-    Column("step_time_low_s", "real", "lower end of its 80 % interval"),
-    Column("step_time_high_s", "real", "upper end of its 80 % interval"),
-    Column("tokens_per_s", "real", "tokens a second"),
-    Column("tokens_per_s_per_gpu", "real", "tokens a second and device"),
-    Column("mfu", "real", "model FLOPs utilisation, 0 to 1"),
-    Column("dollars_per_million_tokens", "real", "dollars; empty without prices"),
-    Column("dollars_per_hour", "real", "dollars an hour of the devices in use"),
-    Column("memory_share", "real", "fullest device's memory over what a plan may fill, 0 to 1"),
-    Column("strategy", "text", "the best plan in one line"),
-    Column("plans", "json", "the plans, as in `solve --json`"),
-    Column("proof", "json", "the proof, as in `solve --json`"),
-    Column("version", "text", "product version and digest of the cost model's code"),
+    SweepColumn("key", "text", "digest of the spec with all names looked up, and of the version"),
+    SweepColumn("labels", "json", "the axes' labels, of the sweep that solved it"),
+    SweepColumn("model", "text", "name of the model"),
+    SweepColumn("chips", "text", "chip types and the most devices of each; -1: no limit"),
+    SweepColumn("num_gpus", "int", "devices that the spec asks for"),
+    SweepColumn("gpus_per_node", "int", "devices in a node"),
+    SweepColumn("global_batch_size", "int", "sequences in a step"),
+    SweepColumn("sequence_length", "int", "tokens in a sequence"),
+    SweepColumn("stack", "text", "software-stack profile"),
+    SweepColumn("objective", "text", "throughput, cost or fewest_chips"),
+    SweepColumn("status", "text", "optimal, feasible, infeasible, unknown or error"),
+    SweepColumn("error", "text", "what went wrong, for status error"),
+    SweepColumn("reasons", "json", "why there is no plan, for status infeasible"),
+    SweepColumn("seconds", "real", "seconds that it took"),
+    SweepColumn("cpu_seconds", "real", "CPU seconds that it took"),
+    SweepColumn("time_limit_s", "real", "the time limit that it had; empty: none"),
+    SweepColumn("devices", "int", "devices that the best plan uses"),
+    *KEPT,
+    SweepColumn("strategy", "text", "the best plan in one line"),
+    SweepColumn("plans", "json", "the plans, as in `solve --json`"),
+    SweepColumn("proof", "json", "the proof, as in `solve --json`"),
+    SweepColumn("version", "text", "product version and digest of the cost model's code"),
 )
-"""In the order of the files. The key figures are those of the best plan."""
+"""In the order of the files. The key figures, those of the report's table among them, are the best plan's."""
 
 EFFORT = ("seconds", "cpu_seconds", "proof", "time_limit_s", "reasons")
 """Columns that depend on how the answer was found: times, and reasons, whose helpful changes are looked for as long as
@@ -65,7 +48,7 @@ a time budget lasts. All others are the same whenever and wherever a cell is pro
 """
 
 
-def new_row(case: Case) -> Row:
+def new_row(case: SweepCase) -> Row:
     """A row with what a cell asks for; an unreadable spec is told as far as it goes."""
     row: Row = dict.fromkeys(column.name for column in COLUMNS)
     row |= {"key": case.key, "labels": json.dumps(dict(case.cell.labels)), "version": product_version()}
@@ -113,17 +96,8 @@ def figures(document: Mapping[str, Any]) -> Row:
     if not document["plans"]:
         return found
     best = document["plans"][0]
-    memory, capacity, cost = best["memory_gib"], best["capacity_gib"], best["dollars_per_million_tokens"]
-    speed = best["throughput_tokens_per_s"]
-    names = ("devices", "step_time_s", "step_time_low_s", "step_time_high_s", "mfu", "dollars_per_million_tokens")
-    return found | {
-        **{name: best[name] for name in names},
-        "tokens_per_s": speed,
-        "tokens_per_s_per_gpu": best["throughput_tokens_per_s_per_gpu"],
-        "dollars_per_hour": None if cost is None else cost * speed * 3600 / 1e6,
-        "memory_share": max(memory[name] / capacity[name] for name in memory),
-        "strategy": strategy_text(best["strategy"]),
-    }
+    kept = {column.name: column.value(best) for column in KEPT}
+    return found | kept | {"devices": best["devices"], "strategy": strategy_text(best["strategy"])}
 
 
 def per_dollar(row: Row) -> float | None:

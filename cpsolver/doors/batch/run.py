@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from cpsolver.doors.batch.cases import Case, make_cases
+from cpsolver.doors.batch.cases import SweepCase, make_cases
 from cpsolver.doors.batch.on_ray import check_ray, solve_on_ray
-from cpsolver.doors.batch.pool import cores, solve_in_processes
+from cpsolver.doors.batch.pool import CellOutcome, CellTask, cores, solve_in_processes
 from cpsolver.doors.batch.progress import Meter
 from cpsolver.doors.batch.rows import Row, new_row
 from cpsolver.doors.batch.store import Store
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
-from cpsolver.doors.batch.work import Outcome, Task
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_overlay
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """What to run, where to keep it and on what. `db` None: beside the sweep file; `jobs` None: all cores.
 
     `calibration`: an overlay's file, for all cells.
@@ -39,14 +38,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SweepAnswer:
     """A sweep's cells, each with its row (None: not solved, for it was stopped).
 
     `solved` cells were solved by this run in `seconds`; the others were in the database.
     """
 
     sweep: Sweep
-    cases: tuple[Case, ...]
+    cases: tuple[SweepCase, ...]
     rows: tuple[Row | None, ...]
     database: str
     solved: int
@@ -54,19 +53,19 @@ class Answer:
     interrupted: bool = False
 
     @property
-    def done(self) -> tuple[tuple[Case, Row], ...]:
+    def done(self) -> tuple[tuple[SweepCase, Row], ...]:
         """The cells that have a row."""
         return tuple((case, row) for case, row in zip(self.cases, self.rows, strict=True) if row is not None)
 
 
-def database_path(request: Request) -> str:
+def database_path(request: SweepRequest) -> str:
     """Where the results are kept: as told, or the sweep file's name with the ending .sqlite."""
     if request.db is not None:
         return request.db
     return "sweep.sqlite" if request.sweep == "-" else str(Path(request.sweep).with_suffix(".sqlite"))
 
 
-def run_batch(request: Request) -> Answer:
+def run_batch(request: SweepRequest) -> SweepAnswer:
     """Solve what is not in the database yet; Ctrl-C stops with what is done, all of it kept.
 
     Raises InputError for a sweep file that is wrong, a database that cannot be used and a Ray that does not answer.
@@ -87,11 +86,11 @@ def run_batch(request: Request) -> Answer:
         began = time.monotonic()
         solved, interrupted = _solve(store, cases, tasks, rows, request)
         found = tuple(None if case.key in interrupted else rows.get(case.key) for case in cases)
-    return Answer(sweep, tuple(cases), found, path, solved, time.monotonic() - began, bool(interrupted))
+    return SweepAnswer(sweep, tuple(cases), found, path, solved, time.monotonic() - began, bool(interrupted))
 
 
 def _solve(
-    store: Store, cases: Sequence[Case], tasks: Sequence[Task], rows: dict[str, Row], request: Request
+    store: Store, cases: Sequence[SweepCase], tasks: Sequence[CellTask], rows: dict[str, Row], request: SweepRequest
 ) -> tuple[int, set[str]]:
     """Solve the tasks, each row into the database and into `rows`; how many, and the keys left when stopped."""
     first = {case.key: case for case in reversed(cases)}
@@ -111,7 +110,7 @@ def _solve(
     return len(tasks), set()
 
 
-def _outcomes(tasks: Sequence[Task], request: Request) -> Generator[Outcome]:
+def _outcomes(tasks: Sequence[CellTask], request: SweepRequest) -> Generator[CellOutcome]:
     if not tasks:
         return
     if request.on == "ray":
@@ -120,18 +119,18 @@ def _outcomes(tasks: Sequence[Task], request: Request) -> Generator[Outcome]:
         yield from solve_in_processes(tasks, request.jobs or cores())
 
 
-def open_tasks(cases: Sequence[Case], rows: dict[str, Row], retry_failed: bool) -> list[Task]:
+def open_tasks(cases: Sequence[SweepCase], rows: dict[str, Row], retry_failed: bool) -> list[CellTask]:
     """What is to be solved, in the order of the file, each problem once however many cells ask for it.
 
     Cells that differ in nothing but their time limit are one problem: the longest limit counts.
     """
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, CellTask] = {}
     for case in cases:
         if case.problem is None or not _is_open(case, rows.get(case.key), retry_failed):
             continue
         known = tasks.get(case.key)
         if known is None or _limit_s(case.problem) > _limit_s(known.problem):
-            tasks[case.key] = Task(case.key, case.problem)
+            tasks[case.key] = CellTask(case.key, case.problem)
     return list(tasks.values())
 
 
@@ -140,7 +139,7 @@ def _limit_s(problem: Problem) -> float:
     return inf if limit is None else limit
 
 
-def _is_open(case: Case, row: Row | None, retry_failed: bool) -> bool:
+def _is_open(case: SweepCase, row: Row | None, retry_failed: bool) -> bool:
     if row is None:
         return True
     if row["status"] == "error":

@@ -81,6 +81,10 @@ class Store:
                 f"has {version} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}: "
                 "give another file with --db, or go on with the apss-cp that made this one",
             )
+        there = {name for _, name, *_ in self._database.execute("PRAGMA table_info(cells)")}
+        for column in COLUMNS:  # one that reports have had since
+            if column.name not in there:
+                self._database.execute(f"ALTER TABLE cells ADD COLUMN {column.name} {_TYPES[column.kind]}")
 
     def get(self, keys: Iterable[str]) -> dict[str, Row]:
         """The rows of these keys, as far as they are there."""

@@ -13,7 +13,7 @@ from rich.text import Text
 from cpsolver.doors.batch.lines import MEASURES, Done, Line, lines_of
 from cpsolver.doors.batch.progress import duration
 from cpsolver.doors.batch.rows import Row
-from cpsolver.doors.batch.run import Answer
+from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.goals import dollars
 from cpsolver.doors.report.text import about, percent, plural, seconds
 
@@ -22,7 +22,7 @@ _MOST_CELLS, _MOST_ERRORS, _WIDE = 60, 10, 120
 Cells = Sequence[tuple[str, Callable[[Row], str]]]
 
 
-def summary(answer: Answer) -> RenderableType:
+def summary(answer: SweepAnswer) -> RenderableType:
     """The whole report."""
     lines = lines_of(answer.done)
     parts: list[RenderableType] = [Text(headline(answer), style="bold"), Text(told_of_run(answer)), ""]
@@ -34,21 +34,21 @@ def summary(answer: Answer) -> RenderableType:
     return Group(*parts, *errors(answer))
 
 
-def headline(answer: Answer) -> str:
+def headline(answer: SweepAnswer) -> str:
     """`120 cells: 118 optimal, 2 error`."""
     counts = Counter(row["status"] for _, row in answer.done)
     told = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if counts[status])
     return f"{plural(len(answer.cases), 'cell')}: {told}"
 
 
-def told_of_run(answer: Answer) -> str:
+def told_of_run(answer: SweepAnswer) -> str:
     """What this run did, what the database had already, and where all is kept."""
     kept = len({case.key for case in answer.cases if case.problem is not None}) - answer.solved
     done = f"{answer.solved:,} solved in {duration(answer.seconds)}"
     return f"{done}, {kept:,} taken from the database {answer.database}"
 
 
-def errors(answer: Answer) -> list[RenderableType]:
+def errors(answer: SweepAnswer) -> list[RenderableType]:
     """The first failures, each once with the first of the cells that have it, and how many more there are."""
     failed = [(case, row) for case, row in answer.done if row["status"] == "error"]
     named: dict[str, list[str]] = {}

@@ -8,11 +8,13 @@ asked (judge.py): an exporter refuses what is no fact, or is the spec's and not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.output import draft_of
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -35,11 +37,11 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-class CannotExpress(Exception):
+class CannotExpress(InputError):
     """The framework has no way to say this plan; `reasons` tell which decision, its value, and what is possible."""
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
-        super().__init__("; ".join(reasons))
+        super().__init__([Trouble("", reason) for reason in reasons])
         self.reasons = reasons
 
 
@@ -91,12 +93,13 @@ def check_folder(folder: str, launch: Launch, force: bool) -> None:
 
 
 def write_files(folder: str, launch: Launch) -> None:
-    """Write every file of the launch; scripts may be run."""
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    for name, text in launch.files.items():
-        file = path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        if name.endswith(".sh"):
-            file.chmod(0o755)
+    """Write every file of the launch, all or none; scripts may be run. Raises OSError."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with ExitStack() as drafts:
+        for name, text in launch.files.items():
+            file = Path(folder) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft = drafts.enter_context(draft_of(file))
+            draft.write_text(text, encoding="utf-8")
+            if name.endswith(".sh"):
+                draft.chmod(0o755)

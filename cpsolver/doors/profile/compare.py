@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.compute import layer_seconds
-from cpsolver.cost.device import Device
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.memory import layer_bytes
 from cpsolver.cost.shard import Shard
@@ -94,7 +94,7 @@ class ModelComparison:
 def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> list[ModelComparison]:
     """Every GEMM in the precision of the layers."""
     try:
-        device = Device(problem, chip)
+        device = ChipSpeeds(problem, chip)
     except UnknownFigureError:
         return []
     return [
@@ -109,9 +109,9 @@ def _named(gemm: Measurement) -> str:
     return f"{times}{m} x {n} x {k}, {_PASS[str(gemm.size['product'])]}"
 
 
-def _gemm_seconds(device: Device, gemm: Measurement) -> float:
+def _gemm_seconds(speeds: ChipSpeeds, gemm: Measurement) -> float:
     m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
-    return float(device.layer_gemm(m, n, k, batch)[0])
+    return float(speeds.layer_gemm(m, n, k, batch)[0])
 
 
 def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelComparison]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cpsolver.cost.gemms import Gemm, attention_gemms, block_gemms, core_widths
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.cost.products import Product, attention_products, block_products, core_widths
 from cpsolver.cost.shard import Shard, padded_vocabulary
 from cpsolver.doors.profile.settings import DeviceKind, Settings
 from cpsolver.doors.profile.task import MeasurementTask
@@ -43,7 +43,7 @@ def tasks(problem: Problem, wanted: MeasurementScope, kind: DeviceKind, settings
         *_attention(problem, wanted),
         *_host_link(kind, settings),
         *_layers(problem, wanted, settings),
-        *_products(problem, wanted),
+        *_gemms(problem, wanted),
         *_collectives(wanted, kind, settings),
     ]
     by_key: dict[str, MeasurementTask] = {}
@@ -69,7 +69,7 @@ def _squares(wanted: MeasurementScope, settings: Settings) -> Iterator[Measureme
             yield gemm_task(n, n, n, 1, precision, "forward", "square", 0 if place == 0 else 1)
 
 
-def _products(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
+def _gemms(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTask]:
     """Each GEMM of the model's layers and its head: forward, and backward for the input and for the weight."""
     for place, precision in enumerate(wanted.precisions):
         for tp in wanted.tp:
@@ -81,19 +81,19 @@ def _products(problem: Problem, wanted: MeasurementScope) -> Iterator[Measuremen
                     yield from _passes(tokens, product, precision, f"{what}, tp {tp}", rank)
 
 
-def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Product]]:
+def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Gemm]]:
     model = problem.model
-    named_gemms = [("attention", gemm) for gemm in attention_products(model, shard)]
+    named_gemms = [("attention", gemm) for gemm in attention_gemms(model, shard)]
     for kind in layer_kinds(model):
         named_gemms += [
-            ("experts" if kind.experts else "feed-forward", gemm) for gemm in block_products(model, shard, kind)
+            ("experts" if kind.experts else "feed-forward", gemm) for gemm in block_gemms(model, shard, kind)
         ]
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
     yield from named_gemms
-    yield "head", Product(vocab, 0 * vocab + model.hidden)
+    yield "head", Gemm(vocab, 0 * vocab + model.hidden)
 
 
-def _passes(tokens: int, product: Product, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
+def _passes(tokens: int, product: Gemm, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
     rows, batch = (
         float(copies if isinstance(copies, float) else copies[0]) for copies in (product.rows, product.count)
     )
@@ -173,7 +173,7 @@ def _layer_flops(problem: Problem, tokens: int) -> float:
     """FLOP of the forward pass of a dense layer."""
     model, whole = problem.model, Shard.of(1, 1, False, True)
     dense = [kind for kind in layer_kinds(model) if not kind.experts] or list(layer_kinds(model))
-    gemms = [*attention_products(model, whole), *block_products(model, whole, dense[0])]
+    gemms = [*attention_gemms(model, whole), *block_gemms(model, whole, dense[0])]
     weights = sum(float((gemm.n * gemm.k * gemm.rows * gemm.count).sum()) for gemm in gemms)
     return 2.0 * tokens * (weights + model.heads * tokens * sum(core_widths(model)))
 

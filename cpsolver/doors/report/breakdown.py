@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.text import PART_NAMES, bar, percent, runs, seconds
-from cpsolver.evaluation.evaluate import Evaluation, StageEvaluation
+from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import Strategy
 from hw_specs.units import bytes_to_gib
 

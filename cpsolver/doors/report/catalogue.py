@@ -10,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cpsolver.doors.report.document import dumps
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
 from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
@@ -63,18 +62,18 @@ def chips_report(name: str | None = None) -> RenderableType:
     return _listing("chips", heads, entries, note)
 
 
-def models_json(name: str | None = None) -> str:
-    """The same as JSON: a list, or one object."""
-    return dumps(
-        [_model_fields(arch) for arch in list_architectures()] if name is None else _model_fields(_model(name))
-    )
-
-
-def chips_json(name: str | None = None) -> str:
-    """The same as JSON: a list, or one object."""
+def models_document(name: str | None = None) -> Any:
+    """The same in plain values: a list, or one object."""
     if name is not None:
-        return dumps(_chip_fields(_chip(name)))
-    return dumps([_chip_fields(chip) for chip in list_chips()])
+        return _model_fields(_model(name))
+    return [_model_fields(arch) for arch in list_architectures()]
+
+
+def chips_document(name: str | None = None) -> Any:
+    """The same in plain values: a list, or one object."""
+    if name is not None:
+        return _chip_fields(_chip(name))
+    return [_chip_fields(chip) for chip in list_chips()]
 
 
 def _model(name: str) -> Architecture:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
@@ -21,11 +22,11 @@ from cpsolver.doors.report.goals import (
     objective_line,
     worse_word,
 )
-from cpsolver.doors.report.interval import Interval, in_words, interval_of, provenance, tie_sentence, ties
-from cpsolver.doors.report.plan_table import Column, PlanTable
+from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
+from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -39,7 +40,7 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
-    columns = [column_of(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    columns = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
     parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns)]
     if result.plans:
         best = result.plans[0]
@@ -56,7 +57,7 @@ def evaluation_report(
     problem: Problem, strategy: Strategy, evaluation: Evaluation, violations: Sequence[Violation]
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
-    column = column_of(problem, "", strategy, evaluation)
+    column = shown_plan(problem, "", strategy, evaluation)
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
     parts += tight(problem, evaluation)
     if violations:
@@ -68,12 +69,7 @@ def evaluation_report(
     return Group(*parts)
 
 
-def column_of(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> Column:
-    """A plan with its interval, under that title."""
-    return Column(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
-
-
-def tie_lines(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def tie_lines(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
     """Which plans the best one cannot be told apart from, if any."""
     strategies, intervals = [column.strategy for column in columns], [column.interval for column in columns]
     tied = ties(comparable(problem, strategies, intervals))
@@ -101,7 +97,7 @@ def task(problem: Problem) -> Group:
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
 
-def headline(problem: Problem, subject: str, column: Column) -> Text:
+def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
     """What a plan gives, in a sentence."""
     evaluation = column.evaluation
     step = evaluation.step_time_s
@@ -131,7 +127,7 @@ def legality(violations: Sequence[Violation]) -> Text:
     return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
 
 
-def verdict(problem: Problem, result: Result, columns: Sequence[Column]) -> Iterator[RenderableType]:
+def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
     """The best plan, what is proven of it, and where there is none why."""
     proof = result.proof
     considered = plural(proof.considered, "candidate")

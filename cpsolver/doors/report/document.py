@@ -6,13 +6,14 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cpsolver.doors.report.goals import comparable, goal_numbers, objective_document
-from cpsolver.doors.report.interval import Interval, interval_of, ties
-from cpsolver.evaluation.evaluate import Evaluation, StageEvaluation
+from cpsolver.doors.report.columns import ShownPlan, plan_fields, shown_plan
+from cpsolver.doors.report.goals import comparable, objective_document
+from cpsolver.doors.report.interval import ties
+from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
@@ -43,13 +44,13 @@ def _finite(value: Any) -> Any:
 
 def result_document(problem: Problem, result: Result) -> dict[str, Any]:
     """What `solve --json` prints."""
-    intervals = [interval_of(problem, plan.strategy, plan.evaluation.step_time_s) for plan in result.plans]
-    tied = ties(comparable(problem, [plan.strategy for plan in result.plans], intervals))
-    told = zip(result.plans, intervals, tied, strict=True)
+    shown = [shown_plan(problem, "", plan.strategy, plan.evaluation) for plan in result.plans]
+    tied = ties(comparable(problem, [plan.strategy for plan in shown], [plan.interval for plan in shown]))
+    shown = [replace(plan, tie=tie) for plan, tie in zip(shown, tied, strict=True)]
     return {
         "status": result.status,
         "problem": problem_document(problem),
-        "plans": [_plan(problem, plan, interval, tie) for plan, interval, tie in told],
+        "plans": [_plan(problem, *pair) for pair in zip(result.plans, shown, strict=True)],
         "proof": _proof(result),
         "reasons": list(result.reasons),
         "versions": versions(),
@@ -62,8 +63,7 @@ def evaluation_document(
     """What `evaluate --json` prints: the shape of `result_document` with at most one plan, and the broken rules."""
     plans = []
     if evaluation is not None:
-        interval = interval_of(problem, strategy, evaluation.step_time_s)
-        plans = [{"rank": 1, **_numbers(problem, strategy, evaluation, interval, tie=True)}]
+        plans = [{"rank": 1, **_numbers(problem, shown_plan(problem, "", strategy, evaluation))}]
     return {
         "status": "not_evaluated" if evaluation is None else "evaluated",
         "legal": not violations,
@@ -107,29 +107,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _plan(problem: Problem, plan: Plan, interval: Interval, tie: bool) -> dict[str, Any]:
-    numbers = _numbers(problem, plan.strategy, plan.evaluation, interval, tie)
-    return {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **numbers}
+def _plan(problem: Problem, plan: Plan, shown: ShownPlan) -> dict[str, Any]:
+    return {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **_numbers(problem, shown)}
 
 
-def _numbers(
-    problem: Problem, strategy: Strategy, evaluation: Evaluation, interval: Interval, tie: bool
-) -> dict[str, Any]:
-    used = evaluation.memory_bytes_by_chip
-    capacity = {name: problem.capacity_bytes(problem.supply(name).chip) for name in used}
+def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
+    strategy, evaluation = plan.strategy, plan.evaluation
     return {
-        "step_time_s": evaluation.step_time_s,
-        "step_time_low_s": interval.low_s,
-        "step_time_high_s": interval.high_s,
-        "interval_basis": interval.basis,
-        "tie_with_best": tie,
-        "throughput_tokens_per_s": evaluation.tokens_per_s,
-        "throughput_tokens_per_s_per_gpu": evaluation.tokens_per_s_per_gpu,
-        "mfu": evaluation.mfu,
-        **goal_numbers(problem, strategy, evaluation.step_time_s),
-        "microbatches": strategy.microbatches(problem.batch),
-        "memory_gib": {name: bytes_to_gib(count) for name, count in used.items()},
-        "capacity_gib": {name: bytes_to_gib(count) for name, count in capacity.items()},
+        **plan_fields(problem, plan),
         "breakdown_s": dict(evaluation.breakdown_s),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),
         "stages": [_stage(stage) for stage in evaluation.stages],

@@ -9,16 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.text import PART_NAMES, percent, seconds
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.explanation.account import Account
 from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.explanation.conflict import Conflict
 from cpsolver.explanation.favourite import Change, Favourite
-from cpsolver.explanation.prices import Prices
+from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -65,7 +67,27 @@ def check_document(strategy: Strategy, broken: Sequence[Violation]) -> dict[str,
     }
 
 
-# explain: no plan
+# explain: a spec
+
+
+def account_report(account: Account) -> RenderableType:
+    """Why there is no plan, or what the spec's wishes cost."""
+    if account.prices is None:
+        return Text("\n".join(account.reasons))
+    return prices_report(account.problem, account.result.plans[0], account.prices)
+
+
+def account_document(account: Account) -> dict[str, Any]:
+    """The same for machines."""
+    if account.prices is not None:
+        return prices_document(account.problem, account.result.plans[0], account.prices)
+    why = account.explanation or Explanation()
+    return {"status": account.result.status, **infeasible_document(account.problem, why, account.reasons)}
+
+
+def of_problem(problem: Problem, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What `explain --json` prints: an account or a favourite's document, then what it is about."""
+    return {**document, "problem": problem_document(problem), "versions": versions()}
 
 
 def infeasible_document(problem: Problem, found: Explanation, reasons: Sequence[str]) -> dict[str, Any]:

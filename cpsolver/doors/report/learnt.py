@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from math import hypot
 from statistics import fmean
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cpsolver.doors.report.document import versions
 from cpsolver.doors.report.text import percent, plural, seconds
 from cpsolver.doors.report.validation import grid, section
 from cpsolver.evidence.calibrate.checks import limits
@@ -175,3 +178,54 @@ def _next(result: CalibrationResult, written: str | None) -> Iterator[str]:
     yield f"apss-cp solve SPEC --calibration {written}"
     yield f"apss-cp evaluate SPEC --strategy PLAN --calibration {written}"
     yield f"apss-cp validate {result.file} --calibration {written}   # these runs look better now than new ones will"
+
+
+def calibration_document(result: CalibrationResult, overlay: Overlay, written: str | None) -> dict[str, Any]:
+    """What `calibrate --json` prints. Times in seconds, errors as predicted / measured - 1.
+
+    `after` leaves each layout out in turn; `middle` is that of the interval, the others are by the constants alone.
+    """
+    levels = result.posterior.times.levels
+    return {
+        "status": "refused" if written is None else "written",
+        "file": written,
+        "doubts": list(overlay.doubts),
+        "covers": [each.model_dump() for each in overlay.covers],
+        "constants": {"chips": _plain(overlay.chips), "stacks": _plain(overlay.stacks)},
+        "error": asdict(result.error),
+        "groups": [_group(chip, stack, told) for (chip, stack), told in result.groups.items()],
+        "misfit_levels": {f"{level.size:g}": level.weight for level in levels},
+        "rows": [_row(each) for each in result.runs],
+        "memory": [asdict(each) for each in result.readings],
+        "out_of_memory": [{**asdict(each), "explained": each.explained} for each in result.ran_out],
+        "left_out": {reason: list(ids) for reason, ids in result.evidence.left_out.items()},
+        "troubles": [trouble.as_dict() for trouble in result.evidence.troubles],
+        "versions": versions(),
+    }
+
+
+def _plain(groups: Any) -> dict[str, Any]:
+    return {group: {name: each.model_dump() for name, each in constants.items()} for group, constants in groups.items()}
+
+
+def _group(chip: str, stack: str, told: tuple[LeaveOneOut, ...]) -> dict[str, Any]:
+    return {"chip": chip, "stack": stack, **asdict(mean_errors(told))}
+
+
+def _row(each: LeaveOneOut) -> dict[str, Any]:
+    return {
+        "id": each.row.run.id,
+        "chip": each.row.group[0],
+        "stack": each.row.group[1],
+        "measured_s": each.measured_s,
+        "published_s": each.row.published_s,
+        "published_low_s": each.row.low_s,
+        "published_high_s": each.row.high_s,
+        "constants_s": each.constants_s,
+        "middle_s": each.middle_s,
+        "low_s": each.low_s,
+        "high_s": each.high_s,
+        "before": each.before,
+        "after": each.after,
+        "deviations": each.score,
+    }

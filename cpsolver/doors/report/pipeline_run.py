@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.schedule import FloatArray, Timeline
+from cpsolver.cost.pipeline_events import FloatArray, Timeline
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
 from cpsolver.plans.strategy import Strategy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpsolver.cost.schedule import FloatArray
+from cpsolver.cost.pipeline_events import FloatArray
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind
 
 Window = tuple[float, float]

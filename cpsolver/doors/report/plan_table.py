@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import parts_used
-from cpsolver.doors.report.degrees import Row, flag_rows, layer_traffic, schedule_rows, size_rows
-from cpsolver.doors.report.goals import Cell, goal_rows, worse_than_best
-from cpsolver.doors.report.interval import Interval
-from cpsolver.doors.report.text import about, count, percent, recompute_text, runs, seconds
-from cpsolver.evaluation.evaluate import Evaluation
+from cpsolver.doors.report.columns import Row, ShownPlan, plan_rows
+from cpsolver.doors.report.degrees import layer_traffic
+from cpsolver.doors.report.text import count, percent, recompute_text, runs
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib
 
 _LABEL, _COLUMN, _MOST = 19, 11, 18
-
-
-@dataclass(frozen=True)
-class Column:
-    """One plan of the table."""
-
-    title: str
-    strategy: Strategy
-    evaluation: Evaluation
-    interval: Interval
 
 
 _SHORT_PARTS = {
@@ -49,7 +36,7 @@ _SHOWN = 0.0005  # a part of every plan's step smaller than this share would sho
 class PlanTable:
     """As many plans side by side as the width holds, then the next ones below."""
 
-    def __init__(self, problem: Problem, columns: Sequence[Column]) -> None:
+    def __init__(self, problem: Problem, columns: Sequence[ShownPlan]) -> None:
         self._problem, self._columns = problem, columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -60,14 +47,14 @@ class PlanTable:
                 yield ""
             yield self._table(self._columns[start : start + fits], width)
 
-    def _table(self, columns: Sequence[Column], width: int) -> Table:
+    def _table(self, columns: Sequence[ShownPlan], width: int) -> Table:
         table = Table.grid(padding=(0, 1, 0, 0))
         table.add_column(width=_LABEL - 1, style="dim")
         for _ in columns:
             table.add_column(width=width, justify="right", overflow="fold")
         if len(self._columns) > 1:
             table.add_row("", *(column.title for column in columns), style="bold")
-        for label, cell in self._rows():
+        for label, cell in plan_rows(self._problem, self._columns):
             style = "bold" if label == "step time" else None
             table.add_row(label, *(Text(cell(column)) for column in columns), style=style)
         for chip in self._chips(columns):
@@ -78,37 +65,14 @@ class PlanTable:
                 table.add_row(label, *(Text(cell(column)) for column in columns))
         return table
 
-    def _rows(self) -> list[tuple[str, Callable[[Column], str]]]:
-        best = self._columns[0]
-        mixed, plans = self._problem.mixed, [column.strategy for column in self._columns]
-        rows: list[tuple[str, Callable[[Column], str]]] = [
-            ("step time", lambda c: seconds(c.evaluation.step_time_s, of=best.evaluation.step_time_s)),
-            ("  80 % interval", lambda c: _interval(c, best.evaluation.step_time_s)),
-            ("tokens/s", lambda c: count(c.evaluation.tokens_per_s)),
-            ("tokens/s per GPU", lambda c: f"{c.evaluation.tokens_per_s_per_gpu:,.1f}"),
-            ("MFU", lambda c: percent(c.evaluation.mfu)),
-            *((label, _of_plan(cell)) for label, cell in goal_rows(self._problem)),
-            *_of_strategy(size_rows(plans, self._problem.model.moe is not None)),
-            ("micro batch (mbs)", lambda c: count(c.strategy.mbs)),
-            ("microbatches", lambda c: count(c.strategy.microbatches(self._problem.batch))),
-            ("chunks (vpp)", lambda c: count(c.strategy.vpp)),
-            *_of_strategy(schedule_rows(plans)),
-            *_of_strategy(flag_rows(plans)),
-        ]
-        if len(self._columns) > 1:
-            label, cell = worse_than_best(self._problem, best.strategy, best.evaluation.step_time_s)
-            rows.insert(2, (label, _of_plan(cell)))
-        order = ("chips in order", lambda c: ", ".join(dict.fromkeys(c.strategy.stage_chips)))
-        return [*rows, order] if mixed else rows
-
-    def _chips(self, columns: Sequence[Column]) -> list[str]:
+    def _chips(self, columns: Sequence[ShownPlan]) -> list[str]:
         used = {chip for column in columns for chip in column.strategy.stage_chips}
         return [name for name in self._problem.chip_names if name in used]
 
-    def _add_chip(self, table: Table, columns: Sequence[Column], chip: str) -> None:
+    def _add_chip(self, table: Table, columns: Sequence[ShownPlan], chip: str) -> None:
         room = bytes_to_gib(self._problem.capacity_bytes(self._problem.supply(chip).chip))
         table.add_row(Text(chip, style="bold"))
-        rows: list[tuple[str, Callable[[Column], str]]] = [
+        rows: list[Row] = [
             ("  stages", lambda c: str(c.strategy.stage_chips.count(chip))),
             ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.stage_devices)),
             ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
@@ -127,10 +91,10 @@ class PlanTable:
         told = layer_traffic([column.strategy for column in self._columns])
         return told.replace("-", " ") if "-" in told else f"{told.replace(' and ', ', ')} comm."
 
-    def _parts(self) -> list[tuple[str, Callable[[Column], str]]]:
+    def _parts(self) -> list[Row]:
         """Where the time of each plan goes, for telling why one is faster than another; not what takes none."""
 
-        def cell(part: str) -> Callable[[Column], str]:
+        def cell(part: str) -> Callable[[ShownPlan], str]:
             return lambda c: percent(c.evaluation.breakdown_s[part] / c.evaluation.step_time_s)
 
         names = {**_SHORT_PARTS, "tensor_parallel": self._traffic()}
@@ -138,18 +102,5 @@ class PlanTable:
         return [(f"  {name}", cell(part)) for part, name in names.items() if part in used]
 
 
-def _of_strategy(rows: Sequence[Row]) -> list[tuple[str, Callable[[Column], str]]]:
-    return [(label, lambda column, cell=cell: cell(column.strategy)) for label, cell in rows]  # type: ignore[misc]
-
-
-def _of_plan(cell: Cell) -> Callable[[Column], str]:
-    return lambda column: cell(column.strategy, column.evaluation)
-
-
 def _layers(strategy: Strategy, chip: str) -> list[int]:
     return [n for name, n in zip(strategy.stage_chips, strategy.layers, strict=True) if name == chip]
-
-
-def _interval(column: Column, best_s: float) -> str:
-    """In the unit of the best plan's step, as the line above."""
-    return f"{about(column.interval.low_s, best_s)}–{about(column.interval.high_s, best_s)}"

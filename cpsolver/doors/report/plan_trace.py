@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind, Transfer, run_pipeline, transfers
 from cpsolver.doors.report.text import plural
 from cpsolver.doors.report.trace import Slice, Track, chrome_trace, write_chrome_trace
@@ -107,7 +108,7 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "model": problem.model.name,
         "rank": plan.rank,
         **{name: getattr(strategy, name) for name in ("tp", "pp", "dp", "cp", "ep", "vpp", "schedule")},
-        "drawn_as": _drawn_as(strategy.schedule),
+        "drawn_as": SCHEDULES[strategy.schedule].drawn_as,
         "microbatches": run.microbatches,
         "microbatches_shown": run.shown,
         "step_time_s": evaluation.step_time_s,
@@ -119,10 +120,6 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "stage_idle_share": _plain(run.idle_share.tolist()),
         "stage_microbatch_s": [{name: getattr(stage, name) for name in parts} for stage in evaluation.stages],
     }
-
-
-def _drawn_as(schedule: str) -> str:
-    return "1f1b" if schedule in ("zb1p", "zb2p") else schedule
 
 
 def _plain(shares: Sequence[float]) -> list[float]:

@@ -6,13 +6,15 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cpsolver.search.result import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
+    from rich.progress import ProgressColumn
     from rich.status import Status
 
 _QUIET_S = 2.0  # what takes less than this shows nothing
@@ -117,17 +119,41 @@ class Bar:
         if self._bar is None:
             if not self._shows or time.monotonic() - self._started <= _QUIET_S:
                 return
-            self._bar = _new_bar(self._what, total)
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+
+            self._bar = new_bar(
+                (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()), self._what, total
+            )
         self._bar.update(self._bar.task_ids[0], completed=done)
 
 
-def _new_bar(what: str, total: int) -> RichProgress:
+def new_bar(
+    columns: Iterable[str | ProgressColumn], task: str, total: int, done: int = 0, **fields: Any
+) -> RichProgress:
+    """A bar on stderr that is shown at once and gone when it is stopped; `fields` are for the columns."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     progress = RichProgress(*columns, console=Console(stderr=True), transient=True)
-    progress.add_task(what, total=total)
+    progress.add_task(task, total=total, completed=done, **fields)
     progress.start()
     return progress
+
+
+class Terminal:
+    """What the commands show on stderr while they search: the `SearchDisplay` of `cpsolver.explanation.account`."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+
+    def searching(self) -> Watcher:
+        """Events of a search."""
+        return Watcher(self._verbose)
+
+    def waiting(self, what: str) -> Waiting:
+        """A line beside a spinner."""
+        return Waiting(what)
+
+    def counting(self, what: str) -> Bar:
+        """A bar."""
+        return Bar(what)

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cpsolver.doors.report.document import dumps
 from cpsolver.doors.report.text import plural
 from cpsolver.profiles.constants import Calibration, Fitted, load_calibration
 from cpsolver.profiles.stack import Constants, Stack, load_stack, stack_names
@@ -35,14 +34,14 @@ def stacks_report(name: str | None = None) -> RenderableType:
     return Group(*parts, "", Text(note, style="dim"))
 
 
-def stacks_json(name: str | None = None) -> str:
-    """The same as JSON: a list, or one object."""
+def stacks_document(name: str | None = None) -> Any:
+    """The same in plain values: a list, or one object."""
     calibration = load_calibration()
     if name is not None:
         stack = load_stack(name)
         constants = {each: _constant_fields(stack, calibration, each) for each in Constants.model_fields}
-        return dumps({**_fields(stack, calibration), "runs": _facts(stack), "constants": constants})
-    return dumps([_fields(load_stack(each), calibration) for each in stack_names()])
+        return {**_fields(stack, calibration), "runs": _facts(stack), "constants": constants}
+    return [_fields(load_stack(each), calibration) for each in stack_names()]
 
 
 def standard_error(constant: str, fitted: Fitted) -> float | None:

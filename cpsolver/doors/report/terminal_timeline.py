@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.doors.report.pipeline_run import PipelineRun, SpanKind, run_pipeline
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
 from cpsolver.doors.report.text import count, percent, seconds
@@ -124,8 +125,9 @@ def _legend(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], ut
         told.append(f"drawn with {count(run.shown)} of {count(run.microbatches)} microbatches")
     if len(stages) < run.strategy.pp:
         told.append(f"{len(stages)} of {run.strategy.pp} stages")
-    if run.strategy.schedule in ("zb1p", "zb2p"):
-        told.append("drawn as 1F1B")
+    drawn_as = SCHEDULES[run.strategy.schedule].drawn_as
+    if drawn_as != run.strategy.schedule:
+        told.append(f"drawn as {SCHEDULES[drawn_as].label}")
     if run.whole:
         told.append(f"waits: share of the pipeline's {seconds(run.pipeline_s)}, for transfers too")
     yield "\n" + "; ".join(told), "dim"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cpsolver.inputs.output import draft_of
+
 _NANOSECONDS = 1e9
 _PER_MICROSECOND = 1000.0
 
@@ -103,10 +105,5 @@ def write_chrome_trace(path: str | os.PathLike[str], trace: Mapping[str, Any]) -
     text = json.dumps(trace, separators=(",", ":"), allow_nan=False)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with draft_of(target) as draft:
+        draft.write_text(text, encoding="utf-8")

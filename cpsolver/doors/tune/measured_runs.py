@@ -6,7 +6,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.output import file_error
+from cpsolver.inputs.output import write_file
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, ROW
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
@@ -42,10 +41,7 @@ def write_runs(problem: Problem, trials: Sequence[Trial], path: str) -> list[str
     Raises InputError where the file cannot be written.
     """
     text, left_out = runs_table(problem, trials)
-    try:
-        Path(path).write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise file_error(path, f"cannot be written: {error.strerror}") from None
+    write_file(path, text)
     return left_out
 
 

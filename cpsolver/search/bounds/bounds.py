@@ -16,17 +16,31 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.tables import memory_table
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients, Stages
-from cpsolver.search.bounds.walk import Walk
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.placement import Placement
+from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.space import Space
 
-_ROUNDS = 22  # halvings of the interval for the bottleneck time
-_WALK_ROUNDS = 9  # the same where it starts from a good bound
-_STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)  # from one to the next until a time is enough
-_FORCED = 1e6  # lifts the places that a mix must use above all others; no stage hosts that many layers
-_SAFETY = 1.0 - 1e-9  # bounds are rounded down by this, against rounding in floating point
-_LEAST = 1e-12  # seconds; no stage takes less, and a bottleneck time of 0 cannot be stretched
-_EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)  # where a bound's bottleneck times are cut, relative to the least
+_SAFETY = 1.0 - ROUNDING
+"""Bounds are rounded down by this, so that rounding errors in floating point never lift one above a plan."""
+_ROUNDS = 22
+"""Halvings of the interval for the bottleneck time: to 2^-22 of it, closer than a plan's bound has any use for."""
+_PLACEMENT_ROUNDS = 9
+"""The same where it starts from a good bound."""
+_NEAR = 1.6
+"""The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
+_STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
+"""From one bottleneck time to the next until one is enough."""
+_EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)
+"""Where a bound's bottleneck times are cut, relative to the least: the finer where most bounds are decided."""
+_FOREVER = 1e9
+"""Seconds, thirty years: stands for infinite times in sums and products that infinity would make nan."""
+_LEAST = 1e-12
+"""Seconds. No stage takes less, and a bottleneck time of 0 cannot be stretched."""
+_FORCED = 1e6
+"""Lifts the places that a mix must use above all others; no stage holds that many layers."""
+_NOTHING = 1e-300
+"""In place of a speed of 0, to divide by."""
 
 
 RowBounds = Callable[[Candidates, Floats, Floats, Floats], Floats]
@@ -82,8 +96,10 @@ class _Least:
             whole[:, fits] = column
             return np.asarray(np.minimum.reduceat(whole, starts, axis=1))
 
-        self.layer = least(table.time["layer"])
-        ends = [least(table.time[name]).min(axis=0) for name in ("embedding", "head")]  # each where it fares best
+        self.layer = least(table.time.layer)
+        ends = [
+            least(column).min(axis=0) for column in (table.time.embedding, table.time.head)
+        ]  # each where it fares best
         self.ends = (ends[0] + ends[1])[None, :]
         self.saved = np.zeros_like(self.layer)
         if problem.mixed:
@@ -102,19 +118,19 @@ def too_large(table: Coefficients) -> Bools:
     states = table.problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
     held = np.minimum(memory.full, memory.least_kept)
     need = states + pp * (memory.fixed + factor * (least + held))
-    return np.asarray(need > pp * table.capacity.max() * (1 + 1e-9))
+    return np.asarray(need > pp * table.capacity.max() * (1 + ROUNDING))
 
 
 def quick_bound(table: Coefficients, score: RowBounds | None = None) -> Floats:
     """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored."""
     time, rows, problem = table.time, table.rows, table.problem
-    follows = (time["sync_layer"] + time["update_layer"]).min(axis=0) * problem.model.layers / rows.pp
-    follows = follows + (time["sync_stage"] + time["update_stage"]).min(axis=0)
-    ends = time["embedding"].min(axis=0) + time["head"].min(axis=0)
-    ends = ends + np.where(rows.pp == 1, table.sharding.min(axis=0), 0.0)
-    saved = table.slack(np.arange(len(rows))) if problem.mixed else np.zeros_like(time["layer"])
-    quick = np.asarray(_quick(problem, rows, time["layer"], ends, saved, follows) * _SAFETY)
-    return quick if score is None else score(rows, quick, time["layer"], saved)
+    follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
+    follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
+    ends = time.embedding.min(axis=0) + time.head.min(axis=0)
+    ends = ends + np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
+    saved = table.saving(np.arange(len(rows))) if problem.mixed else np.zeros_like(time.layer)
+    quick = np.asarray(_quick(problem, rows, time.layer, ends, saved, follows) * _SAFETY)
+    return quick if score is None else score(rows, quick, time.layer, saved)
 
 
 def _quick(problem: Problem, rows: Candidates, layer: Floats, ends: Floats, saved: Floats, follows: Floats) -> Floats:
@@ -134,7 +150,7 @@ def _quick(problem: Problem, rows: Candidates, layer: Floats, ends: Floats, save
         left -= taken
     work = layers - (saved / layer).sum(axis=0)
     total = layers * fastest[0] - saved.sum(axis=0) + ends
-    slowest = np.maximum(work / np.maximum(speed, 1e-300), total / rows.pp)
+    slowest = np.maximum(work / np.maximum(speed, _NOTHING), total / rows.pp)
     if len(layer_kinds(problem.model)) == 1:
         slowest = np.maximum(slowest, np.ceil(layers / rows.pp) * fastest[0])
     vpp = rows.vpp.astype(np.float64)
@@ -144,116 +160,131 @@ def _quick(problem: Problem, rows: Candidates, layer: Floats, ends: Floats, save
 def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.inf) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
-    Rows must have the same pp; shapes (n,) and (n, pp). The range of the bottleneck time is cut at `_EDGES`: a plan
-    whose slowest stage lies between two of them costs at least the lower one there, and its stages host no more than
-    the upper one allows, hence no less than what the others cannot take. Where layers are of several kinds, plans
-    whose bound is below `limit_s` are bounded once more, with the kinds where they stand.
+    Rows must have the same pp; shapes (n,) and (n, pp). See `_over_edges`: when no stage takes longer than an edge,
+    each holds no more than that allows, hence no less than what the others cannot take. Where layers are of several
+    kinds, plans whose bound is below `limit_s` are bounded once more, with the kinds where they stand.
     """
     stages = table.stages(row, chips)
     layers = table.rows.places(table.problem.model.layers)[row]
 
     def enough(bottleneck: Floats) -> Bools:
-        hosted, _ = _alike(table.equal[row], stages.hosted(bottleneck))
-        return np.asarray((hosted.min(axis=1) >= 0) & (hosted.sum(axis=1) >= layers))
+        most, _ = _equalised(table.equal[row], stages.most_layers(bottleneck))
+        return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= layers))
 
     slowest = _smallest(enough, [stages], layers)
-    fixed = stages.fixed.sum(axis=1) + stages.slack.sum(axis=1) - _slack_of_blocks(stages, chips)
-    slowest = np.maximum(slowest, (layers * stages.layer.min(axis=1) + fixed) / chips.shape[1])
+    all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
+    slowest = np.maximum(slowest, all_layers / chips.shape[1])
     bound = _plan_bound_from(table, row, chips, stages, slowest)
-    some = np.nonzero(bound < limit_s)[0]
-    if len(layer_kinds(table.problem.model)) > 1 and len(some) and np.isfinite(limit_s):
-        first, second = table.weights(row[some])
-        rest = second * (layers * stages.layer.min(axis=1) + fixed)[some]
+    if len(layer_kinds(table.problem.model)) == 1:
+        return bound
+    below = np.nonzero(bound < limit_s)[0]
+    if len(below) and np.isfinite(limit_s):
+        first, second = table.weights(row[below])
         # With one microbatch only the sum of the stages counts: any slowest stage may do.
-        most = np.where(first > 0, (limit_s - rest) / np.maximum(first, 1e-9), np.inf)
-        reached = Walk(table, row[some], chips[some]).reaches(most)
-        bound[some[~reached]] = limit_s
-        some = some[reached]
-    if len(layer_kinds(table.problem.model)) > 1 and len(some):
-        slowest = np.maximum(slowest[some], _smallest_walk(table, row[some], chips[some], slowest[some]))
-        bound[some] = _plan_bound_from(table, row[some], chips[some], table.stages(row[some], chips[some]), slowest)
+        left = limit_s - second * all_layers[below]
+        most = np.where(first > 0, left / np.maximum(first, ROUNDING), np.inf)
+        reached = Placement(table, row[below], chips[below]).reaches(most)
+        bound[below[~reached]] = limit_s
+        below = below[reached]
+    if len(below):
+        row, chips, slowest = row[below], chips[below], slowest[below]
+        slowest = np.maximum(slowest, _smallest_placed(table, row, chips, slowest))
+        bound[below] = _plan_bound_from(table, row, chips, table.stages(row, chips), slowest)
     return bound
 
 
 def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats) -> Floats:
     """The bound on step time for plans whose slowest stage takes at least `slowest`; infinite where that is."""
     layers = table.rows.places(table.problem.model.layers)[row]
-    first, second = table.weights(row)
-    fixed = stages.fixed.sum(axis=1) + stages.slack.sum(axis=1) - _slack_of_blocks(stages, chips)
-    best = np.full(len(row), np.inf)
-    start = np.where(np.isfinite(slowest), slowest, 1e9)
+    fixed = _fixed_in_all(stages, chips)
+
+    def rest(longest: Floats) -> tuple[Floats, Floats]:
+        most, sharing = _equalised(table.equal[row], np.maximum(stages.most_layers(longest), stages.chunks))
+        spare = most.sum(axis=1, keepdims=True) - layers[:, None]
+        least = np.maximum(stages.chunks, most - spare / sharing)
+        total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
+        total = total + stages.least_recompute_s(least).sum(axis=1)
+        return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
+
+    return _over_edges(slowest, table.weights(row), rest)
+
+
+def _over_edges(
+    slowest: Floats, weights: tuple[Floats, Floats], rest: Callable[[Floats], tuple[Floats, Floats]]
+) -> Floats:
+    """The bound on step time where the slowest stage takes at least `slowest`; infinite where that is.
+
+    The range of the slowest stage's time is cut at `_EDGES`. A plan whose slowest stage lies between two of them pays
+    for the lower one at least, and besides what `rest` says of the upper one: the least sum of the stages when none
+    takes longer, and the least that follows the pipeline.
+    """
+    first, second = weights
+    possible = np.isfinite(slowest)
+    least = np.where(possible, slowest, _FOREVER)
+    best, start = np.full(len(slowest), np.inf), least
     for edge in _EDGES:
-        end = np.minimum(np.where(np.isfinite(slowest), slowest, 1e9) * edge, 1e9)
-        hosted, alike = _alike(table.equal[row], np.maximum(stages.hosted(end), stages.least))
-        spare = hosted.sum(axis=1, keepdims=True) - layers[:, None]
-        at_least = np.maximum(stages.least, hosted - spare / alike)
-        total = _cheapest(stages.layer.T, hosted.T, at_least.T, layers) + fixed
-        total = total + stages.repeated(at_least).sum(axis=1)
-        after = (stages.after_layer * at_least + stages.after_fixed).max(axis=1)
+        end = np.minimum(least * edge, _FOREVER)
+        total, after = rest(end)
         best = np.minimum(best, first * start + second * total + after)
         start = end
-    return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY
+    return np.where(possible, best, np.inf) * _SAFETY
 
 
-def _alike(equal: Ints, hosted: Floats) -> tuple[Floats, Floats]:
-    """Layers that stages host, those that have to be equal only as many as the least of these; how many these are.
+def _fixed_in_all(stages: Stages, chips: Ints) -> Floats:
+    """Seconds without layers of all stages together, less what these may save by holding cheap layers: (n,).
+
+    On one chip type they save nothing, for it holds all layers.
+    """
+    begins = np.ones(chips.shape, dtype=np.bool_)
+    begins[:, 1:] = chips[:, 1:] != chips[:, :-1]
+    saved = np.where(begins.sum(axis=1) == 1, 0.0, (begins * stages.saving).sum(axis=1))
+    return np.asarray(stages.fixed.sum(axis=1) + stages.saving.sum(axis=1) - saved)
+
+
+def _equalised(equal: Ints, most: Floats) -> tuple[Floats, Floats]:
+    """The most layers of stages of which some have to hold equally many; and among how many each shares what is spare.
 
     `equal` as in coefficients.equal_stages; both (n, pp).
     """
-    one = np.ones(hosted.shape)
+    alone = np.ones(most.shape)
     if not equal.any():
-        return hosted, one
-    inner = (np.arange(hosted.shape[1]) % (hosted.shape[1] - 1 or 1) != 0)[None, :]
+        return most, alone
+    inner = (np.arange(most.shape[1]) % (most.shape[1] - 1 or 1) != 0)[None, :]
     same = (equal[:, None] == 2) | ((equal[:, None] == 1) & inner)
-    least = np.where(same, hosted, np.inf).min(axis=1, keepdims=True)
-    return np.where(same, least, hosted), np.where(same, same.sum(axis=1, keepdims=True), one)
+    least = np.where(same, most, np.inf).min(axis=1, keepdims=True)
+    return np.where(same, least, most), np.where(same, same.sum(axis=1, keepdims=True), alone)
 
 
-def _most_in_any_order(equal: Ints, hosted: Floats) -> Floats:
-    """The most layers that the stages host in all when their order is free: first and last may be any two of them."""
+def _most_in_any_order(equal: Ints, most: Floats) -> Floats:
+    """The most layers that the stages hold in all when their order is free: first and last may be any two of them."""
     if not equal.any():
-        return np.asarray(hosted.sum(axis=1))
-    pp = hosted.shape[1]
-    up = np.sort(hosted, axis=1)
-    most = np.where(equal == 2, pp * up[:, 0], hosted.sum(axis=1))
+        return np.asarray(most.sum(axis=1))
+    pp = most.shape[1]
+    ascending = np.sort(most, axis=1)
+    in_all = np.where(equal == 2, pp * ascending[:, 0], most.sum(axis=1))
     if pp > 3:
-        ends = (
-            (-2, -1, 0),
-            (0, -1, 1),
-            (0, 1, 2),
-        )  # none, one or both of the ends host least: they, and the least inside
-        ways = [up[:, first] + up[:, last] + (pp - 2) * up[:, inner] for first, last, inner in ends]
-        most = np.where(equal == 1, np.max(ways, axis=0), most)
-    return np.asarray(most)
+        # None, one or both of the two that hold least are the ends: first, last, and the least of those between.
+        orders = ((-2, -1, 0), (0, -1, 1), (0, 1, 2))
+        sums = [ascending[:, a] + ascending[:, b] + (pp - 2) * ascending[:, inner] for a, b, inner in orders]
+        in_all = np.where(equal == 1, np.max(sums, axis=0), in_all)
+    return np.asarray(in_all)
 
 
-def _slack_of_blocks(stages: Stages, chips: Ints) -> Floats:
-    """What all stages together may save by holding cheap layers: nothing on one chip type, which holds all of them."""
-    begins = np.ones(chips.shape, dtype=np.bool_)
-    begins[:, 1:] = chips[:, 1:] != chips[:, :-1]
-    saved = (begins * stages.slack).sum(axis=1)
-    return np.where(begins.sum(axis=1) == 1, 0.0, saved)
-
-
-def _smallest_walk(table: Coefficients, row: Ints, chips: Ints, low: Floats) -> Floats:
+def _smallest_placed(table: Coefficients, row: Ints, chips: Ints, low: Floats) -> Floats:
     """As `_smallest`, with layers of several kinds in their places; nothing below `low` is tried."""
-    walk = Walk(table, row, chips)
-    sure = np.isfinite(low)
-    low = np.where(sure, low, 1.0)
-    high, found = low, walk.reaches(low)
+    placement = Placement(table, row, chips)
+    possible = np.isfinite(low)
+    low = np.where(possible, low, 1.0)
+    high, reached = low, placement.reaches(low)
     for stretch in _STRETCHES:
-        if found.all():
+        if reached.all():
             break
-        more = np.where(found, high, low * stretch)
-        reached = found | walk.reaches(more)
-        low = np.where(found | reached, low, more)
-        high, found = more, reached
-    sure &= found
-    for _ in range(_WALK_ROUNDS):
-        middle = 0.5 * (low + high)
-        good = walk.reaches(middle)
-        high, low = np.where(good, middle, high), np.where(good, low, middle)
-    return np.where(sure, low, np.inf)
+        further = np.where(reached, high, low * stretch)
+        now = reached | placement.reaches(further)
+        low = np.where(now, low, further)
+        high, reached = further, now
+    low = _bisected(placement.reaches, low, high, _PLACEMENT_ROUNDS)
+    return np.where(possible & reached, low, np.inf)
 
 
 def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats:
@@ -263,77 +294,77 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats
     """
     pp = int(table.rows.pp[row[0]])
     layers = table.rows.places(table.problem.model.layers)[row]
-    each = [
-        table.stages(row, np.full((len(row), pp), index, dtype=np.int64), relaxed=True)
-        for index in range(most.shape[1])
+    by_type = [
+        table.stages(row, np.full((len(row), pp), chip, dtype=np.int64), any_neighbours=True)
+        for chip in range(most.shape[1])
     ]
-    together = Stages.side_by_side(each)
+    together = Stages.side_by_side(by_type)
     place = np.arange(pp)[None, :]
     exact = (least == most).all(axis=1, keepdims=True)
 
     def best_places(bottleneck: Floats) -> Floats:
-        """Layers hosted by each type's best places, (n, chips, pp); -1 beyond the type's count."""
-        hosted = together.hosted(bottleneck).reshape(len(row), len(each), pp)
-        return np.where(place[None] < most[:, :, None], -np.sort(-hosted, axis=2), -1.0)
+        """Layers held by each type's best places, (n, chips, pp); -1 beyond the type's count."""
+        held = together.most_layers(bottleneck).reshape(len(row), len(by_type), pp)
+        return np.where(place[None] < most[:, :, None], -np.sort(-held, axis=2), -1.0)
 
     forced = place[None] < least[:, :, None]
 
     def enough(bottleneck: Floats) -> Bools:
-        hosted = best_places(bottleneck)
-        ranked = np.where(forced, _FORCED + hosted, hosted).reshape(len(row), -1)
+        held = best_places(bottleneck)
+        ranked = np.where(forced, _FORCED + held, held).reshape(len(row), -1)
         top = -np.partition(-ranked, pp - 1, axis=1)[:, :pp]
         top = np.where(top > _FORCED / 2, top - _FORCED, top)
         return np.asarray((top.min(axis=1) >= 0) & (_most_in_any_order(table.equal[row], top) >= layers))
 
-    slowest = _smallest(enough, each, layers)
-    first, second = table.weights(row)
-    per_layer = np.array([stages.layer[:, 0] for stages in each])
+    layer = np.array([stages.layer[:, 0] for stages in by_type])
+    inner = [(stages.fixed + stages.saving)[:, 1:-1].sum(axis=1) for stages in by_type]
+    fixed = np.min(inner, axis=0) - np.sum([stages.saving[:, 0] for stages in by_type], axis=0)
     ends = table.least_ends(row)
-    inner = [(stages.fixed + stages.slack)[:, 1:-1].sum(axis=1) for stages in each]
-    links = np.min(inner, axis=0) - np.sum([stages.slack[:, 0] for stages in each], axis=0)
-    best = np.full(len(row), np.inf)
-    start = np.where(np.isfinite(slowest), slowest, 1e9)
-    for edge in _EDGES:
-        end = np.minimum(np.where(np.isfinite(slowest), slowest, 1e9) * edge, 1e9)
-        room = np.maximum(best_places(end), 0.0).sum(axis=2)
+
+    def rest(longest: Floats) -> tuple[Floats, Floats]:
+        room = np.maximum(best_places(longest), 0.0).sum(axis=2)
         spare = room.sum(axis=1, keepdims=True) - layers[:, None]
         at_least = np.where(exact, np.maximum(0.0, room - spare), 0.0)
-        total = _cheapest(per_layer, room.T, at_least.T, layers) + ends + links
-        after = _after_mix(each, most, at_least)
-        best = np.minimum(best, first * start + second * total + after)
-        start = end
-    return np.where(np.isfinite(slowest), best, np.inf) * _SAFETY
+        total = _cheapest(layer, room.T, at_least.T, layers) + ends + fixed
+        return total, _after_mix(by_type, most, at_least)
+
+    return _over_edges(_smallest(enough, by_type, layers), table.weights(row), rest)
 
 
-def _after_mix(each: list[Stages], counts: Ints, at_least: Floats) -> Floats:
-    """What follows the pipeline on a type's average stage, for the worst type (or the best, if none is sure)."""
-    found = []
-    for index, stages in enumerate(each):
-        mean = np.maximum(at_least[:, index] / np.maximum(1, counts[:, index]), stages.least[:, 0])
-        seconds = stages.after_layer[:, 0] * mean + stages.after_fixed.min(axis=1)
-        found.append(np.where(at_least[:, index] > 0, seconds, 0.0))
-    return np.asarray(np.max(found, axis=0))
+def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:
+    """What follows the pipeline on a type's average stage, for the worst type that is sure to be used (or 0)."""
+    seconds = []
+    for chip, stages in enumerate(by_type):
+        mean = np.maximum(at_least[:, chip] / np.maximum(1, counts[:, chip]), stages.chunks[:, 0])
+        after = stages.after_layer[:, 0] * mean + stages.after_fixed.min(axis=1)
+        seconds.append(np.where(at_least[:, chip] > 0, after, 0.0))
+    return np.asarray(np.max(seconds, axis=0))
 
 
 def _smallest(enough: Callable[[Floats], Bools], group: list[Stages], layers: Ints) -> Floats:
     """The smallest bottleneck time that is enough, rounded down; infinite where none is."""
     fastest = np.min([stages.layer.min(axis=1) for stages in group], axis=0)
-    high = np.max([_longest(s, layers) for s in group], axis=0)
-    slack = np.max([stages.slack.max(axis=1) for stages in group], axis=0)
-    low = np.maximum(_LEAST, fastest * layers / group[0].fixed.shape[1] - slack) * _SAFETY
+    high = np.max([_longest(stages, layers) for stages in group], axis=0)
+    saving = np.max([stages.saving.max(axis=1) for stages in group], axis=0)
+    low = np.maximum(_LEAST, fastest * layers / group[0].fixed.shape[1] - saving) * _SAFETY
     possible = enough(high)
-    near = np.minimum(high, low * 1.6)
+    near = np.minimum(high, low * _NEAR)
     high = np.where(enough(near), near, high)
-    for _ in range(_ROUNDS):
+    return np.where(possible, _bisected(enough, low, high, _ROUNDS), np.inf)
+
+
+def _bisected(enough: Callable[[Floats], Bools], low: Floats, high: Floats, rounds: int) -> Floats:
+    """The largest time known not to be enough after halving the interval so often; `high` is enough."""
+    for _ in range(rounds):
         middle = 0.5 * (low + high)
         good = enough(middle)
         high, low = np.where(good, middle, high), np.where(good, low, middle)
-    return np.where(possible, low, np.inf)
+    return low
 
 
 def _longest(stages: Stages, layers: Ints) -> Floats:
-    """Seconds of the slowest stage if it held the whole model and ran all of it twice."""
-    layer = stages.layer + np.maximum(stages.recompute, stages.selective.max(axis=0, initial=0.0))
+    """Seconds of the slowest stage if it held the whole model and recomputed all of it."""
+    layer = stages.layer + np.maximum(stages.recompute, stages.set_seconds.max(axis=0, initial=0.0))
     return np.asarray((layer * layers[:, None] + stages.fixed).max(axis=1))
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cached_property
 
 import numpy as np
 
-from cpsolver.cost.collectives import fast_domain
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
-from cpsolver.cost.schedule import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.tables import MemoryTable, TimeTable, crosses_domain, memory_table, time_table
+from cpsolver.cost.stage import ChipTimes, Pipelines
+from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.facts import tied_stages
-from cpsolver.search.bounds.stages import OF_SETS
-from cpsolver.search.bounds.stages import Stages as Stages
+from cpsolver.search.bounds.stages import NO_SET, Stages
 from cpsolver.spec.search import forbidden_for, pinned_for
 
 
@@ -71,210 +69,176 @@ class Coefficients:
 
     def __init__(self, problem: Problem, rows: Candidates) -> None:
         self.problem, self.rows = problem, rows
-        tables = [time_table(problem, supply, rows) for supply in problem.supplies]
-        columns = {
-            field.name: np.stack([getattr(table, field.name) for table in tables]) for field in fields(TimeTable)
-        }
-        self.kind_layer, self.modules = columns.pop("kind_layer"), columns.pop("modules")
-        self.time = {name: column for name, column in columns.items() if column.ndim == 2}
+        times = [time_table(problem, supply, rows) for supply in problem.supplies]
+        self.tables = ChipTimes.of(problem, list(problem.supplies), rows, times)
         self.memory: MemoryTable = memory_table(problem, rows)
         self.capacity = np.array([problem.capacity_bytes(supply.chip) for supply in problem.supplies])
-        self.domain = np.array([fast_domain(problem, supply.chip) for supply in problem.supplies])
         kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
-        self.allowed = {kind: np.array([kind in some for some in kinds]) for kind in RECOMPUTE_KINDS}
+        self.allowed = {kind: np.array([kind in of_chip for of_chip in kinds]) for kind in RECOMPUTE_KINDS}
         self.sets = module_sets(problem)
-        may = [allowed_modules(problem, name) for name in problem.chip_names]
-        self.may = [np.array([i for i, names in enumerate(self.sets) if names in some], dtype=np.int64) for some in may]
-        self.sharding = self._least_sharding()
+        allowed = [allowed_modules(problem, name) for name in problem.chip_names]
+        self.allowed_sets = [
+            np.array([i for i, names in enumerate(self.sets) if names in of_chip], dtype=np.int64)
+            for of_chip in allowed
+        ]
+        self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
 
-    def before(self, extra: Floats, row: Ints) -> Floats:
-        """What the layers before the x-th of a chunk take more than so many mean layers: (n, most layers + 1).
+    @property
+    def time(self) -> TimeTable:
+        """Seconds by chip type and row: (chips, rows), or (chips, kinds or modules, rows)."""
+        return self.tables.time
 
-        `extra` (kinds, rows) is what a layer of each kind takes more than the mean; see `counts_before`.
+    def beyond_mean(self, extra: Floats, row: Ints) -> Floats:
+        """What a chunk's layers before its x-th place take beyond as many mean ones: (n, most places + 1).
+
+        `extra` (kinds, rows) is what a layer of each kind takes beyond the mean layer; see `counts_before`.
         """
         rows, extra = self.rows.take(row), extra[:, row]
         model = self.problem.model
         if len(extra) == 1:
             return np.zeros((len(rows), 1))
-        ways = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot])
-        distinct, which = np.unique(ways, axis=1, return_inverse=True)
-        found = np.zeros((len(rows), int((rows.places(model.layers) // rows.vpp).max(initial=0)) + 1))
-        for index, way in enumerate(distinct.T.tolist()):
-            counts, some = counts_before(model, *way), which.ravel() == index
-            found[some, : counts.shape[1]] = extra[:, some].T @ counts
-            found[some, counts.shape[1] :] = found[some, counts.shape[1] - 1][:, None]
-        return found
+        chunks = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot])
+        code = 4 * chunks[0] + 2 * chunks[1] + chunks[2]  # slots are 0 or 1
+        _, distinct, which = np.unique(code, return_index=True, return_inverse=True)
+        beyond = np.zeros((len(rows), int((rows.places(model.layers) // rows.vpp).max(initial=0)) + 1))
+        for index, chunk in enumerate(chunks[:, distinct].T.tolist()):
+            counts, same = counts_before(model, *chunk), which == index
+            beyond[same, : counts.shape[1]] = extra[:, same].T @ counts
+            beyond[same, counts.shape[1] :] = beyond[same, counts.shape[1] - 1][:, None]
+        return beyond
 
-    def slack(self, row: Ints) -> Floats:
+    def saving(self, row: Ints) -> Floats:
         """The most that a run of layers takes less than as many mean layers: seconds, (chips, n)."""
-        return np.stack([most_saved(self.before(extra, row)) for extra in self.kind_layer])
+        return np.stack([_most_saved(self.beyond_mean(extra, row)) for extra in self.time.kind_layer])
 
-    def slack_states(self, row: Ints) -> Floats:
+    def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
-        return most_saved(self.before(self.memory.kind_states, row))
+        return _most_saved(self.beyond_mean(self.memory.kind_states, row))
 
     @cached_property
     def total_saving(self) -> Floats:
         """What all layers that are cheaper than the mean take less than it: (chips, rows)."""
         counts = counts_before(self.problem.model, 1)[:, -1]
-        return np.asarray((np.maximum(0.0, -self.kind_layer) * counts[None, :, None]).sum(axis=1))
+        return np.asarray((np.maximum(0.0, -self.time.kind_layer) * counts[None, :, None]).sum(axis=1))
 
     def _least_sharding(self) -> Floats:
-        """The least seconds that one stage alone spends on sharded weights and gradients: (chips, rows)."""
-        layers, time = self.problem.model.layers, self.time
-        return self.sharding_seconds(time, layers * time["recompute"])
+        """The least seconds that one stage alone spends on sharded weights and gradients: (chips, rows).
 
-    def sharding_seconds(self, time: dict[str, Floats], repeated: Floats) -> Floats:
-        """Gathering weights and sharing gradients out in a pipeline of one stage, less what compute hides.
-
-        `repeated`: seconds of recomputation, under which more is hidden (see evaluate's account of it).
+        All its layers recompute: that leaves the most to hide under.
         """
-        layers = self.problem.model.layers
-        forward = layers * time["recompute"]
-        backward = np.maximum(0.0, layers * time["layer"] - forward + repeated)
-        gather = layers * time["gather"] + time["gather_ends"]
-        both = gather + layers * time["scatter"] + time["scatter_ends"]
-        share = float(self.problem.stack.sharding_overlap)
-        return np.asarray(gather + both - share * (np.minimum(gather, forward) + np.minimum(both, backward)))
-
-    def links(self, row: Ints, chips: Ints, relaxed: bool) -> Floats:
-        """Seconds per microbatch that each stage spends on transfers, shape (n, pp) (see evaluate's account of it).
-
-        `relaxed` takes the faster of both kinds of link everywhere, so that neighbours may be any chips.
-        """
-        pp = chips.shape[1]
-        if pp == 1:
-            return np.zeros(chips.shape)
-        near, far = self.time["hop_near"][chips, row[:, None]], self.time["hop_far"][chips, row[:, None]]
-        vpp = self.rows.vpp[row][:, None].astype(np.float64)
-        if relaxed:
-            link = np.minimum(near, far)
-            forward, wrap = link[:, :-1], link[:, :1]
-        else:
-            forward, wrap = self._forward_links(row, chips, near, far)
-        share = np.where(vpp == 1, 1.0, 1.0 - self.problem.stack.pipeline_overlap_interleaved)
-        share = share * self.problem.stack.pipeline_transfers / 2.0
-        back = wrap * (vpp - 1)
-        into = np.concatenate([back, vpp * forward], axis=1)
-        out = np.concatenate([vpp * forward, back], axis=1)
-        return np.asarray(share * (into + out))
-
-    def _forward_links(self, row: Ints, chips: Ints, near: Floats, far: Floats) -> tuple[Floats, Floats]:
-        pp = chips.shape[1]
-        width = self.rows.stage_devices[row][:, None]
-        domain = self.domain[chips]
-        other = chips[:, :-1] != chips[:, 1:]
-        crossing = other | crosses_domain(np.arange(pp - 1)[None, :], width, domain[:, :-1])
-        forward = np.where(crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:]))
-        ends = chips[:, :1] != chips[:, -1:]
-        outside = ends | (pp * width > domain[:, -1:])
-        wrap = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
-        return forward, wrap
-
-    def stages(self, row: Ints, chips: Ints, relaxed: bool = False) -> Stages:
-        """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position."""
-        pp, at = chips.shape[1], row[:, None]
-        time = {name: values[chips, at] for name, values in self.time.items()}
-        first = (np.arange(pp) == 0)[None, :]
-        last = (np.arange(pp) == pp - 1)[None, :]
-        memory = self.memory
-        factor = 1.0 + memory.overhead
-        # What stands in a layer's place is counted as one: a layer less, and what it takes beyond one.
-        slots = first * self.rows.embedding_slot[at] + last * self.rows.loss_slot[at]
-        starts = np.maximum(time["embedding"] - self.rows.embedding_slot[at] * time["layer"], 0.0)
-        ends = np.maximum(time["head"] - self.rows.loss_slot[at] * time["layer"], 0.0)
-        states = first * memory.first_states[at] + last * memory.last_states[at] - slots * memory.layer_states[at]
-        buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
-        alone = self.sharding[chips, at] if pp == 1 else np.zeros(chips.shape)
-        slack = self.slack(row)[chips, np.arange(len(row))[:, None]]
-        selective, kept, replay = self._by_set(row, chips)
-        return Stages(
-            layer=time["layer"],
-            recompute=time["recompute"],
-            selective=selective,
-            fixed=self.links(row, chips, relaxed)
-            + self.rows.vpp[at] * time["chunk"]
-            + first * starts
-            + last * ends
-            + alone
-            - slack,
-            room=self.capacity[chips] - memory.fixed - states - factor * buffer + self.slack_states(row)[:, None],
-            states=memory.layer_states[at],
-            live=self._live(row, pp),
-            full=factor * memory.full[at],
-            kept_selective=factor * kept,
-            replay=factor * replay,
-            checkpoint=factor * memory.checkpoint[at],
-            least=self.rows.vpp[at].astype(np.float64),
-            after_layer=time["sync_layer"] + time["update_layer"],
-            after_fixed=time["sync_stage"]
-            + time["update_stage"]
-            + first * (time["sync_first"] + time["update_first"])
-            + last * (time["sync_last"] + time["update_last"])
-            - slots * (time["sync_layer"] + time["update_layer"]),
-            slack=slack,
-            allowed={kind: may[chips] for kind, may in self.allowed.items()},
+        time, layers = self.time, self.problem.model.layers
+        if not (time.gather.any() or time.scatter.any()):
+            return np.zeros(time.layer.shape)
+        row = np.arange(len(self.rows))
+        return np.stack(
+            [self.sharding(row, chip, layers * time.recompute[chip][:, None])[:, 0] for chip in range(len(time.layer))]
         )
 
-    def again(self, chip: int, sets: tuple[Modules, ...], row: Ints) -> Floats:
-        """Seconds of a layer that the modules of each set take again, (sets, n)."""
-        return np.asarray(incidence(sets).astype(np.float64) @ self.modules[chip][:, row])
+    def sharding(self, row: Ints, chip: int, recompute_s: Floats) -> Floats:
+        """Seconds that pipelines of one stage spend on sharded weights and gradients: (n, 1), or as `recompute_s`."""
+        stage = Pipelines(self.tables, row, np.full((len(row), 1), chip))
+        return stage.sharding(float(self.problem.model.layers), recompute_s)
+
+    def stages(self, row: Ints, chips: Ints, any_neighbours: bool = False) -> Stages:
+        """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position.
+
+        `any_neighbours` as in `Pipelines.p2p`.
+        """
+        at, pipelines = row[:, None], Pipelines(self.tables, row, chips)
+        last = (np.arange(pipelines.pp) == pipelines.pp - 1)[None, :]
+        memory, time = self.memory, self.time
+        factor = 1.0 + memory.overhead
+        # Coefficients count what stands in a layer's place as a layer: with no places a stage has a layer less.
+        no_places = -pipelines.slots
+        layer = pipelines.at(time.layer)
+        fixed = pipelines.p2p(any_neighbours) + pipelines.host + (no_places * layer + pipelines.ends)
+        if pipelines.pp == 1:
+            fixed = fixed + pipelines.at(self.least_sharding)
+        saving = self.saving(row)[chips, np.arange(len(row))[:, None]]
+        states = pipelines.at_ends(memory.first_states[row], memory.last_states[row])
+        states = states + no_places * memory.layer_states[at]
+        buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
+        set_seconds, set_bytes, set_replay = self._by_set(row, chips)
+        return Stages(
+            layer=layer,
+            recompute=pipelines.at(time.recompute),
+            set_seconds=set_seconds,
+            fixed=fixed - saving,
+            room=self.capacity[chips] - memory.fixed - states - factor * buffer + self.states_saving(row)[:, None],
+            states=memory.layer_states[at],
+            live=self._in_flight(row, pipelines.pp),
+            full=factor * memory.full[at],
+            set_bytes=factor * set_bytes,
+            set_replay=factor * set_replay,
+            checkpoint=factor * memory.checkpoint[at],
+            chunks=pipelines.vpp,
+            after_layer=pipelines.at(time.sync_layer) + pipelines.at(time.update_layer),
+            after_fixed=pipelines.data_parallel(no_places) + pipelines.optimizer(no_places),
+            saving=saving,
+            allowed={kind: allowed[chips] for kind, allowed in self.allowed.items()},
+        )
+
+    def modules_s(self, chip: int, sets: tuple[Modules, ...], row: Ints) -> Floats:
+        """Seconds that recomputing the modules of each set adds to a layer: (sets, n)."""
+        return np.asarray(incidence(sets).astype(np.float64) @ self.time.modules[chip][:, row])
 
     def _by_set(self, row: Ints, chips: Ints) -> tuple[Floats, Floats, Floats]:
         """What `Stages` says of the sets of modules, bytes before overhead."""
         used = np.unique(chips).tolist()
-        each = [self._useful_sets(chip, row) for chip in used]
+        of_chips = [self._undominated_sets(chip, row) for chip in used]
         if len(used) == 1:
-            selective, kept, replay = (part[:, :, None] for part in each[0])
-            return selective, kept, replay
-        count, place = max(len(part[0]) for part in each), np.searchsorted(used, chips)
-        found = []
-        for index, nothing in enumerate(OF_SETS.values()):
+            seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
+            return seconds, bytes_kept, replay
+        count, place = max(len(parts[0]) for parts in of_chips), np.searchsorted(used, chips)
+        by_stage = []
+        for index, nothing in enumerate(NO_SET.values()):
             table = np.full((len(used), count, len(row)), nothing)
-            for chip, part in enumerate(each):
-                table[chip, : len(part[index])] = part[index]
-            found.append(np.moveaxis(table[place, :, np.arange(len(row))[:, None]], 2, 0))
-        return found[0], found[1], found[2]
+            for chip, parts in enumerate(of_chips):
+                table[chip, : len(parts[index])] = parts[index]
+            by_stage.append(np.moveaxis(table[place, :, np.arange(len(row))[:, None]], 2, 0))
+        return by_stage[0], by_stage[1], by_stage[2]
 
-    def _useful_sets(self, chip: int, row: Ints) -> tuple[Floats, Floats, Floats]:
-        """Seconds, bytes kept and bytes replayed of the sets of modules that no other beats, (sets, n) each.
+    def _undominated_sets(self, chip: int, row: Ints) -> tuple[Floats, Floats, Floats]:
+        """Seconds, bytes kept and bytes replayed of the sets of modules that no other dominates, (sets, n) each.
 
-        A set is beaten where one that is no slower keeps and replays no more, or where nothing need run again for it.
+        A set is dominated where one that is no slower keeps and replays no more, or where without recomputation a layer
+        keeps no more.
         """
-        sets = tuple(self.sets[index] for index in self.may[chip])
+        sets = tuple(self.sets[index] for index in self.allowed_sets[chip])
         if not sets:
             return (np.zeros((0, len(row))),) * 3
-        memory, seconds = self.memory, self.again(chip, sets, row)
+        memory, seconds = self.memory, self.modules_s(chip, sets, row)
         order = np.argsort(seconds, axis=0, kind="stable")
         parts = (seconds, memory.kept(sets, row), memory.replayed(sets, row))
-        seconds, kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)
-        plain = self.allowed["none"][chip] or self.allowed["block"][chip]
-        least, beside = np.where(plain, memory.full[row], np.inf), np.zeros(len(row))
+        seconds, bytes_kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)
+        without = self.allowed["none"][chip] or self.allowed["block"][chip]
+        least_kept, least_replay = np.where(without, memory.full[row], np.inf), np.zeros(len(row))
         keep = np.zeros(seconds.shape, dtype=np.bool_)
         for index in range(len(seconds)):
-            keep[index] = (kept[index] < least) | (replay[index] < beside)
-            fewer = kept[index] < least
-            least, beside = np.where(fewer, kept[index], least), np.where(fewer, replay[index], beside)
+            fewer = bytes_kept[index] < least_kept
+            keep[index] = fewer | (replay[index] < least_replay)
+            least_kept = np.where(fewer, bytes_kept[index], least_kept)
+            least_replay = np.where(fewer, replay[index], least_replay)
         count = max(1, int(keep.sum(axis=0).max(initial=0)))
         first = np.argsort(~keep, axis=0, kind="stable")[:count]
-        good = np.take_along_axis(keep, first, axis=0)
-        blanks = zip((seconds, kept, replay), OF_SETS.values(), strict=True)
-        selective, kept, replay = (np.where(good, np.take_along_axis(a, first, axis=0), no) for a, no in blanks)
-        return selective, kept, replay
+        real = np.take_along_axis(keep, first, axis=0)
+        blanks = zip((seconds, bytes_kept, replay), NO_SET.values(), strict=True)
+        seconds, bytes_kept, replay = (np.where(real, np.take_along_axis(a, first, axis=0), no) for a, no in blanks)
+        return seconds, bytes_kept, replay
 
-    def _live(self, row: Ints, pp: int) -> Floats:
+    def _in_flight(self, row: Ints, pp: int) -> Floats:
         """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
-        vpp, m = self.rows.vpp[row], np.minimum(self.rows.microbatches[row], 4 * pp)
-        pairs, back = np.unique(np.stack([vpp, m]), axis=1, return_inverse=True)
-        totals = [peak_live_total(pp, v, count) / v for v, count in pairs.T.tolist()]
-        return np.asarray(np.stack(totals)[back.ravel()])
+        vpp, m = self.rows.vpp[row], most_in_flight(self.rows.microbatches[row], pp)
+        _, first, back = np.unique(vpp * (m.max(initial=0) + 1) + m, return_index=True, return_inverse=True)
+        totals = [peak_live_total(pp, int(vpp[n]), int(m[n])) / vpp[n] for n in first.tolist()]
+        return np.asarray(np.stack(totals)[back])
 
     def least_ends(self, row: Ints) -> Floats:
         """The least that embedding and head take on any chip types, beyond layers in whose place they stand: (n,)."""
-        layer, rows = self.time["layer"][:, row], self.rows
-        starts = np.maximum(self.time["embedding"][:, row] - rows.embedding_slot[row] * layer, 0.0)
-        ends = np.maximum(self.time["head"][:, row] - rows.loss_slot[row] * layer, 0.0)
+        layer, rows = self.time.layer[:, row], self.rows
+        starts = np.maximum(self.time.embedding[:, row] - rows.embedding_slot[row] * layer, 0.0)
+        ends = np.maximum(self.time.head[:, row] - rows.loss_slot[row] * layer, 0.0)
         return np.asarray(starts.min(axis=0) + ends.min(axis=0))
 
     def weights(self, row: Ints) -> tuple[Floats, Floats]:
@@ -283,7 +247,12 @@ class Coefficients:
         return self.rows.microbatches[row] - 1.0 / vpp, 1.0 / vpp
 
 
-def most_saved(before: Floats) -> Floats:
-    """The most that any run of layers takes less than as many mean layers, from the values of `before`; at least 0."""
-    highest = np.maximum.accumulate(before, axis=1)
-    return np.asarray((highest - before).max(axis=1))
+def most_in_flight(microbatches: Ints, pp: int) -> Ints:
+    """Microbatches that a stage may hold at once; more than 4 * pp of them change nothing at any vpp."""
+    return np.minimum(microbatches, 4 * pp)
+
+
+def _most_saved(beyond: Floats) -> Floats:
+    """The most that any run of layers takes less than as many mean layers, at least 0; `beyond`: see `beyond_mean`."""
+    highest = np.maximum.accumulate(beyond, axis=1)
+    return np.asarray((highest - beyond).max(axis=1))

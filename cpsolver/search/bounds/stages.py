@@ -1,7 +1,7 @@
-"""Stage coefficients of many rows at once, and what they say of layers within a time.
+"""Stage coefficients of many rows at once, and how many layers they let a stage hold within a time.
 
-For a bottleneck time a stage can host only so many layers: its time and its memory are both linear in layers and
-recomputed layers, so the most that fits is a closed form (`Stages.hosted`).
+A stage's time and its memory are both linear in its layers and in those that it recomputes, so the most layers that it
+holds within a bottleneck time is a closed form (`Stages.most_layers`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,24 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Floats
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 
-OF_SETS = {"selective": 0.0, "kept_selective": 1e30, "replay": 1e30}
+NO_SET = {"set_seconds": 0.0, "set_bytes": 1e30, "set_replay": 1e30}
 """Fields of Stages by set of modules, and their values where there is no set: no seconds, and no room for a layer."""
+WHOLE = 1e-6
+"""A quotient this little below a whole number of layers counts as that number. It is 1000 times what rounding errors of
+1e-9 make of some hundred layers, and too little to matter to a bound should it be wrong."""
+ROUNDING = 1e-9
+"""Relative; what chains of floating-point sums may be off by, with much to spare."""
+_MANY = 1e9
+"""More layers than any model has: quotients are cut here, so that infinite ones round as well."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What every layer of a stage needs beyond its own seconds and states, and what is needed once: seconds, bytes."""
+
+    seconds: Floats
+    in_flight: Floats
+    once: Floats
 
 
 @dataclass(frozen=True)
@@ -24,30 +40,30 @@ class Stages:
 
     A stage of L layers, R of them recomputed, takes layer * L + recompute * R + fixed seconds and needs
     states * L + live * (full * L - (full - checkpoint) * R) bytes of its room, `live` being the microbatches in
-    flight; its layers are a multiple of `least`, one or more in each chunk. `selective`, `kept_selective` and `replay`
+    flight. Its layers are a multiple of `chunks`, one or more in each. `set_seconds`, `set_bytes` and `set_replay`
     (sets, n, pp or 1) are a layer's further seconds, its bytes in flight, and the bytes that are there once while
-    modules run again, under the sets of modules that are worth it on some stage. `allowed` says which kinds of
+    modules are recomputed, under the sets of modules that are worth it on some stage. `allowed` says which kinds of
     recomputation each stage may use; `after_*` are the seconds that follow the pipeline.
 
-    With layers of several kinds `layer` and `states` are those of the mean layer; `fixed` is less by `slack`, the most
+    With layers of several kinds `layer` and `states` are those of the mean layer; `fixed` is less by `saving`, the most
     that a stage can save by holding cheap layers, and `room` is larger by the same in bytes: bounds stay bounds.
     """
 
     layer: Floats
     recompute: Floats
-    selective: Floats
+    set_seconds: Floats
     fixed: Floats
     room: Floats
     states: Floats
     live: Floats
     full: Floats
-    kept_selective: Floats
-    replay: Floats
+    set_bytes: Floats
+    set_replay: Floats
     checkpoint: Floats
-    least: Floats
+    chunks: Floats
     after_layer: Floats
     after_fixed: Floats
-    slack: Floats
+    saving: Floats
     allowed: dict[RecomputeKind, Bools]
 
     @classmethod
@@ -56,110 +72,161 @@ class Stages:
         shape = blocks[0].fixed.shape
 
         def joined(name: str) -> Floats:
-            if name in OF_SETS:
-                return _joined_sets([getattr(block, name) for block in blocks], shape, OF_SETS[name])
+            if name in NO_SET:
+                return _joined_sets([getattr(block, name) for block in blocks], shape, NO_SET[name])
             return np.concatenate([np.broadcast_to(getattr(block, name), shape) for block in blocks], axis=1)
 
         arrays = {field.name: joined(field.name) for field in fields(cls) if field.name != "allowed"}
         allowed = {kind: np.concatenate([block.allowed[kind] for block in blocks], axis=1) for kind in RECOMPUTE_KINDS}
         return cls(**arrays, allowed=allowed)
 
+    def stage(self, place: int) -> Stages:
+        """Those at one place of the pipelines: arrays (n, 1)."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "allowed"}
+        own = {name: array[..., _column(array, place)] for name, array in arrays.items()}
+        return Stages(**own, allowed={kind: may[:, _column(may, place)] for kind, may in self.allowed.items()})
+
+    # What a kind of recomputation needs. Of block recomputation, which recomputes some of the layers, nothing and
+    # everything recomputed are the two ends.
+
     @cached_property
-    def _saved(self) -> Floats:
+    def plain(self) -> Need:
+        """Nothing recomputed."""
+        return Need(np.zeros((1, 1)), self.live * self.full, np.zeros((1, 1)))
+
+    @cached_property
+    def recomputed(self) -> Need:
+        """Every layer recomputed on its own: one is there in full at a time."""
+        return Need(self.recompute, self.live * self.checkpoint, self.full)
+
+    @cached_property
+    def by_set(self) -> Need:
+        """Sets of modules recomputed in every layer: (sets, n, pp)."""
+        return Need(self.set_seconds, self.live * self.set_bytes, self.set_replay)
+
+    @cached_property
+    def seconds_for_byte(self) -> Floats:
+        """Seconds of recomputation that free a byte, layer by layer."""
+        return self.recompute / self._freed
+
+    @cached_property
+    def _freed(self) -> Floats:
+        """Bytes that recomputing a layer frees."""
         return self.live * (self.full - self.checkpoint)
 
-    @cached_property
-    def plain_most(self) -> Floats:
-        """Layers that fit without recomputation, not rounded."""
-        return self.room / (self.states + self.live * self.full)
+    # The most layers that fit, not rounded, whatever time they take.
+
+    def _most_that_fit(self, need: Need) -> Floats:
+        return np.asarray((self.room - need.once) / (self.states + need.in_flight))
 
     @cached_property
-    def _block_most(self) -> Floats:
-        return (self.room - self.full) / (self.states + self.live * self.checkpoint)
+    def _most_plain(self) -> Floats:
+        return self._most_that_fit(self.plain)
 
     @cached_property
-    def recompute_for_layer(self) -> Floats:
-        """Recomputed layers that one more layer costs once memory is full."""
-        return (self.states + self.live * self.full) / self._saved
+    def _most_recomputed(self) -> Floats:
+        return self._most_that_fit(self.recomputed)
 
     @cached_property
-    def _bought(self) -> Floats:
-        return (self.room - self.full) / self._saved
+    def _most_by_set(self) -> Floats:
+        return self._most_that_fit(self.by_set)
 
     @cached_property
-    def _uniform_most(self) -> Floats:
-        # Units of g layers keep live * checkpoint * L / g and work on g * full: with the best real g that is twice
-        # the root of the product.
+    def _most_uniform(self) -> Floats:
+        # `uniform_bytes` with units of any real size, also below 1, is twice the root of live * checkpoint * L * full.
         root = np.sqrt(self.live * self.checkpoint * self.full)
         reach = np.sqrt(root**2 + self.states * np.maximum(0.0, self.room)) - root
         return np.asarray((reach / self.states) ** 2)
 
+    # Once memory is full every further layer costs recomputation: `_recomputed_per_layer` layers of it, beginning with
+    # the layer at which recomputing what all before freed (`_recomputed_offset`) is used up.
+
     @cached_property
-    def _selective_most(self) -> Floats:
-        """(sets, n, pp)."""
-        return np.asarray((self.room - self.replay) / (self.states + self.live * self.kept_selective))
+    def _recomputed_per_layer(self) -> Floats:
+        return (self.states + self.live * self.full) / self._freed
 
-    def _selective(self, time: Floats) -> Floats:
-        """The most layers, not rounded, with the best set of modules."""
-        best = np.full(time.shape, -1.0)
-        for seconds, most in zip(self.selective, self._selective_most, strict=True):
-            best = np.maximum(best, np.minimum(time / (self.layer + seconds), most))
-        return best
+    @cached_property
+    def _recomputed_offset(self) -> Floats:
+        return (self.room - self.full) / self._freed
 
-    def hosted(self, bottleneck: Floats) -> Floats:
-        """The most layers, whole chunks, that each stage hosts within that time; -1 where not even its least fits."""
+    def _recomputed_for(self, layers: Floats) -> Floats:
+        """Recomputed layers that make that many fit, as many in each chunk."""
+        needed = np.clip(self._recomputed_per_layer * layers - self._recomputed_offset, 0.0, layers)
+        return np.ceil(needed / self.chunks - WHOLE) * self.chunks
+
+    def most_layers(self, bottleneck: Floats) -> Floats:
+        """The most layers, in whole chunks, that each stage holds within that time (n,); -1: not even its least."""
         time = bottleneck[:, None] - self.fixed
-        plain = time / self.layer
-        best = np.full(time.shape, -1.0)
-        if self._some("none") or self._some("block"):
+        in_time = time / self.layer
+        most = np.full(time.shape, -1.0)
+        if self._any("none") or self._any("block"):
             may = self.allowed["none"] | self.allowed["block"]
-            best = np.where(may, self._whole(np.minimum(plain, self.plain_most)), best)
-        if self._some("block"):
-            best = np.where(self.allowed["block"], np.maximum(best, self._block(time, plain)), best)
-        if self._some("uniform"):
-            most = self._whole(np.minimum(time / (self.layer + self.recompute), self._uniform_most))
-            best = np.where(self.allowed["uniform"], np.maximum(best, most), best)
-        if self._some("selective"):
-            most = self._whole(self._selective(time))
-            best = np.where(self.allowed["selective"], np.maximum(best, most), best)
-        return np.where(best >= self.least, best, -1.0)
+            most = np.where(may, self._whole(np.minimum(in_time, self._most_plain)), most)
+        if self._any("block"):
+            most = np.where(self.allowed["block"], np.maximum(most, self._block(time, in_time)), most)
+        if self._any("uniform"):
+            layers = self._whole(np.minimum(time / (self.layer + self.recompute), self._most_uniform))
+            most = np.where(self.allowed["uniform"], np.maximum(most, layers), most)
+        if self._any("selective"):
+            layers = self._whole(self._selective(time))
+            most = np.where(self.allowed["selective"], np.maximum(most, layers), most)
+        return np.where(most >= self.chunks, most, -1.0)
 
-    def _some(self, kind: RecomputeKind) -> bool:
+    def _any(self, kind: RecomputeKind) -> bool:
         return bool(self.allowed[kind].any())
 
     def _whole(self, layers: Floats) -> Floats:
         """Rounded down to whole layers in every chunk."""
-        return np.floor(np.clip(layers, -1.0, 1e9) / self.least + 1e-6) * self.least
+        return np.floor(np.clip(layers, -1.0, _MANY) / self.chunks + WHOLE) * self.chunks
 
-    def _block(self, time: Floats, plain: Floats) -> Floats:
-        """As `hosted`, with some layers recomputed, as many in each chunk.
+    def _block(self, time: Floats, in_time: Floats) -> Floats:
+        """The most layers, in whole chunks, with some of them recomputed, as many in each chunk.
 
         The most real layers first. If the recomputation that they need, rounded up, takes too long, one layer less in
         each chunk is within time: it frees more than the rounding costs, for a layer takes longer than its forward.
         """
-        both = (time + self.recompute * self._bought) / (self.layer + self.recompute * self.recompute_for_layer)
-        most = self._whole(np.minimum(np.minimum(plain, both), self._block_most))
-        late = self.layer * most + self.recompute * self._repeats(most) > time * (1 + 1e-9)
-        return most - np.where(late, self.least, 0.0)
+        paid = (time + self.recompute * self._recomputed_offset) / (
+            self.layer + self.recompute * self._recomputed_per_layer
+        )
+        most = self._whole(np.minimum(np.minimum(in_time, paid), self._most_recomputed))
+        late = self.layer * most + self.recompute * self._recomputed_for(most) > time * (1 + ROUNDING)
+        return most - np.where(late, self.chunks, 0.0)
 
-    def _repeats(self, layers: Floats) -> Floats:
-        """Recomputed layers that make that many fit, as many in each chunk."""
-        needed = np.clip(self.recompute_for_layer * layers - self._bought, 0.0, layers)
-        return np.ceil(needed / self.least - 1e-6) * self.least
+    def _selective(self, time: Floats) -> Floats:
+        """The most layers, not rounded, with the best set of modules."""
+        most = np.full(time.shape, -1.0)
+        for seconds, fit in zip(self.set_seconds, self._most_by_set, strict=True):
+            most = np.maximum(most, np.minimum(time / (self.layer + seconds), fit))
+        return most
 
-    def repeated(self, layers: Floats) -> Floats:
+    def least_recompute_s(self, layers: Floats) -> Floats:
         """The least seconds of recomputation that make that many layers fit, or more than them, on each stage."""
-        needed = np.minimum(self._repeats(layers), layers) * self.recompute
-        for seconds, most in zip(self.selective, self._selective_most, strict=True):
-            may = self.allowed["selective"] & (layers <= most + 1e-6)
+        needed = np.minimum(self._recomputed_for(layers), layers) * self.recompute
+        for seconds, fit in zip(self.set_seconds, self._most_by_set, strict=True):
+            may = self.allowed["selective"] & (layers <= fit + WHOLE)
             needed = np.where(may, np.minimum(needed, seconds * layers), needed)
-        return np.where(layers > self.plain_most + 1e-6, needed, 0.0)
+        return np.where(layers > self._most_plain + WHOLE, needed, 0.0)
+
+
+def uniform_bytes(in_flight: Floats, full: Floats) -> Floats:
+    """The least bytes of layers recomputed in units of any real size from 1 on.
+
+    `in_flight`: bytes where every layer is a unit of its own, live * checkpoint * layers. Units of g layers keep a g-th
+    of that and work on g * full.
+    """
+    unit = np.sqrt(np.maximum(1.0, in_flight / full))
+    return np.asarray(in_flight / unit + unit * full)
+
+
+def _column(array: Floats | Bools, place: int) -> slice:
+    """Where an array (.., pp) has that place; (.., 1) is the same for all."""
+    return slice(place, place + 1) if array.shape[-1] > 1 else slice(None)
 
 
 def _joined_sets(parts: list[Floats], shape: tuple[int, ...], nothing: float) -> Floats:
     """Side by side, with as many sets each."""
     count = max(len(part) for part in parts)
-    found = np.full((len(parts), count, *shape), nothing)
+    joined = np.full((len(parts), count, *shape), nothing)
     for index, part in enumerate(parts):
-        found[index, : len(part)] = part
-    return np.concatenate(list(found), axis=2)
+        joined[index, : len(part)] = part
+    return np.concatenate(list(joined), axis=2)

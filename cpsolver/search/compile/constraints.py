@@ -1,24 +1,29 @@
-"""The constraint families, one function each; a rule of the same name in rules.py says the same without a solver."""
+"""The constraint families, one function each, and the objective.
+
+A rule of the same name in cpsolver.rules says what a family does without a solver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from math import lcm
 
 from ortools.sat.python import cp_model
 
+from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
-from cpsolver.search.compile.data import Kinds, PlanData
-from cpsolver.search.compile.variables import NO_CHIP, Variables
+from cpsolver.search.compile.data import PlanData
+from cpsolver.search.compile.variables import NO_CHIP, StageVars, Variables
 
 Family = Callable[[cp_model.CpModel, Problem, Sequence[PlanData], Variables], None]
 
 
 def degrees(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
     """Degrees, flags and chips by position are those of one of the plans: a table of the legal combinations."""
-    positions = len(v.chip)
-    rows = [(i, *plan.degrees, *plan.chips, *[NO_CHIP] * (positions - plan.pp)) for i, plan in enumerate(plans)]
-    model.add_allowed_assignments([v.which, *(v.degrees[name] for name in ROW), *v.chip], rows)
+    chips = [position.chip for position in v.positions]
+    rows = [(i, *plan.degrees, *plan.chips, *[NO_CHIP] * (len(chips) - plan.pp)) for i, plan in enumerate(plans)]
+    model.add_allowed_assignments([v.which, *(v.degrees[name] for name in ROW), *chips], rows)
     for i, pick in enumerate(v.pick):
         model.add(v.which == i).only_enforce_if(pick)
         model.add(v.which != i).only_enforce_if(~pick)
@@ -30,34 +35,38 @@ def layers(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData],
     """
     model.add(sum(v.layers) == problem.model.layers)
     for plan, pick in zip(plans, v.pick, strict=True):
-        for p in range(len(v.chunk)):
+        for p, at in enumerate(v.positions):
             slot = plan.slot(p) if p < plan.pp else 0
-            model.add(v.layers[p] == plan.vpp * v.chunk[p] - slot).only_enforce_if(pick)
+            model.add(at.layers == plan.vpp * at.chunk - slot).only_enforce_if(pick)
             least, most = (1, plan.longest) if p < plan.pp else (0, 0)
-            model.add_linear_constraint(v.chunk[p], least, most).only_enforce_if(pick)
-    if any(plan.kinds is not None for plan in plans):
+            model.add_linear_constraint(at.chunk, least, most).only_enforce_if(pick)
+    if any(plan.odd is not None for plan in plans):
         model.add(v.start[0] == 0)
         for p, chunk in enumerate(v.chunk):
             model.add(v.start[p + 1] == v.start[p] + chunk)
-    for i, plan in enumerate(plans):
-        if plan.kinds is not None:
-            _kinds_in_place(model, plan, plan.kinds, i, v, problem.model.layers + 2)
+    for plan, stages in zip(plans, v.stages, strict=True):
+        if plan.odd is not None:
+            for stage in stages:
+                own = plan.by_chip[stage.chip]
+                _kinds_in_place(model, stage.odd, plan.odd, stage, v, problem.model.layers + 2)
+                _kinds_in_place(model, stage.beyond_mean, own.beyond_mean, stage, v, problem.model.layers + 2)
 
 
-def _kinds_in_place(model: cp_model.CpModel, plan: PlanData, kinds: Kinds, i: int, v: Variables, total: int) -> None:
-    """Which kinds of layers a stage holds follows from where it begins and ends.
+def _kinds_in_place(
+    model: cp_model.CpModel, var: cp_model.IntVar, table: Ints, stage: StageVars, v: Variables, total: int
+) -> None:
+    """What a stage's layers have in all follows from where it begins and ends: `table` is what those before a place
+    have.
 
-    Stated for every plan, taken or not; the tables go on level beyond a plan's last layer.
+    Stated for every plan, taken or not; the table goes on level beyond a plan's last layer.
     """
-    for p in range(plan.pp):
-        for var, table in ((v.odd[i][p], kinds.odd), (v.unlike[i][p], kinds.before[plan.chips[p]])):
-            level = [*table.tolist(), *[int(table[-1])] * (total + 1 - len(table))]
-            ends = []
-            for side in (p, p + 1):
-                end = model.new_int_var(min(level), max(level), f"{var.name}_at_{side}")
-                model.add_element(v.start[side], level, end)
-                ends.append(end)
-            model.add(var == ends[1] - ends[0])
+    level = [*table.tolist(), *[int(table[-1])] * (total + 1 - len(table))]
+    ends = []
+    for side in (stage.position, stage.position + 1):
+        end = model.new_int_var(min(level), max(level), f"{var.name}_at_{side}")
+        model.add_element(v.start[side], level, end)
+        ends.append(end)
+    model.add(var == ends[1] - ends[0])
 
 
 def layer_split(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
@@ -66,7 +75,7 @@ def layer_split(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanD
     if split == "auto":
         return
     for plan, pick in zip(plans, v.pick, strict=True):
-        groups = [list(range(plan.pp))] if split == "even" else [plan.places(chip) for chip in plan.options]
+        groups = [tuple(range(plan.pp))] if split == "even" else [own.places for own in plan.by_chip.values()]
         for places in groups:
             for p in places[1:]:
                 model.add(v.layers[p] == v.layers[places[0]]).only_enforce_if(pick)
@@ -75,44 +84,34 @@ def layer_split(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanD
 def launcher(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
     """Stages are equal, or all but the first and the last, and all recompute one way, where the launcher asks for it.
 
-    The way is stated for every plan, taken or not.
+    The tie of their options is stated for every plan, taken or not.
     """
     for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
-        alike = {"none": v.chunk[: plan.pp], "first_last": v.chunk[1 : plan.pp - 1], "any": []}[plan.split]
-        for chunk in alike[1:]:
-            model.add(chunk == alike[0]).only_enforce_if(pick)
-        if any(any(ways) for ways in plan.ways.values()):
-            way = model.new_int_var(0, max(max(ways, default=0) for ways in plan.ways.values()), f"way_{i}")
-            for key, option in v.option[i].items():
-                chip = plan.chips[key] if problem.recompute_by_stage else key
-                model.add_element(option, list(plan.ways[chip]), way)
-
-
-def _options(problem: Problem, plan: PlanData, index: int, v: Variables) -> Iterator[tuple[int, int, int]]:
-    """(position, chip, place among the chip's stages) of every stage of a plan."""
-    for chip in plan.options:
-        for place, position in enumerate(plan.places(chip)):
-            yield position, chip, place
-
-
-def _choice(problem: Problem, v: Variables, plan: int, position: int, chip: int) -> cp_model.IntVar:
-    return v.option[plan][position if problem.recompute_by_stage else chip]
+        equal = {"none": v.chunk[: plan.pp], "first_last": v.chunk[1 : plan.pp - 1], "any": []}[plan.split]
+        for chunk in equal[1:]:
+            model.add(chunk == equal[0]).only_enforce_if(pick)
+        ties = [own.tie for own in plan.by_chip.values()]
+        if any(tie.any() for tie in ties):
+            shared = model.new_int_var(0, max(int(tie.max(initial=0)) for tie in ties), f"tie_{i}")
+            for p in plan.deciding(problem.recompute_by_stage):
+                stage = v.stages[i][p]
+                model.add_element(stage.option, plan.by_chip[stage.chip].tie.tolist(), shared)
 
 
 def memory(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
     """No chunk is longer than what fits the device's memory under the recomputation chosen."""
     for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
-        for position, chip, place in _options(problem, plan, i, v):
-            choice = _choice(problem, v, i, position, chip)
-            fits = plan.fits[chip][place].tolist()
-            if plan.kinds is not None:
-                by_odd = plan.kinds.fits[chip][place]
-                fits, both = by_odd.ravel().tolist(), choice
-                choice = model.new_int_var(0, len(fits) - 1, f"choice_and_odd_{i}_{position}")
-                model.add(choice == by_odd.shape[1] * both + v.odd[i][position])
-            most = model.new_int_var(min(fits), max(fits), f"most_{i}_{position}")
+        for stage in v.stages[i]:
+            own, choice = plan.by_chip[stage.chip], stage.option
+            fits = own.most[stage.place].tolist()
+            if plan.odd is not None:
+                by_odd = own.fits[stage.place]
+                fits = by_odd.ravel().tolist()
+                choice = model.new_int_var(0, len(fits) - 1, f"option_and_odd_{i}_{stage.position}")
+                model.add(choice == by_odd.shape[1] * stage.option + stage.odd)
+            most = model.new_int_var(min(fits), max(fits), f"most_{i}_{stage.position}")
             model.add_element(choice, fits, most)
-            model.add(v.chunk[position] <= most).only_enforce_if(pick)
+            model.add(stage.chunk <= most).only_enforce_if(pick)
 
 
 def recompute(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
@@ -121,36 +120,34 @@ def recompute(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanDat
     Stated for every plan, taken or not: the numbers of one that is not taken are free and count for nothing.
     """
     for i, plan in enumerate(plans):
-        for position, chip, _ in _options(problem, plan, i, v):
-            options, choice = plan.options[chip], _choice(problem, v, i, position, chip)
-            if plan.extra[chip].any():
-                model.add_element(choice, plan.extra[chip].tolist(), v.extra[i][position])
+        for stage in v.stages[i]:
+            own = plan.by_chip[stage.chip]
+            if own.steps.any():
+                model.add_element(stage.option, own.steps.tolist(), stage.extra)
             else:
-                model.add(v.extra[i][position] == 0)
-            asked = [option.repeats for option in options]
-            wanted = model.new_int_var(min(asked), max(asked), f"wanted_{i}_{position}")
-            model.add_element(choice, asked, wanted)
-            model.add_min_equality(v.repeats[i][position], [wanted, v.chunk[position]])
-            _again(model, plan.again[chip].tolist(), choice, v.again[i][position], v.chunk[position])
+                model.add(stage.extra == 0)
+            asked = own.recomputed.tolist()
+            wanted = model.new_int_var(min(asked), max(asked), f"wanted_{i}_{stage.position}")
+            model.add_element(stage.option, asked, wanted)
+            model.add_min_equality(stage.recomputed, [wanted, stage.chunk])
+            _modules(model, own.layer_steps.tolist(), stage)
 
 
-def _again(
-    model: cp_model.CpModel, steps: list[int], choice: cp_model.IntVar, again: cp_model.IntVar, chunk: cp_model.IntVar
-) -> None:
-    """Every layer of a chunk takes the chosen option's steps."""
-    costly = [index for index, each in enumerate(steps) if each]
+def _modules(model: cp_model.CpModel, steps: list[int], stage: StageVars) -> None:
+    """Every layer of a chunk takes the steps that the chosen option's modules add."""
+    costly = [index for index, of_option in enumerate(steps) if of_option]
     if not costly:
-        model.add(again == 0)
+        model.add(stage.modules == 0)
         return
     rest = sorted(set(range(len(steps))) - set(costly))
-    chosen = [model.new_bool_var(f"{again.name}_{index}") for index in costly]
-    plain = model.new_bool_var(f"{again.name}_none")
-    model.add_exactly_one([*chosen, plain])
+    chosen = [model.new_bool_var(f"{stage.modules.name}_{index}") for index in costly]
+    without = model.new_bool_var(f"{stage.modules.name}_none")
+    model.add_exactly_one([*chosen, without])
     for index, literal in zip(costly, chosen, strict=True):
-        model.add(choice == index).only_enforce_if(literal)
-        model.add(again == steps[index] * chunk).only_enforce_if(literal)
-    model.add_linear_expression_in_domain(choice, cp_model.Domain.from_values(rest)).only_enforce_if(plain)
-    model.add(again == 0).only_enforce_if(plain)
+        model.add(stage.option == index).only_enforce_if(literal)
+        model.add(stage.modules == steps[index] * stage.chunk).only_enforce_if(literal)
+    model.add_linear_expression_in_domain(stage.option, cp_model.Domain.from_values(rest)).only_enforce_if(without)
+    model.add(stage.modules == 0).only_enforce_if(without)
 
 
 def pin(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
@@ -174,3 +171,46 @@ FAMILIES: dict[str, Family] = {
     "pin": pin,
 }
 """In the order in which they enter the model."""
+
+
+# The objective.
+
+
+def step_time(
+    model: cp_model.CpModel, plans: Sequence[PlanData], v: Variables, most: int
+) -> tuple[cp_model.LinearExprT, int]:
+    """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
+
+    Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage.
+    `most` is the largest step time of interest, in integer steps.
+    """
+    factor = lcm(*(plan.vpp for plan in plans))
+    for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
+        for p, at in enumerate(v.positions):
+            if p >= plan.pp:
+                model.add(at.time == 0).only_enforce_if(pick)
+                continue
+            model.add(at.time == _stage_time(plan, v.stages[i][p])).only_enforce_if(pick)
+            follows = cp_model.LinearExpr.weighted_sum([at.chunk], [int(plan.after_layer[p])])
+            model.add(v.after >= follows + int(plan.after_fixed[p])).only_enforce_if(pick)
+    for at in v.positions:
+        model.add(v.slowest >= at.time)
+    if len(plans) == 1:
+        return _objective(plans[0], v, factor), factor
+    total = model.new_int_var(0, factor * most, "objective")
+    for plan, pick in zip(plans, v.pick, strict=True):
+        model.add(total >= _objective(plan, v, factor)).only_enforce_if(pick)
+    return total, factor
+
+
+def _stage_time(plan: PlanData, stage: StageVars) -> cp_model.LinearExprT:
+    variables = [stage.chunk, stage.recomputed, stage.modules, stage.beyond_mean, stage.extra]
+    factors = [int(plan.layer[stage.position]), int(plan.recompute[stage.position]), 1, 1, 1]
+    return cp_model.LinearExpr.weighted_sum(variables, factors) + int(plan.fixed[stage.position])
+
+
+def _objective(plan: PlanData, v: Variables, factor: int) -> cp_model.LinearExprT:
+    share = factor // plan.vpp
+    variables = [v.slowest, *(at.time for at in v.positions[: plan.pp]), v.after]
+    factors = [plan.microbatches * factor - share, *[share] * plan.pp, factor]
+    return cp_model.LinearExpr.weighted_sum(variables, factors)

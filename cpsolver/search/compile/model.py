@@ -17,16 +17,16 @@ from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile.constraints import FAMILIES
-from cpsolver.search.compile.data import Option, PlanData, plan_data
-from cpsolver.search.compile.objective import step_time
-from cpsolver.search.compile.scaling import Scale, scale_for
-from cpsolver.search.compile.start import Start, start
+from cpsolver.search.compile.constraints import FAMILIES, step_time
+from cpsolver.search.compile.data import PlanData, Scale, plan_data, scale_for
+from cpsolver.search.compile.exact import Split
+from cpsolver.search.compile.options import Option
 from cpsolver.search.compile.variables import Variables, make_variables
+from cpsolver.search.compile.warm_start import warm_start
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 _GUESSES = (1.5, 12.0, 100.0, 1000.0)
-"""Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all of it run twice."""
+"""Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all recomputed."""
 _STATUS: dict[int, Status] = {
     int(cp_model.OPTIMAL): "optimal",
     int(cp_model.FEASIBLE): "feasible",
@@ -68,10 +68,10 @@ class CompiledModel:
         self.model.minimize(objective)
         self._objective = objective
 
-    def narrow(self, known: Start) -> None:
+    def narrow(self, known: Split) -> None:
         """Tell the solver of a single plan what is known without it: redundant, but it finds and proves faster."""
         plan, objective = self._plans[0], self._objective
-        by_stage = self._problem.recompute_by_stage
+        deciding = plan.deciding(self._problem.recompute_by_stage)
         v = self.variables
         self.model.add(v.slowest >= known.slowest)
         self.model.add(objective >= known.lower)
@@ -83,10 +83,9 @@ class CompiledModel:
             self._settled = self._feasible and known.lower >= known.objective
             self.model.add(objective <= max(known.objective, known.lower))
             for p in range(plan.pp):
-                self.model.add_hint(v.chunk[p], known.chunk[p])
-                key = p if by_stage else plan.chips[p]
-                if by_stage or plan.places(key)[0] == p:
-                    self.model.add_hint(v.option[0][key], known.option[p])
+                self.model.add_hint(v.chunk[p], int(known.chunk[p]))
+                if p in deciding:
+                    self.model.add_hint(v.stages[0][p].option, int(known.option[p]))
 
     def solve(self, time_limit_s: float | None = None, presolve: bool = True) -> Solved:
         """Solve to proven optimality, or as far as the time allows. One worker and a fixed seed: repeatable.
@@ -123,9 +122,8 @@ class CompiledModel:
         groups, start = [], 0
         for chip, count in chip_blocks(names):
             places = range(start, start + count)
-            index = plan.chips[start]
-            by_stage = self._problem.recompute_by_stage
-            chosen = [plan.options[index][solver.value(v.option[which][p if by_stage else index])] for p in places]
+            options = plan.by_chip[plan.chips[start]].options
+            chosen = [options[solver.value(v.stages[which][p].option)] for p in places]
             layers = [solver.value(v.layers[p]) for p in places]
             groups += _groups(chip, layers, chosen)
             start += count
@@ -140,8 +138,8 @@ def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Stra
 
 def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
     """Solve in a thread, so that Ctrl-C reaches Python at once; it stops the solver and is raised again."""
-    found: list[Any] = []
-    thread = Thread(target=lambda: found.append(solver.solve(model)))
+    status: list[Any] = []
+    thread = Thread(target=lambda: status.append(solver.solve(model)))
     thread.start()
     try:
         thread.join()
@@ -149,20 +147,20 @@ def _run(solver: cp_model.CpSolver, model: cp_model.CpModel) -> int:
         solver.stop_search()
         thread.join()
         raise
-    return int(found[0])
+    return int(status[0])
 
 
 def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGroup]:
     """One group for the run of stages, or several where their kinds of recomputation differ."""
     groups: list[StageGroup] = []
     start = 0
-    ways: list[tuple[RecomputeKind, Modules]] = [
+    recomputation: list[tuple[RecomputeKind, Modules]] = [
         (option.kind if option.amount or option.kind == "selective" else "none", option.modules) for option in chosen
     ]
     for index in range(1, len(layers) + 1):
-        if index == len(layers) or ways[index] != ways[start]:
+        if index == len(layers) or recomputation[index] != recomputation[start]:
             amounts = tuple(option.amount for option in chosen[start:index])
-            kind, modules = ways[start]
+            kind, modules = recomputation[start]
             groups.append(StageGroup(chip, tuple(layers[start:index]), kind, amounts, modules))
             start = index
     return groups
@@ -177,14 +175,13 @@ def solve_plan(
     limit is known, guesses of one grow: a small one keeps the model small.
     """
     problem = table.problem
-    by_stage = problem.recompute_by_stage
     weight = float(sum(part[0] for part in table.weights(np.array([row]))))
     solved = None
     for guess in _GUESSES:
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
-        known = start(plan, problem.model.layers, by_stage) if all(plan.options.values()) else None
+        known = warm_start(plan, problem.recompute_by_stage) if plan.possible else None
         if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:
             model = CompiledModel(problem, [plan], scale, bound_s, upper)
             model.narrow(known)

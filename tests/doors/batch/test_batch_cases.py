@@ -44,7 +44,7 @@ def test_another_version_of_the_product_has_other_keys(monkeypatch: pytest.Monke
     assert problem_key(case.problem) != case.key
 
 
-@pytest.mark.parametrize("name", ["memory.py", "params.py", "schema.py", "document.py", "units.py"])
+@pytest.mark.parametrize("name", ["memory.py", "params.py", "schema.py", "document.py", "columns.py", "units.py"])
 def test_code_that_an_answer_comes_from_counts_as_the_version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now, read = product_version.__wrapped__(), Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + b"#" * (self.name == name))

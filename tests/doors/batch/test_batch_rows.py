@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cpsolver.doors.batch.lines import MEASURES, lines_of
-from cpsolver.doors.batch.page import Axis, _runs, axes
+from cpsolver.doors.batch.page import PlotAxis, _runs, axes
 from cpsolver.doors.batch.progress import duration, remaining_s
 from cpsolver.doors.batch.rows import Row, figures, new_row, per_dollar, strategy_text
 from cpsolver.doors.batch.store import SCHEMA_VERSION, Store
@@ -110,8 +110,8 @@ def test_a_cell_without_a_plan_is_a_gap_in_its_line() -> None:
 
 
 def test_ticks_are_round_and_inside() -> None:
-    assert Axis(0, 130, 0, 100, logarithmic=False).ticks() == [0, 20, 40, 60, 80, 100, 120]
-    assert Axis(15, 600, 0, 100, logarithmic=True).ticks() == [20, 50, 100, 200, 500]
+    assert PlotAxis(0, 130, 0, 100, logarithmic=False).ticks() == [0, 20, 40, 60, 80, 100, 120]
+    assert PlotAxis(15, 600, 0, 100, logarithmic=True).ticks() == [20, 50, 100, 200, 500]
 
 
 def test_the_time_left_is_that_of_the_cells_so_far() -> None:
@@ -134,6 +134,18 @@ def test_a_row_comes_back_as_it_was_kept_and_a_later_one_takes_its_place() -> No
         store.put({**kept, "status": "feasible"})
         assert [found["status"] for found in store.get([kept["key"]] * 1001).values()] == ["feasible"]
     assert json.loads(kept["plans"]) == [PLAN]
+
+
+def test_a_database_from_before_a_column_of_the_report_gets_it() -> None:
+    kept = row()
+    with Store("r.sqlite") as store:
+        store.put(kept)
+    with sqlite3.connect("r.sqlite") as database:
+        database.execute("ALTER TABLE cells DROP COLUMN mfu")
+    with Store("r.sqlite") as store:
+        assert store.get([kept["key"]])[kept["key"]] == {**kept, "mfu": None}
+        store.put(kept)
+        assert store.get([kept["key"]])[kept["key"]] == kept
 
 
 def refusal() -> str:

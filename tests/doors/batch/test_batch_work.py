@@ -7,10 +7,9 @@ import socket
 
 import pytest
 
-from cpsolver.doors.batch import work
+from cpsolver.doors.batch import pool
 from cpsolver.doors.batch.on_ray import _check_port, _reason, _solve_same
-from cpsolver.doors.batch.pool import _end, cores
-from cpsolver.doors.batch.work import Task, solve
+from cpsolver.doors.batch.pool import CellTask, _end, cores, solve
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.problem import Problem
 from tests.support.batch_sweeps import cases_of
@@ -19,10 +18,10 @@ from tests.support.command import in_tmp
 __all__ = ["in_tmp"]
 
 
-def task() -> Task:
+def task() -> CellTask:
     (case,) = cases_of("list: [{cluster.num_gpus: 16}]")
     assert case.problem is not None
-    return Task(case.key, case.problem)
+    return CellTask(case.key, case.problem)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_whatever_goes_wrong_in_a_cell_is_its_row_s_error(
     def answer(problem: Problem) -> None:
         raise error
 
-    monkeypatch.setattr(work, "_answer", answer)
+    monkeypatch.setattr(pool, "_answer", answer)
     outcome = solve(task())
     assert outcome.columns["status"] == "error"
     assert told in outcome.columns["error"]

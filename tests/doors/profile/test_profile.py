@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost.products import attention_products, block_products
+from cpsolver.cost.gemms import attention_gemms, block_gemms
 from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile import device
 from cpsolver.doors.profile.budget import NO_TIME, MeasurementRun
@@ -43,7 +43,7 @@ def test_products_are_the_cost_models_with_both_backward_ones(tp: int) -> None:
     found, model, shard = products(planned(tp=(tp,))), problem().model, Shard.of(tp, 1, False, True)
     from cpsolver.cost.kinds import layer_kinds
 
-    made_of = [*attention_products(model, shard), *block_products(model, shard, layer_kinds(model)[0])]
+    made_of = [*attention_gemms(model, shard), *block_gemms(model, shard, layer_kinds(model)[0])]
     for each in made_of:
         n, k = int(each.n[0]), int(each.k[0])
         assert {(4096, n, k, "forward"), (4096, k, n, "input_gradient"), (k, n, 4096, "weight_gradient")} <= found

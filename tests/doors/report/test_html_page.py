@@ -174,6 +174,7 @@ def test_texts_stand_out_in_both_schemes(scheme: int) -> None:
     assert contrast(colours["backward"], colours["idle"]) >= 2
 
 
+@pytest.mark.full
 def test_the_largest_pages_stay_below_a_megabyte() -> None:
     deep = Strategy(1, 128, 1, 1, 8, False, False, True, (StageGroup("a100", (8,) * 128),))
     spec = {

@@ -26,6 +26,7 @@ from cpsolver.search.search import search
 from examples.simulated_cluster import Misfit, SimulatedCluster, Truth, describe, hidden_truth
 from tests.support.checkout import ROOT
 from tests.support.problems import chip_spec, problem_of, strategy_of
+from tests.support.selection import full
 
 PLAN = strategy_of("x:4", dp=4)
 SPREAD = load_spread()
@@ -252,7 +253,7 @@ def test_a_file_that_is_none_is_told_without_a_traceback(tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [("--iterations", "0"), ("--failures", "2"), ("--seconds", "long")])
+@pytest.mark.parametrize("more", [("--iterations", "0"), full(("--failures", "2")), full(("--seconds", "long"))])
 def test_an_option_out_of_range_is_told(tmp_path: Path, more: tuple[str, str]) -> None:
     done = _job(tmp_path, PLAN, *more)
     assert done.returncode == 2

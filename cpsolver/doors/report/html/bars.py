@@ -14,7 +14,7 @@ _MOST_BARS = 48  # more are thinned out to the first, the last and those at even
 
 
 @dataclass(frozen=True)
-class Bar:
+class StackedBar:
     """One stacked bar: what is on the left of it, its parts by key, what is on the right, and where its limit is.
 
     `more` follows the label beside the bar, and has no room in the table of numbers.
@@ -38,7 +38,9 @@ def legend(names: Mapping[str, str]) -> Html:
     return tag("ul", *entries, class_="legend")
 
 
-def stacked(bars: Sequence[Bar], names: Mapping[str, str], written: Callable[[float], str], what: str = "") -> Html:
+def stacked(
+    bars: Sequence[StackedBar], names: Mapping[str, str], written: Callable[[float], str], what: str = ""
+) -> Html:
     """Bars of one scale; with `what`, which they are about, a table of the same numbers. Parts of nothing are left out.
 
     Args:
@@ -54,7 +56,7 @@ def stacked(bars: Sequence[Bar], names: Mapping[str, str], written: Callable[[fl
     return tag("figure", legend(used), chart, *told)
 
 
-def _drawn(bar: Bar, names: Mapping[str, str], most: float, written: Callable[[float], str]) -> Html:
+def _drawn(bar: StackedBar, names: Mapping[str, str], most: float, written: Callable[[float], str]) -> Html:
     told = ", ".join(f"{name} {written(bar.parts.get(key, 0.0))}" for key, name in names.items())
     parts = [
         tag(
@@ -72,7 +74,7 @@ def _drawn(bar: Bar, names: Mapping[str, str], most: float, written: Callable[[f
     return tag("div", tag("span", bar.name, class_="label"), track, tag("span", bar.note, class_="note"))
 
 
-def _numbers(bars: Sequence[Bar], names: Mapping[str, str], written: Callable[[float], str], what: str) -> Html:
+def _numbers(bars: Sequence[StackedBar], names: Mapping[str, str], written: Callable[[float], str], what: str) -> Html:
     head = tag("tr", tag("th", "", scope="col"), *(tag("th", name, scope="col") for name in names.values()), _TOTAL)
     rows = []
     for bar in bars:
@@ -85,7 +87,7 @@ def _numbers(bars: Sequence[Bar], names: Mapping[str, str], written: Callable[[f
 _TOTAL = tag("th", "total", scope="col")
 
 
-def alike(rows: Iterable[tuple[tuple[str, str], Bar]]) -> list[Bar]:
+def alike(rows: Iterable[tuple[tuple[str, str], StackedBar]]) -> list[StackedBar]:
     """Bars of neighbouring stages whose shown numbers are the same as one, `2–6 · h800`; thinned out where too many.
 
     Args:
@@ -105,7 +107,7 @@ def alike(rows: Iterable[tuple[tuple[str, str], Bar]]) -> list[Bar]:
     return [bars[round(place * (len(bars) - 1) / (_MOST_BARS - 1))] for place in range(_MOST_BARS)]
 
 
-def _rounded(bar: Bar) -> tuple[float, ...]:
+def _rounded(bar: StackedBar) -> tuple[float, ...]:
     return tuple(round(value, 4) for value in bar.parts.values())
 
 

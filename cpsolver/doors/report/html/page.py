@@ -11,14 +11,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cpsolver.doors.report import console
+from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.document import evaluation_document, result_document, versions
 from cpsolver.doors.report.html import sections
-from cpsolver.doors.report.html.elements import Html, section, tag
-from cpsolver.doors.report.html.from_rich import block, inline
+from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
 from cpsolver.doors.report.pipeline_run import run_pipeline
-from cpsolver.doors.report.plan_table import Column
 from cpsolver.doors.report.text import plural
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import Strategy
@@ -32,7 +31,7 @@ _MOST_PASSES = 20_000  # more are drawn with the first microbatches only
 def result_page(problem: Problem, result: Result) -> str:
     """The page of `solve`; a result without plans has its reasons instead of numbers."""
     document = result_document(problem, result)
-    columns = [console.column_of(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans]
+    columns = [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans]
     said = [line for line in console.verdict(problem, result, columns) if isinstance(line, Text)]
     parts = [_header(problem, said, document["plans"], columns)]
     if columns:
@@ -52,7 +51,7 @@ def evaluation_page(
 ) -> str:
     """The page of `evaluate`; a plan that could not be evaluated has its broken rules only."""
     document = evaluation_document(problem, strategy, evaluation, violations)
-    columns = [] if evaluation is None else [console.column_of(problem, "", strategy, evaluation)]
+    columns = [] if evaluation is None else [shown_plan(problem, "", strategy, evaluation)]
     said = [console.headline(problem, "The plan", column) for column in columns]
     parts = [_header(problem, [*said, console.legality(violations)], document["plans"], columns)]
     parts += sections.lines("violations", "Broken rules", [str(found) for found in violations])
@@ -64,7 +63,7 @@ def evaluation_page(
 
 
 def _header(
-    problem: Problem, said: Sequence[Text], plans: Sequence[Mapping[str, Any]], columns: Sequence[Column]
+    problem: Problem, said: Sequence[Text], plans: Sequence[Mapping[str, Any]], columns: Sequence[ShownPlan]
 ) -> Html:
     first, *more = console.task(problem).renderables
     parts = [
@@ -80,7 +79,7 @@ def _header(
 
 
 def _of_plan(
-    problem: Problem, best: Column, plans: Sequence[Mapping[str, Any]], whose: str, ties: Sequence[RenderableType]
+    problem: Problem, best: ShownPlan, plans: Sequence[Mapping[str, Any]], whose: str, ties: Sequence[RenderableType]
 ) -> Iterator[Html]:
     strategy, evaluation = best.strategy, best.evaluation
     if strategy.pp > 1:
@@ -93,7 +92,7 @@ def _of_plan(
     yield section("uncertainty", "How sure the times are", sections.uncertainty(plans), *map(block, ties))
 
 
-def _basis(problem: Problem, columns: Sequence[Column], chips: Sequence[str]) -> Html:
+def _basis(problem: Problem, columns: Sequence[ShownPlan], chips: Sequence[str]) -> Html:
     told = console.disclaimer(problem, columns[0].interval if columns else None, chips)
     return section("basis", "What this rests on", *map(block, told))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.console import proof_account
 from cpsolver.doors.report.degrees import layer_traffic
-from cpsolver.doors.report.html.bars import NOTHING, Bar, Range, alike, ranges, stacked
-from cpsolver.doors.report.html.elements import Html, items, join, scrolling, section, tag
-from cpsolver.doors.report.html.from_rich import block, plan_rows
-from cpsolver.doors.report.plan_table import Column, PlanTable
+from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
+from cpsolver.doors.report.html.elements import Html, block, items, join, plan_rows, scrolling, section, tag
+from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES, about, count, percent, plural, runs, seconds, unit
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.plans.strategy import Strategy
@@ -75,7 +75,7 @@ def fullest(plan: Document) -> tuple[str, float]:
     return chip, shares[chip]
 
 
-def plans(problem: Problem, columns: Sequence[Column], title: str) -> Html:
+def plans(problem: Problem, columns: Sequence[ShownPlan], title: str) -> Html:
     """The plans side by side; what differs between them is marked."""
     several = len(columns) > 1
     body = [_plan_row(label, cells, several) for label, cells in plan_rows(PlanTable(problem, columns))]
@@ -108,7 +108,10 @@ def time_parts(plan: Document, strategy: Strategy) -> Html:
     def written(value: float) -> str:
         return seconds(value, of=step)
 
-    whole = [stacked([Bar("step", plan["breakdown_s"], written(step))], names, written), _step_parts(plan, names)]
+    whole = [
+        stacked([StackedBar("step", plan["breakdown_s"], written(step))], names, written),
+        _step_parts(plan, names),
+    ]
     rows = [_time_bar(plan, stage) for stage in plan["stages"]]
     names["bubble"] = "waiting for other stages"
     each = stacked(alike(rows), names, written, "By stage, all microbatches of a step")
@@ -131,12 +134,12 @@ def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
     return tag("table", tag("tbody", *rows), class_="numbers")
 
 
-def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], Bar]:
+def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], StackedBar]:
     m, of_one, after = plan["microbatches"], stage["microbatch_s"], stage["after_pipeline_s"]
     parts = {name: m * value for name, value in of_one.items() if name != "total"}
     waits = max(0.0, plan["step_time_s"] - sum(parts.values()) - sum(after.values()))
     parts = {**parts, "bubble": waits, **after}
-    return _stage_label(stage), Bar("", parts, f"{seconds(of_one['total'])} a microbatch")
+    return _stage_label(stage), StackedBar("", parts, f"{seconds(of_one['total'])} a microbatch")
 
 
 def memory_parts(plan: Document) -> Html:
@@ -146,11 +149,11 @@ def memory_parts(plan: Document) -> Html:
     return stacked(alike(rows), names, gib, "GiB of one GPU, by stage")
 
 
-def _memory_bar(stage: Document) -> tuple[tuple[str, str], Bar]:
+def _memory_bar(stage: Document) -> tuple[tuple[str, str], StackedBar]:
     sizes, room = stage["memory_gib"], stage["capacity_gib"]
     parts = {_MEMORY_KEYS.get(key, key): sizes[key] for key in MEMORY_NAMES}
     note = f"{sizes['total']:.1f} of {room:.1f} GiB, {sizes['total'] / room * 100:.0f} %"
-    return _stage_label(stage), Bar("", parts, note, limit=room)
+    return _stage_label(stage), StackedBar("", parts, note, limit=room)
 
 
 def _stage_label(stage: Document) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.doors.report.html.bars import legend
 from cpsolver.doors.report.html.elements import Html, scrolling, tag, text
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind
@@ -70,8 +71,8 @@ def _notes(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], sin
         yield f"{len(stages)} of {run.strategy.pp} stages"
     if not singly:
         yield "too many passes to draw each: a box is what a stage mostly does"
-    if run.strategy.schedule in ("zb1p", "zb2p"):
-        yield "the zero-bubble schedule is drawn as 1F1B"
+    if (schedule := SCHEDULES[run.strategy.schedule]).drawn_as != run.strategy.schedule:
+        yield f"the {schedule.label} schedule is drawn as {SCHEDULES[schedule.drawn_as].label}"
     yield "the percentage is the share of the pipeline's time that a stage waits, for transfers too"
 
 

@@ -1,17 +1,11 @@
-"""`apss-cp profile`: the run between options and exit code, and its report for people and machines."""
+"""What `profile` says: figures beside the catalogue's, the cost model beside the device, and what is missing."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any
-
-from cpsolver.doors.report.document import dumps
-from cpsolver.doors.report.progress import Bar
-from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.output import check_writable, deliver, deliver_report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,51 +13,6 @@ if TYPE_CHECKING:
 
     from cpsolver.doors.profile.compare import ModelComparison
     from cpsolver.doors.profile.run import Profile
-    from cpsolver.doors.profile.shapes import Precision
-
-_EVERY: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
-
-
-def run_profile(
-    options: Mapping[str, Any], device: str, output: str | None, budget: float | None, as_json: bool
-) -> bool:
-    """Measure, write the chip file and print the comparison; True: it was interrupted. Raises InputError."""
-    from cpsolver.doors.profile.chip_file import guessed_entry
-    from cpsolver.doors.profile.device import find_device
-    from cpsolver.doors.profile.request import ProfileOptions, resolve_request
-    from cpsolver.doors.profile.run import check_output, conclude, journal_of, measure_all
-    from cpsolver.doors.profile.settings import settings
-
-    request = resolve_request(ProfileOptions(**options))
-    here = find_device(device)
-    wanted = request.wanted
-    most = here.count if here.kind != "cpu" else 1024
-    if wanted.devices > most:
-        raise InputError(Trouble("--devices", f"this machine has {most}", wanted.devices, f"1 to {most}"))
-    usual = _EVERY if here.kind != "cpu" else _EVERY[:1]
-    precisions = wanted.precisions or usual
-    wanted = replace(wanted, devices=wanted.devices or here.count, precisions=precisions)
-    entry = request.entry or guessed_entry(here.name)
-    name = _slug(here.name) if output is None else _slug(output.rpartition("/")[2].removesuffix(".yaml"))
-    target = f"{name}.yaml" if output is None else output
-    for path in (target, str(journal_of(target))):
-        check_writable(path)
-    check_output(target)
-    seconds = budget or (settings().quick_time_budget_s if wanted.quick else settings().time_budget_s)
-    with Bar(f"measuring {here.name}") as bar:
-        measured = measure_all(request.problem, wanted, here, target, seconds, bar)
-    done = conclude(request.problem, wanted, here, entry, request.given, name, measured)
-    deliver(done.text.rstrip("\n"), target)
-    if as_json:
-        deliver(dumps(profile_document(done, target)), None)
-    else:
-        deliver_report(profile_report(done, target, here.name))
-    return measured.interrupted
-
-
-def _slug(name: str) -> str:
-    """A name that can be a file's and a chip's."""
-    return re.sub(r"[^a-z0-9._]+", "-", name.lower()).strip("-.") or "device"
 
 
 def profile_document(done: Profile, target: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.shard import Candidates
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.bounds.walk import Walk
+from cpsolver.search.bounds.placement import Placement
 from tests.support.problems import model_spec, problem_of, strategy_of
 
 NO_TIME_TOO_LONG = np.array([1e6])
@@ -28,7 +28,7 @@ def reaches(capacity: float, kind: str, full: float = 4.0, checkpoint: float = 1
     )
     table.capacity = np.array([capacity])
     row, chips = np.zeros(1, dtype=np.int64), np.zeros((1, 1), dtype=np.int64)
-    return bool(Walk(table, row, chips).reaches(NO_TIME_TOO_LONG)[0])
+    return bool(Placement(table, row, chips).reaches(NO_TIME_TOO_LONG)[0])
 
 
 def test_without_recomputation_every_layer_is_held_in_full() -> None:

@@ -3,16 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpsolver.cost.schedule import (
+from cpsolver.cost.pipeline_events import (
     Timeline,
     check_sizes,
     closed_form_s,
-    lower_bound_s,
-    peak_live,
     peak_live_total,
     simulate,
     stage_order,
 )
+from tests.support.pipelines import lower_bound_s, peak_live
 
 Sizes = tuple[int, int, int, int | None]
 Pipeline = tuple[np.ndarray, np.ndarray, int, np.ndarray, int | None]
@@ -314,7 +313,3 @@ def test_bad_arguments_are_refused() -> None:
         simulate(np.ones((2, 2)), np.ones((2, 2)), 3)
     with pytest.raises(ValueError, match="stage_s must have shape"):
         closed_form_s(np.ones((2, 2)), 3)
-    with pytest.raises(ValueError, match="chunk_weight must have shape"):
-        peak_live(np.ones(2), 2)
-    with pytest.raises(ValueError, match="multiple of pp"):
-        peak_live(np.ones((2, 2)), 3)

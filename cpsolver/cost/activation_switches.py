@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import products
-from cpsolver.cost.device import ELEMENT
+from cpsolver.cost import gemms
+from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.memory import LayerBytes
 from cpsolver.cost.shard import Floats, Shard
@@ -23,7 +23,7 @@ Inside = dict[str, Floats]
 """Bytes by the name of the module (of MODULES) among whose tensors they are."""
 
 
-def kept(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
+def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
     """What stays on the device of what a layer keeps for the backward pass.
 
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
@@ -45,7 +45,7 @@ def kept(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> 
 
 
 def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
-    """Bytes a layer and microbatch that 8-bit inputs of its products save, and those that a module drops anyway.
+    """Bytes a layer and microbatch that 8-bit inputs of its GEMMs save, and those that a module drops anyway.
 
     Norms' outputs, activations' outputs and the experts' inputs are those inputs. 16 bits stay: norms' inputs, queries,
     keys, values, attention's output, the activation's input, what the router reads (TransformerEngine d0067d0).
@@ -72,7 +72,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     docs/user-guide/features/fine_grained_activation_offloading.md).
     """
     model, tokens = problem.model, shard.tokens(problem.sequence)
-    heads, (keys, values) = model.heads / shard.tp.astype(np.float64), products.core_widths(model)
+    heads, (keys, values) = model.heads / shard.tp.astype(np.float64), gemms.core_widths(model)
     latent = model.attention.kind == "mla"
     kv_heads = heads if latent else np.maximum(1.0, model.kv_heads / shard.tp)
     hidden = model.hidden / shard.sequence_split.astype(np.float64)
@@ -112,7 +112,7 @@ def offload_seconds(
 
 
 def _separate_norm(problem: Problem) -> bool:
-    """Attention's norm is a module of its own, not part of the product after it (see modules.py)."""
+    """Attention's norm is a module of its own, not part of the GEMM after it (see modules.py)."""
     return problem.model.attention.kind == "mla" or not problem.spec.training.fused_kernels
 
 
@@ -122,7 +122,7 @@ def _widths(problem: Problem, kind: LayerKind) -> tuple[float, float]:
     if not kind.experts or moe is None:
         return 0.0, 0.0
     shared = float(moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
-    return products.routed_load(problem) * moe.top_k * moe.expert_ffn, shared
+    return gemms.routed_load(problem) * moe.top_k * moe.expert_ffn, shared
 
 
 def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
@@ -130,4 +130,4 @@ def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     moe = problem.model.moe
     if not kind.experts or moe is None:
         return np.zeros(len(shard.tp))
-    return np.asarray(products.routed_load(problem) * moe.top_k * problem.model.hidden * shard.etp / shard.tp)
+    return np.asarray(gemms.routed_load(problem) * moe.top_k * problem.model.hidden * shard.etp / shard.tp)

@@ -1,4 +1,4 @@
-"""The matrix products of a layer's parts, for one device: (rows per token, n, k) for T tokens."""
+"""The GEMMs of a layer's parts, for one device: (rows per token, n, k) for T tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from models_zoo import Architecture
 
 
 @dataclass(frozen=True)
-class Product:
-    """`count` products of (rows * T, k) x (k, n) elements each; `grouped`: of experts, in one kernel for all."""
+class Gemm:
+    """`count` GEMMs of (rows * T, k) x (k, n) elements each; `grouped`: of experts, in one kernel for all."""
 
     n: Floats
     k: Floats
@@ -24,7 +24,7 @@ class Product:
     grouped: bool = False
 
 
-def attention_products(model: Architecture, shard: Shard) -> list[Product]:
+def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     """Projections before and after attention's core; a gate on its output is as wide as that."""
     tp = shard.tp.astype(np.float64)
     hidden, heads = np.full_like(tp, model.hidden), model.heads / tp
@@ -33,55 +33,55 @@ def attention_products(model: Architecture, shard: Shard) -> list[Product]:
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
         return [
-            Product((queries + 2 * kv_heads) * model.head_dim, hidden),
-            Product(hidden, heads * model.head_dim),
+            Gemm((queries + 2 * kv_heads) * model.head_dim, hidden),
+            Gemm(hidden, heads * model.head_dim),
         ]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
     found = [
-        Product(kv_rank + rope, hidden),
-        Product(heads * (nope + value), kv_rank),
-        Product(hidden, heads * value),
+        Gemm(kv_rank + rope, hidden),
+        Gemm(heads * (nope + value), kv_rank),
+        Gemm(hidden, heads * value),
     ]
     if attention.output_gate:
-        found.append(Product(heads * value, hidden))
+        found.append(Gemm(heads * value, hidden))
     queries = heads * (nope + rope)
     if attention.q_lora is None:
-        return [Product(queries, hidden), *found]
+        return [Gemm(queries, hidden), *found]
     rank = np.full_like(tp, attention.q_lora)
-    return [Product(rank, hidden), Product(queries, rank), *found]
+    return [Gemm(rank, hidden), Gemm(queries, rank), *found]
 
 
 def core_widths(model: Architecture) -> tuple[int, int]:
-    """Elements of a head in the product of queries and keys, and in the product with the values."""
+    """Elements of a head in the GEMM of queries and keys, and in the GEMM with the values."""
     attention = model.attention
     if attention.kind == "mla":
         return (attention.qk_nope or 0) + (attention.qk_rope or 0), attention.v_head or 0
     return model.head_dim, model.head_dim
 
 
-def feed_forward_products(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Product]:
-    """A dense feed-forward block of that width: gate and up projection in one product twice as wide, or in two."""
+def feed_forward_gemms(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Gemm]:
+    """A dense feed-forward block of that width: gate and up projection in one GEMM twice as wide, or in two."""
     tp = shard.tp.astype(np.float64)
     hidden, ffn = np.full_like(tp, model.hidden), width / tp
     gates = 2 if model.gated_mlp else 1
-    inside = [Product(gates * ffn, hidden)] if fused else gates * [Product(ffn, hidden)]
-    return [*inside, Product(hidden, ffn)]
+    inside = [Gemm(gates * ffn, hidden)] if fused else gates * [Gemm(ffn, hidden)]
+    return [*inside, Gemm(hidden, ffn)]
 
 
-def block_products(
+def block_gemms(
     model: Architecture, shard: Shard, kind: LayerKind, load: float = 1.0, fused: bool = True
-) -> list[Product]:
+) -> list[Gemm]:
     """The feed-forward block of a layer of that kind: dense, or experts under a load (see `routed_load`)."""
     if kind.experts:
-        return expert_products(model, shard, load)
-    return feed_forward_products(model, shard, model.ffn, fused)
+        return expert_gemms(model, shard, load)
+    return feed_forward_gemms(model, shard, model.ffn, fused)
 
 
-def expert_products(model: Architecture, shard: Shard, load: float = 1.0) -> list[Product]:
+def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[Gemm]:
     """Router, shared experts and the routed experts that a device holds, under `load` times its even share of tokens.
 
-    Of T tokens a device has T / tp to itself. The etp * ep devices that share the experts out send all of theirs to
+    Of T tokens a device has T / tp to itself. The etp * ep devices that shard the experts send all of theirs to
     top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
     """
     moe = model.moe
@@ -92,17 +92,17 @@ def expert_products(model: Architecture, shard: Shard, load: float = 1.0) -> lis
     rows = load * moe.top_k * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
     found = [
-        Product(np.full_like(tp, moe.experts), hidden),
-        Product(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
-        Product(hidden, ffn, rows, local, grouped=True),
+        Gemm(np.full_like(tp, moe.experts), hidden),
+        Gemm(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
+        Gemm(hidden, ffn, rows, local, grouped=True),
     ]
     if moe.shared_experts:
-        found += feed_forward_products(model, shard, moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
+        found += feed_forward_gemms(model, shard, moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
     return found
 
 
 def unmasked_blocks(problem: Problem) -> tuple[float, int]:
-    """Share of all pairs of tokens that attention without a flash kernel computes, and the products for it.
+    """Share of all pairs of tokens that attention without a flash kernel computes, and the GEMMs for it.
 
     Triangle attention goes over blocks of b rows: the i-th uses the keys of the first i blocks only, n = s / b blocks
     in all: (n + 1) / 2n of the pairs, and all of them for the s mod b rows that are left (AscendSpeed 64b1937,

@@ -1,4 +1,4 @@
-"""The best split of one plan's layers by dynamic programming, stage after stage.
+"""The best split of one plan's layers by dynamic programming, stage after stage: the exact half of a warm start.
 
 Exact for the integers that the solver gets wherever every stage chooses its recomputation on its own, among options
 given to it: then a stage's least time is a table by its layers (and by where they lie, with layers of several kinds),
@@ -21,7 +21,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from cpsolver.cost.shard import Ints
-from cpsolver.search.compile.data import Option, PlanData
+from cpsolver.search.compile.data import PlanData
+from cpsolver.search.compile.options import ChipOptions
 
 Options = tuple[int, ...]
 """Indices of the recomputation options that a stage may have."""
@@ -35,8 +36,10 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Split:
-    """`objective`: of the split; `slowest`, `lower`: no split with these options has a slowest stage, or an objective,
-    below; `chunk` layers and `option` index by stage.
+    """A split of a plan's layers and what is proven of all splits, in integer steps.
+
+    `objective` (vpp times the step time) is the split's own, `chunk` its layers in each chunk and `option` its options'
+    indices, by stage. No split has a slowest stage below `slowest` or an objective below `lower`.
     """
 
     objective: int
@@ -46,7 +49,7 @@ class Split:
     option: Ints
 
 
-class Filler:
+class Splitter:
     """One plan's stages.
 
     Tables are by stage, length - 1, and the place where the stage ends: one column where all layers are alike.
@@ -62,9 +65,9 @@ class Filler:
         self._pairs = plan.microbatches * plan.vpp - 1
         self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
         self._afters = np.unique(self._follows)
-        if plan.kinds is not None:
+        if plan.odd is not None:
             self._begin, self._end = np.maximum(begin, 0), end
-            self._odd = plan.kinds.odd[end] - plan.kinds.odd[self._begin]
+            self._odd = plan.odd[end] - plan.odd[self._begin]
 
     def best(self, choice: tuple[Options, ...], known: int = NEVER) -> Split | None:
         """The best split with these options; None where memory is too small.
@@ -94,12 +97,12 @@ class Filler:
         A split's slowest stage and what follows it are entries of the tables, so it lies in a point of a grid of
         limits. In a box of the grid no objective is below pairs * the box's first limit + the least sum under its last
         limits + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
-        below the best. The split found for a box's last limits is as good as any in all points from its own maxima on,
+        below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
         for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
         """
         limits = np.unique(seconds[(seconds >= slowest) & (seconds < NEVER)])
         afters, vpp = self._afters, self._plan.vpp
-        best, found = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
+        best, split = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
         waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
         for _ in range(_TRIES):
             if not waiting or waiting[0][0] >= min(best, known):
@@ -112,7 +115,7 @@ class Filler:
             used = int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
             objective = self._pairs * longest + total + vpp * used
             if objective < best:
-                best, found = objective, chunk
+                best, split = objective, chunk
             i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
             for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
                 for half in self._halves(box, limits):
@@ -120,7 +123,7 @@ class Filler:
                     if bound < min(best, known):
                         heappush(waiting, (bound, half))
         lower = min(best, known, waiting[0][0] if waiting else NEVER)
-        return best, lower, found
+        return best, lower, split
 
     def _halves(self, box: Box, limits: Ints) -> Iterator[Box]:
         """A box cut where it is longer in steps of the objective; nothing of an empty one."""
@@ -138,42 +141,44 @@ class Filler:
     def _tables(self, choice: tuple[Options, ...]) -> tuple[Ints, Ints]:
         """Steps of each stage, the least of its options, and the option that takes them."""
         plan = self._plan
-        shape = (plan.pp, plan.longest, 1 if plan.kinds is None else self._needed + 1)
+        shape = (plan.pp, plan.longest, 1 if plan.odd is None else self._needed + 1)
         seconds, option = np.full(shape, NEVER), np.zeros(shape, dtype=np.int64)
-        for chip, options in plan.options.items():
-            places = np.array(plan.places(chip))
-            for pick in sorted({pick for p in places.tolist() for pick in choice[p]}):
-                may = np.array([pick in choice[p] for p in places.tolist()])[:, None, None]
-                found = self._steps(chip, places, options[pick], pick)
-                better = may & (found < seconds[places])
-                seconds[places] = np.where(better, found, seconds[places])
+        for own in plan.by_chip.values():
+            places = np.array(own.places)
+            for pick in sorted({pick for p in own.places for pick in choice[p]}):
+                may = np.array([pick in choice[p] for p in own.places])[:, None, None]
+                steps = self._steps(own, pick)
+                better = may & (steps < seconds[places])
+                seconds[places] = np.where(better, steps, seconds[places])
                 option[places] = np.where(better, pick, option[places])
         return seconds, option
 
-    def _steps(self, chip: int, places: Ints, option: Option, pick: int) -> Ints:
-        plan, kinds, length = self._plan, self._plan.kinds, self._length
+    def _steps(self, own: ChipOptions, pick: int) -> Ints:
+        """Steps of a chip type's stages under one option: (stages, length - 1, end), NEVER where it does not fit."""
+        plan, length, places = self._plan, self._length, np.array(own.places)
 
-        def each(values: Ints) -> Ints:
-            return values[places][:, None, None]
+        def by_stage(values: Ints) -> Ints:
+            return np.asarray(values[places][:, None, None])
 
-        steps = each(plan.fixed) + plan.extra[chip][pick] + each(plan.layer) * length
-        steps = steps + each(plan.repeat) * np.minimum(option.repeats, length) + plan.again[chip][pick] * length
-        if kinds is None:
-            return np.where(length > plan.fits[chip][:, pick][:, None, None], NEVER, steps)
-        steps = steps + kinds.before[chip][self._end] - kinds.before[chip][self._begin]
-        fits = kinds.fits[chip][:, pick][:, self._odd]
+        steps = by_stage(plan.fixed) + own.steps[pick] + by_stage(plan.layer) * length
+        recomputed = np.minimum(own.options[pick].recomputed, length)
+        steps = steps + by_stage(plan.recompute) * recomputed + own.layer_steps[pick] * length
+        if plan.odd is None:
+            return np.where(length > own.most[:, pick][:, None, None], NEVER, steps)
+        steps = steps + own.beyond_mean[self._end] - own.beyond_mean[self._begin]
+        fits = own.fits[:, pick][:, self._odd]
         return np.where((length > fits) | (length > self._end), NEVER, steps)
 
     def _smallest(self, seconds: Ints) -> int:
         """The smallest slowest stage of any split, NEVER where there is none."""
-        if self._plan.kinds is None:
-            return self._smallest_alike(seconds[:, :, 0])
+        if self._plan.odd is None:
+            return self._smallest_of_one_kind(seconds[:, :, 0])
         reached = self._nothing_placed()
         for table in seconds:
             reached[:-1] = np.maximum(reached[self._from], table).min(axis=0)
         return int(reached[self._needed])
 
-    def _smallest_alike(self, seconds: Ints) -> int:
+    def _smallest_of_one_kind(self, seconds: Ints) -> int:
         """The same where layers are alike: more layers never take less, so a limit allows a stage any number of them up
         to the most, and is enough when the most of all stages are.
         """
@@ -193,10 +198,10 @@ class Filler:
         For any price of a layer, stages that may hold any numbers of layers, and are paid for each, take the least sum
         less the price of all layers: prices are tried at which a layer costs as much with recomputation, or without.
         """
-        if self._plan.kinds is not None:
+        if self._plan.odd is not None:
             return 0
         layer, table = self._plan.layer, seconds[:, :, 0]
-        prices = np.unique([layer.min(), layer.max(), (layer + self._plan.repeat).min()])
+        prices = np.unique([layer.min(), layer.max(), (layer + self._plan.recompute).min()])
         least = [int((table - price * self._length.T).min(axis=1).sum() + price * self._needed) for price in prices]
         return max(least)
 
@@ -212,9 +217,9 @@ class Filler:
         begin, reached = self._from[:lengths], self._nothing_placed()
         taken = []
         for table in within[:, :lengths]:
-            ways = reached[begin] + table
-            pick = ways.argmin(axis=0)
-            reached[:-1] = np.minimum(ways[pick, np.arange(len(pick))], NEVER)
+            paths = reached[begin] + table
+            pick = paths.argmin(axis=0)
+            reached[:-1] = np.minimum(paths[pick, np.arange(len(pick))], NEVER)
             taken.append(pick + 1)
         chunk, at = np.zeros(len(seconds), dtype=np.int64), self._needed
         if reached[at] < NEVER:

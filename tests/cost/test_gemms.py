@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost import compute, products
-from cpsolver.cost.device import Device
+from cpsolver.cost import compute, gemms
+from cpsolver.cost.chip_speeds import ChipSpeeds
+from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, layer_kinds
-from cpsolver.cost.products import Product
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem
@@ -30,12 +30,12 @@ def floats(*values: float) -> Floats:
     return np.array(values, dtype=np.float64)
 
 
-def weights(made_of: list[Product]) -> float:
+def weights(made_of: list[Gemm]) -> float:
     """Weights that a device holds."""
     return sum(float(np.sum(each.n * each.k * each.count)) for each in made_of)
 
 
-def used(made_of: list[Product]) -> float:
+def used(made_of: list[Gemm]) -> float:
     """Weights that one token meets."""
     return sum(float(np.sum(each.n * each.k * each.count * each.rows)) for each in made_of)
 
@@ -56,7 +56,7 @@ def small(**changes: Any) -> Architecture:
 
 def test_products_of_a_batch_share_the_devices_tiles() -> None:
     """On 300 units one product of 100 tiles, in 200 halves, leaves 100 units idle; a batch of three leaves none."""
-    device = Device(*ideal(compute_units=300))
+    device = ChipSpeeds(*ideal(compute_units=300))
     one, three = (device.gemm(floats(1280), floats(2560), floats(12800), batch)[0] for batch in (1, 3))
     full = 2 * 1280 * 2560 * 12800 / 1e14 * 12928 / 12800
     assert one == pytest.approx(1.5 * full)
@@ -65,19 +65,19 @@ def test_products_of_a_batch_share_the_devices_tiles() -> None:
 
 @pytest.mark.parametrize(("n", "k", "share"), [(2560, 1280, 1.0), (2559, 1280, 0.5), (2560, 1276, 0.5)])
 def test_a_width_that_is_no_multiple_of_eight_slows_a_product(n: int, k: int, share: float) -> None:
-    device = Device(*ideal(stack={"gemm_half_depth": 0}))
+    device = ChipSpeeds(*ideal(stack={"gemm_half_depth": 0}))
     tiled = 2 * 1280 * 2560 * k / 1e14
     assert device.gemm(floats(1280), floats(n), floats(k)) == pytest.approx(tiled / share)
 
 
 def test_rows_need_no_alignment() -> None:
-    device = Device(*ideal())
+    device = ChipSpeeds(*ideal())
     even, odd = (device.gemm(floats(rows), floats(2560), floats(1280))[0] for rows in (1280, 1279))
     assert odd == pytest.approx(even)
 
 
 def test_fp8_doubles_the_rate_of_layer_products_only() -> None:
-    fp8, bf16 = (Device(*ideal(training={"precision": precision})) for precision in ("fp8", "bf16"))
+    fp8, bf16 = (ChipSpeeds(*ideal(training={"precision": precision})) for precision in ("fp8", "bf16"))
     shape = (floats(1280), floats(2560), floats(12800))
     assert 2 * fp8.layer_gemm(*shape) == pytest.approx(bf16.layer_gemm(*shape))
     assert fp8.gemm(*shape) == bf16.gemm(*shape)
@@ -97,8 +97,8 @@ def test_fp8_leaves_attention_and_head_as_they_are() -> None:
 def test_fp8_casts_each_operand_where_it_is_made() -> None:
     """The input forward, the result's gradient backward."""
     problem, chip = ideal(training={"precision": "fp8"}, stack={"fp8_cast_bytes": 4})
-    device, tokens = Device(problem, chip), floats(1024)
-    forward, backward = compute._products(problem, device, [Product(floats(2560), floats(1280))], tokens)
+    device, tokens = ChipSpeeds(problem, chip), floats(1024)
+    forward, backward = compute._gemms(problem, device, [Gemm(floats(2560), floats(1280))], tokens)
     plain = device.layer_gemm(tokens, floats(2560), floats(1280))
     both = device.layer_gemm(tokens, floats(1280), floats(2560))
     both = both + device.layer_gemm(floats(1280), floats(2560), tokens, summed=True)
@@ -107,7 +107,7 @@ def test_fp8_casts_each_operand_where_it_is_made() -> None:
 
 
 def test_summed_weight_gradients_are_read_and_written_in_fp32() -> None:
-    device = Device(*ideal({"memory": 0.01}))
+    device = ChipSpeeds(*ideal({"memory": 0.01}))
     plain, summed = (device.layer_gemm(floats(1024), floats(2048), floats(8), summed=add) for add in (False, True))
     assert summed - plain == pytest.approx(6 * 1024 * 2048 / 1e10)
 
@@ -123,9 +123,9 @@ def test_experts_products_run_at_the_speed_of_grouped_ones() -> None:
     """Router and attention do not."""
     model = small(moe=FEW)
     dense, slow = (ideal(model=model, stack={"grouped_gemm_speed": speed}) for speed in (1.0, 0.5))
-    grouped = [each for each in products.expert_products(model, ONE) if each.grouped]
+    grouped = [each for each in gemms.expert_gemms(model, ONE) if each.grouped]
     assert used(grouped) == 2 * 3 * 1024 * 512
-    forward, backward = compute._products(dense[0], Device(*dense), grouped, floats(1024))
+    forward, backward = compute._gemms(dense[0], ChipSpeeds(*dense), grouped, floats(1024))
     fast, late = seconds(dense[0]), seconds(slow[0])
     assert late.forward - fast.forward == pytest.approx(forward)
     assert late.backward - fast.backward == pytest.approx(backward)
@@ -136,13 +136,13 @@ def test_layer_products_are_the_layers_weights() -> None:
     for tp in (1, 2):
         shard = Shard.of(tp, 1, False, True)
         h, f, kv = 1024, 2816, 2 * 128
-        assert weights(products.attention_products(problem.model, shard)) == (2 * h * h + 2 * h * kv) / tp
-        assert weights(products.feed_forward_products(problem.model, shard, f)) == 3 * h * f / tp
+        assert weights(gemms.attention_gemms(problem.model, shard)) == (2 * h * h + 2 * h * kv) / tp
+        assert weights(gemms.feed_forward_gemms(problem.model, shard, f)) == 3 * h * f / tp
 
 
 def test_a_key_value_head_is_never_split() -> None:
     problem, _ = ideal(model=model_spec(kv_heads=2))
-    into, _ = products.attention_products(problem.model, Shard.of(4, 1, False, True))
+    into, _ = gemms.attention_gemms(problem.model, Shard.of(4, 1, False, True))
     assert into.n == (8 / 4 + 2 * 1) * 128
 
 
@@ -151,18 +151,18 @@ def test_latent_attentions_products_are_its_weights(name: str) -> None:
     """With low-rank queries and without."""
     model = load_architecture(name)
     counted = layer_parameters(model)
-    assert weights(products.attention_products(model, ONE)) == counted.attention_qkv + counted.attention_out
+    assert weights(gemms.attention_gemms(model, ONE)) == counted.attention_qkv + counted.attention_out
 
 
 @pytest.mark.parametrize("index", [0, 3])
 def test_deepseek_layers_are_their_products(index: int) -> None:
     """A dense layer and one with experts, all but the norms and the router's bias."""
     counted = layer_parameters(DEEPSEEK, index)
-    made_of = products.attention_products(DEEPSEEK, ONE)
+    made_of = gemms.attention_gemms(DEEPSEEK, ONE)
     if DEEPSEEK.has_experts(index):
-        made_of += products.expert_products(DEEPSEEK, ONE)
+        made_of += gemms.expert_gemms(DEEPSEEK, ONE)
     else:
-        made_of += products.feed_forward_products(DEEPSEEK, ONE, DEEPSEEK.ffn)
+        made_of += gemms.feed_forward_gemms(DEEPSEEK, ONE, DEEPSEEK.ffn)
     beside = counted.norms + counted.attention_norms + DEEPSEEK.has_experts(index) * 256
     assert weights(made_of) == counted.total - beside
 
@@ -174,14 +174,14 @@ def test_a_token_meets_its_own_experts_and_the_shared_ones(name: str, ep: int) -
     counted = layer_parameters(model, model.layers - 1)
     assert model.moe is not None
     router = model.moe.experts * model.hidden
-    found = products.expert_products(model, Shard.of(1, 1, False, True, ep=ep))
+    found = gemms.expert_gemms(model, Shard.of(1, 1, False, True, ep=ep))
     assert used(found) == router + counted.active_experts + counted.shared_experts
     assert weights(found) == router + counted.experts / ep + counted.shared_experts
 
 
 def test_experts_of_a_device_serve_the_tokens_of_all_its_peers() -> None:
     model = load_architecture("mixtral-8x7b")
-    alone, spread = (products.expert_products(model, Shard.of(1, 1, False, True, ep=ep))[1] for ep in (1, 4))
+    alone, spread = (gemms.expert_gemms(model, Shard.of(1, 1, False, True, ep=ep))[1] for ep in (1, 4))
     assert (alone.count, alone.rows) == (8, 2 / 8)
     assert (spread.count, spread.rows) == (2, 2 / 2)
 
@@ -200,7 +200,7 @@ def test_a_layers_time_is_the_mean_of_dense_layers_and_layers_with_experts() -> 
 def test_experts_of_any_grid_take_the_same_multiplications(tp: int, etp: int, ep: int) -> None:
     """A device holds 1 / (etp * ep) of all experts, and multiplies 1 / tp of what its tokens need."""
     model = small(moe=FEW)
-    found = products.expert_products(model, Shard.of(tp, 1, True, True, ep=ep, etp=etp))
+    found = gemms.expert_gemms(model, Shard.of(tp, 1, True, True, ep=ep, etp=etp))
     grouped = [each for each in found if each.grouped]
     assert weights(grouped) == 8 * 3 * 1024 * 512 / (etp * ep)
     assert used(grouped) == 2 * 3 * 1024 * 512 / tp
@@ -211,12 +211,12 @@ def test_the_most_loaded_experts_take_longer() -> None:
     """Twice the mean's tokens, or what the capacity factor lets through; router and attention are as ever."""
     model = small(moe=FEW)
     plain = ideal(model=model)[0]
-    grouped = [each for each in products.expert_products(model, ONE) if each.grouped]
+    grouped = [each for each in gemms.expert_gemms(model, ONE) if each.grouped]
     for given, load in (({}, 2.0), ({"expert_capacity_factor": 1.25}, 1.25), ({"expert_capacity_factor": 8}, 2.0)):
         uneven, chip = ideal(model=model, training={"expert_imbalance": 2.0, **given})
-        assert products.routed_load(uneven) == load
-        loaded = [each for each in products.expert_products(model, ONE, load) if each.grouped]
-        both = [compute._products(uneven, Device(uneven, chip), made, floats(1024))[0] for made in (grouped, loaded)]
+        assert gemms.routed_load(uneven) == load
+        loaded = [each for each in gemms.expert_gemms(model, ONE, load) if each.grouped]
+        both = [compute._gemms(uneven, ChipSpeeds(uneven, chip), made, floats(1024))[0] for made in (grouped, loaded)]
         silu = 2 * 3 * (load - 1) * 2 * 512 * 1024 / 1e12  # bytes of the activation of two experts a token
         assert seconds(uneven).forward - seconds(plain).forward == pytest.approx(both[1] - both[0] + silu)
         assert compute.model_flops_per_step(uneven) == compute.model_flops_per_step(plain)
@@ -225,16 +225,16 @@ def test_the_most_loaded_experts_take_longer() -> None:
 def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
     """As wide as the output, and passed over once more."""
     model = small(attention={"output_gate": True})
-    plain = products.attention_products(small(), ONE)
-    assert weights(products.attention_products(model, ONE)) - weights(plain) == 1024 * 8 * 128
-    assert weights(products.attention_products(model, ONE)) == layer_parameters(model).attention
+    plain = gemms.attention_gemms(small(), ONE)
+    assert weights(gemms.attention_gemms(model, ONE)) - weights(plain) == 1024 * 8 * 128
+    assert weights(gemms.attention_gemms(model, ONE)) == layer_parameters(model).attention
     gated, bare = (compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024))[0] for m in (model, small()))
     assert gated - bare == 3 * 8 * 128 * 1024
 
 
 def test_head_widths_of_the_core() -> None:
-    assert products.core_widths(DEEPSEEK) == (128 + 64, 128)
-    assert products.core_widths(load_architecture("llama2-70b")) == (128, 128)
+    assert gemms.core_widths(DEEPSEEK) == (128 + 64, 128)
+    assert gemms.core_widths(load_architecture("llama2-70b")) == (128, 128)
 
 
 def test_the_core_of_latent_attention_takes_wide_keys_and_narrow_values() -> None:
@@ -250,14 +250,14 @@ def test_the_core_of_latent_attention_takes_wide_keys_and_narrow_values() -> Non
 def test_share_of_pairs_that_attention_sees(window: int | None, full: bool, share: float) -> None:
     """Of 1024 x 1024 pairs; a token sees the window before it, the first ones what there is."""
     model = small(attention={"sliding_window": window})
-    assert products.visible_share(model, 1024, 0.5, full) == pytest.approx(share)
+    assert gemms.visible_share(model, 1024, 0.5, full) == pytest.approx(share)
 
 
 def test_the_share_seen_is_that_of_a_mask_counted_pair_by_pair() -> None:
     behind = np.arange(1024)[:, None] - np.arange(1024)[None, :]
     counted = ((behind >= 0) & (behind < 256)).mean()
     model = small(attention={"sliding_window": 256})
-    assert products.visible_share(model, 1024, 0.5, False) == pytest.approx(counted, rel=0.002)
+    assert gemms.visible_share(model, 1024, 0.5, False) == pytest.approx(counted, rel=0.002)
 
 
 def test_a_window_shortens_the_core_of_flash_attention() -> None:
@@ -331,7 +331,7 @@ def test_a_module_of_multi_token_prediction_takes_a_layer_a_projection_and_a_hea
     """On the last stage: norms and embeddings too, forward and backward."""
     plain, more = (table(ideal(model=small(mtp_layers=count))[0]) for count in (0, 1))
     problem, chip = ideal()
-    join = compute._products(problem, Device(problem, chip), [Product(floats(1024), floats(2048))], floats(1024))
+    join = compute._gemms(problem, ChipSpeeds(problem, chip), [Gemm(floats(1024), floats(2048))], floats(1024))
     ends = compute.end_seconds(problem, chip, ONE)
     norms = 2 * 6 * 2 * 1024 * 1024 / 1e12  # one more than the two of the module stands in the head
     added = plain.layer + sum(join) + norms + ends.head + ends.embedding

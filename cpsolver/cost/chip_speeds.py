@@ -15,8 +15,8 @@ ELEMENT = 2
 """Bytes of a bf16 or fp16 value."""
 
 
-class Device:
-    """Seconds of kernels: matrix products by shape, attention by kernel, the rest by memory traffic.
+class ChipSpeeds:
+    """Seconds of kernels: GEMMs by shape, attention by kernel, the rest by memory traffic.
 
     All compute slows a little with the number of nodes: a step waits for the slowest device of all.
     """
@@ -43,11 +43,11 @@ class Device:
         self.misaligned_speed = stack.misaligned_gemm_speed
 
     def gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
-        """Seconds of `batch` (m, k) x (k, n) products in one kernel: roofline, tiles that fill the device, depth."""
+        """Seconds of `batch` (m, k) x (k, n) GEMMs in one kernel: roofline, tiles that fill the device, depth."""
         return self._gemm(m, n, k, self.gemm_rate, ELEMENT, batch)
 
     def layer_gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, summed: bool = False) -> Floats:
-        """As `gemm` in the precision of the layers' products; `summed`: the result is added to fp32 in place."""
+        """As `gemm` in the precision of the layers' GEMMs; `summed`: the result is added to fp32 in place."""
         return self._gemm(m, n, k, self.layer_gemm_rate, 8 if summed else ELEMENT, batch)
 
     def _gemm(self, m: Floats, n: Floats, k: Floats, rate: float, result_bytes: int, batch: Floats | float) -> Floats:

@@ -14,12 +14,12 @@ from cpsolver.cost.shard import Ints
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.compile import fill
-from cpsolver.search.compile.data import Kinds, Option, PlanData, plan_data
-from cpsolver.search.compile.fill import Filler
+from cpsolver.search.compile import exact
+from cpsolver.search.compile.data import PlanData, plan_data, scale_for
+from cpsolver.search.compile.exact import Splitter
 from cpsolver.search.compile.model import CompiledModel, solve_plan
-from cpsolver.search.compile.scaling import scale_for
-from cpsolver.search.compile.start import start
+from cpsolver.search.compile.options import ChipOptions, Option
+from cpsolver.search.compile.warm_start import warm_start
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import parse_spec
@@ -30,14 +30,17 @@ def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
     """Up to three stages on up to two chip types, few options, all numbers drawn at random; no launcher."""
     pp, longest, needed = int(rng.integers(1, 4)), int(rng.integers(1, 6)), int(rng.integers(1, 9))
     chips = tuple(sorted(rng.integers(0, 2, pp).tolist()))
-    options, fits, again, extra, before = {}, {}, {}, {}, {}
+    by_chip = {}
     odd = np.cumsum([0, *rng.integers(0, 2, needed)])
     for chip in dict.fromkeys(chips):
-        options[chip] = tuple(Option("block", n, n) for n in rng.integers(0, longest + 1, rng.integers(1, 4)).tolist())
-        shape = (chips.count(chip), len(options[chip]), int(odd[-1]) + 1)
-        fits[chip] = rng.integers(0, longest + 2, shape).clip(max=longest)
-        again[chip], extra[chip] = (rng.integers(0, 9, len(options[chip])) for _ in range(2))
-        before[chip] = np.cumsum([0, *rng.integers(-9, 10, needed)])
+        options = tuple(Option("block", n, n) for n in rng.integers(0, longest + 1, rng.integers(1, 4)).tolist())
+        shape = (chips.count(chip), len(options), int(odd[-1]) + 1)
+        fits = rng.integers(0, longest + 2, shape).clip(max=longest)
+        layer_steps, once = (rng.integers(0, 9, len(options)) for _ in range(2))
+        beyond_mean = np.cumsum([0, *rng.integers(-9, 10, needed)]) * in_place
+        places = tuple(p for p, own in enumerate(chips) if own == chip)
+        tie = np.zeros(len(options), dtype=np.int64)
+        by_chip[chip] = ChipOptions(places, options, fits, layer_steps, once, tie, beyond_mean)
 
     def steps(least: int, most: int) -> Ints:
         return np.asarray(rng.integers(least, most, pp))
@@ -50,15 +53,11 @@ def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
         needed=needed,
         microbatches=int(rng.integers(1, 6)),
         longest=longest,
-        options=options,
-        ways={chip: (0,) * len(some) for chip, some in options.items()},
+        by_chip=by_chip,
         split="any",
-        fits={chip: most.max(axis=2) for chip, most in fits.items()},
-        again=again,
-        extra=extra,
-        kinds=Kinds(before, odd, fits) if in_place else None,
+        odd=odd if in_place else None,
         layer=steps(10, 60),
-        repeat=steps(0, 30),
+        recompute=steps(0, 30),
         fixed=steps(0, 100),
         after_layer=steps(0, 200),
         after_fixed=steps(0, 300),
@@ -83,15 +82,14 @@ def every_split(plan: PlanData, choice: tuple[tuple[int, ...], ...]) -> Iterator
 
 def stage_steps(plan: PlanData, p: int, chunk: tuple[int, ...], pick: int) -> int | None:
     """A stage's steps; None where it does not fit."""
-    chip, begin, length = plan.chips[p], sum(chunk[:p]), chunk[p]
-    place, option = plan.places(chip).index(p), plan.options[chip][pick]
-    steps = plan.fixed[p] + plan.layer[p] * length + plan.repeat[p] * min(option.repeats, length)
-    steps += plan.again[chip][pick] * length + plan.extra[chip][pick]
-    most = plan.fits[chip][place, pick]
-    if plan.kinds is not None:
-        odd, before = plan.kinds.odd, plan.kinds.before[chip]
-        most = plan.kinds.fits[chip][place, pick, odd[begin + length] - odd[begin]]
-        steps += before[begin + length] - before[begin]
+    own, begin, length = plan.by_chip[plan.chips[p]], sum(chunk[:p]), chunk[p]
+    place, option = own.places.index(p), own.options[pick]
+    steps = plan.fixed[p] + plan.layer[p] * length + plan.recompute[p] * min(option.recomputed, length)
+    steps += own.layer_steps[pick] * length + own.steps[pick]
+    most = own.most[place, pick]
+    if plan.odd is not None:
+        most = own.fits[place, pick, plan.odd[begin + length] - plan.odd[begin]]
+        steps += own.beyond_mean[begin + length] - own.beyond_mean[begin]
     return int(steps) if length <= most else None
 
 
@@ -101,9 +99,9 @@ def test_best_split_is_the_best_of_all(in_place: bool, monkeypatch: pytest.Monke
     for seed in range(600):
         rng = np.random.default_rng(seed)
         plan = random_plan(rng, in_place)
-        choice = tuple(tuple(range(len(plan.options[chip]))) for chip in plan.chips)
-        every, filler = list(every_split(plan, choice)), Filler(plan)
-        found = filler.best(choice)
+        choice = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
+        every, splitter = list(every_split(plan, choice)), Splitter(plan)
+        found = splitter.best(choice)
         none, some = none + (found is None), some + (found is not None)
         assert (found is None) == (not every), seed
         if found is None:
@@ -114,13 +112,13 @@ def test_best_split_is_the_best_of_all(in_place: bool, monkeypatch: pytest.Monke
         chosen = [(int(pick),) for pick in found.option]
         assert true in [one for one, _, chunk in every_split(plan, tuple(chosen)) if chunk == tuple(found.chunk)]
         known = true + int(rng.integers(-50, 50))
-        other = filler.best(choice, known)
+        other = splitter.best(choice, known)
         assert other is not None
         assert other.lower == min(true, known)
         assert other.objective == true or known <= true <= other.objective
         with monkeypatch.context() as few:
-            few.setattr(fill, "_TRIES", int(rng.integers(1, 4)))
-            hasty = filler.best(choice)
+            few.setattr(exact, "_TRIES", int(rng.integers(1, 4)))
+            hasty = splitter.best(choice)
         assert hasty is not None
         assert hasty.lower <= true <= hasty.objective, seed
     assert none > 50
@@ -133,20 +131,20 @@ def test_start_with_an_option_shared_by_the_stages_of_a_chip_type_is_the_best_of
     some = 0
     for seed in range(1000, 1300):
         plan = random_plan(np.random.default_rng(seed), in_place)
-        shared = product(*(range(len(options)) for options in plan.options.values()))
-        by_type = [dict(zip(plan.options, picks, strict=True)) for picks in shared]
+        shared = product(*(range(len(own)) for own in plan.by_chip.values()))
+        by_type = [dict(zip(plan.by_chip, picks, strict=True)) for picks in shared]
         choices = [tuple((picks[chip],) for chip in plan.chips) for picks in by_type]
-        free = tuple(tuple(range(len(plan.options[chip]))) for chip in plan.chips)
+        free = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
         for by_stage, allowed in ((False, choices), (True, [free])):
             every = [split for choice in allowed for split in every_split(plan, choice)]
-            found = start(plan, plan.needed, by_stage)
+            found = warm_start(plan, by_stage)
             assert (found is None) == (not every), seed
             if found is not None:
                 true = min(objective for objective, *_ in every)
                 assert (found.objective, found.lower) == (true, true), seed
                 assert found.slowest <= min(slowest for _, slowest, _ in every)
                 chosen = tuple((pick,) for pick in found.option)
-                assert true in [one for one, _, chunk in every_split(plan, chosen) if chunk == found.chunk]
+                assert true in [one for one, _, chunk in every_split(plan, chosen) if chunk == tuple(found.chunk)]
                 some += 1
     assert some > 100
 
@@ -175,10 +173,10 @@ def test_best_split_is_what_the_solver_finds_alone(name: str, scope: str) -> Non
             continue
         scale = scale_for(2 * bound, float(sum(part[0] for part in table.weights(np.array([row])))))
         data = plan_data(table, row, chips, scale, 2 * bound)
-        known = start(data, problem.model.layers, by_stage=scope == "stage")
+        known = warm_start(data, by_stage=scope == "stage")
         assert known is not None
         assert known.lower == known.objective
-        ways += len({data.options[0][option].kind for option in known.option}) > 1
+        ways += len({data.by_chip[0].options[option].kind for option in known.option}) > 1
         solved = CompiledModel(problem, [data], scale, 0.0, 2 * bound).solve(time_limit_s=10)
         best = known.objective * scale.unit_s / data.vpp
         assert solved.status in ("optimal", "feasible")

@@ -93,36 +93,6 @@ def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = No
     return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches, group) + 1)
 
 
-def peak_live(chunk_weight: ArrayLike, microbatches: int, group: int | None = None) -> FloatArray:
-    """The most that each stage holds at once when chunk c of stage s weighs chunk_weight[s, c], shape (pp,).
-
-    Args:
-        chunk_weight: shape (pp, vpp), what one microbatch's forward leaves of each chunk: bytes, or layers.
-        microbatches, group: as in `simulate`.
-
-    Raises:
-        ValueError: a wrong shape, or sizes that the schedule does not run (see `check_sizes`).
-
-    Chunks of unequal weight have their peak where the mix is worst, in the steady state: after the warm-up each
-    forward adds one chunk, and backwards take the last chunk first. Equal ones give `peak_live_total` times that.
-    """
-    weight = np.asarray(chunk_weight, dtype=np.float64)
-    if weight.ndim != 2 or weight.size == 0:
-        raise ValueError(f"chunk_weight must have shape (pp, vpp), got {weight.shape}")
-    pp, vpp = weight.shape
-    check_sizes(pp, vpp, microbatches, group)
-    _, chunk, _ = _units(pp, vpp, microbatches, group)
-    added = np.cumsum(weight[:, chunk], axis=1)
-    gone = np.cumsum(weight[:, vpp - 1 - chunk], axis=1)
-    peaks = []
-    for stage, warmup in enumerate(_warmup(pp, vpp, microbatches, group).tolist()):
-        first = min(warmup, len(chunk) - 1)  # all forwards in the warm-up: none is left for the steady state
-        held = added[stage, first:].copy()
-        held[1:] -= gone[stage, : len(held) - 1]
-        peaks.append(held.max())
-    return np.array(peaks)
-
-
 def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     """Seconds of one step by the usual formula, (m - 1/vpp) * slowest + sum / vpp.
 
@@ -149,21 +119,6 @@ def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     if times.ndim != 1 or times.size == 0:
         raise ValueError(f"stage_s must have shape (pp,), got {times.shape}")
     return float((microbatches - 1 / vpp) * times.max() + times.sum() / vpp)
-
-
-def lower_bound_s(forward_s: ArrayLike, backward_s: ArrayLike, microbatches: int, group: int | None = None) -> float:
-    """Seconds that no order of the events can beat; arguments and errors as in `simulate`, sending free.
-
-    Stage s runs m microbatches one after the other, after the first reached it through the first chunks of
-    the stages before it and before the last has gone back through them; and one microbatch passes all chunks:
-    max(max_s (m * t_s + sum_{i<s} t_i,0), sum_s t_s). Every term is linear in the stage times.
-    """
-    forward, backward, _ = _checked_durations(forward_s, backward_s, None, 1)
-    check_sizes(forward.shape[0], forward.shape[1], microbatches, group)
-    both = (forward + backward)[:, :, 0]
-    stage_s = both.sum(axis=1)
-    before_s = np.cumsum(both[:, 0]) - both[:, 0]
-    return float(max((microbatches * stage_s + before_s).max(), stage_s.sum()))
 
 
 def simulate(

@@ -1,0 +1,99 @@
+"""The pipeline schedules: what tells one from the others, each in a row of one table.
+
+Evaluations, timelines, rules and reports read it. What else a schedule needs is in docs/adding-a-schedule.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from cpsolver.cost import breadth_first
+from cpsolver.cost.pipeline_events import peak_live_total
+from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.stage import Pipelines
+from cpsolver.plans.strategy import Schedule, Strategy
+from cpsolver.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class PipelineSchedule:
+    """A schedule of forward and backward passes.
+
+    Attributes:
+        label: its kind, in words of reports.
+        drawn_as: the schedule whose order of events a timeline shows for it.
+        interleaves: whether it needs several chunks a stage (True), one (False), or runs either (None).
+        stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
+        one_group: all microbatches of a step pass a chunk before the next chunk's turn, not pp of them.
+        live_chunks: chunks' forward passes that each stage holds at its peak, (pp,).
+        bubble_left: share of 1F1B's bubble that is left, from a stage's seconds of forward and of backward.
+        data_parallel_s: exposed data-parallel seconds of a step, (1, pp), where interleaved passes hide more of it than
+            `TimeTable.sync_*` says.
+    """
+
+    label: str
+    drawn_as: Schedule
+    interleaves: bool | None
+    stacks: tuple[str, ...] | None
+    live_chunks: Callable[[Problem, Strategy], Ints]
+    bubble_left: Callable[[float, float], float]
+    one_group: bool = False
+    data_parallel_s: Callable[[Problem, Strategy, Pipelines], Floats] | None = None
+
+
+def _live(problem: Problem, strategy: Strategy, times: int = 1, more: int = 0) -> Ints:
+    """So many times what 1F1B holds, and so many more, at most all of a step."""
+    m = strategy.microbatches(problem.batch)
+    live = times * peak_live_total(strategy.pp, strategy.vpp, m) + more
+    return np.asarray(np.minimum(live, strategy.vpp * m))
+
+
+def _all_of_it(_forward_s: float, _backward_s: float) -> float:
+    """Nothing of the bubble is filled."""
+    return 1.0
+
+
+def _zero_bubble_left(fills: float, forward_s: float, backward_s: float) -> float:
+    """Backward split evenly in two, B and W (arXiv:2401.10241, 2.2): of F + B + W a stage waits, F + B - W are left
+    with the memory of 1F1B, which fills it with one W, and F + B - 2 W with twice that."""
+    half = backward_s / 2.0
+    return max(0.0, forward_s + half - fills * half) / (forward_s + 2 * half)
+
+
+SCHEDULES: dict[Schedule, PipelineSchedule] = {
+    "1f1b": PipelineSchedule(
+        label="1F1B", drawn_as="1f1b", interleaves=None, stacks=None, live_chunks=_live, bubble_left=_all_of_it
+    ),
+    # Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
+    # microbatch more for each that the schedule puts off.
+    "zb1p": PipelineSchedule(
+        label="zero-bubble",
+        drawn_as="1f1b",
+        interleaves=False,
+        stacks=("zero-bubble",),
+        live_chunks=partial(_live, more=1),
+        bubble_left=partial(_zero_bubble_left, 1.0),
+    ),
+    "zb2p": PipelineSchedule(
+        label="zero-bubble",
+        drawn_as="1f1b",
+        interleaves=False,
+        stacks=("zero-bubble",),
+        live_chunks=partial(_live, times=2, more=2),
+        bubble_left=partial(_zero_bubble_left, 2.0),
+    ),
+    "breadth_first": PipelineSchedule(
+        label="breadth-first",
+        drawn_as="breadth_first",
+        interleaves=True,
+        stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge"),
+        live_chunks=breadth_first.live_chunks,
+        bubble_left=_all_of_it,
+        one_group=True,
+        data_parallel_s=breadth_first.data_parallel_s,
+    ),
+}

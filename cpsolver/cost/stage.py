@@ -1,0 +1,239 @@
+"""What the stages of pipelines take: one formula, which evaluations read part by part and bounds as coefficients.
+
+A stage's seconds are linear in its layers and in those that it recomputes; only what compute hides of sharded weights
+on their way is not. Evaluations ask for the layers of one plan (`stage_seconds`). Bounds read the same parts of
+thousands of pipelines at no layers, and a layer's own seconds as the slope.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cpsolver.cost.collectives import fast_domain
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.tables import TimeTable, stacked
+from cpsolver.problem.problem import Problem, Supply
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """Seconds of every stage by part, arrays (n, pp).
+
+    Of one microbatch: `compute`, `tensor` (communication inside the layers, embedding and head), `recompute`,
+    `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `p2p` (transfers between
+    stages). `forward` is the forward pass within the first two. Once a step, after the pipeline: `data_parallel` and
+    `optimizer`.
+    """
+
+    compute: Floats
+    tensor: Floats
+    recompute: Floats
+    sharding: Floats
+    p2p: Floats
+    data_parallel: Floats
+    optimizer: Floats
+    forward: Floats
+
+
+@dataclass(frozen=True)
+class ChipTimes:
+    """The time tables of some chip types for the same rows.
+
+    `time` has an axis of chip types before the rows: (types, rows), or (types, kinds or modules, rows). `domain`: the
+    devices in a fast domain of each type.
+    """
+
+    problem: Problem
+    rows: Candidates
+    time: TimeTable
+    domain: Ints
+
+    @classmethod
+    def of(cls, problem: Problem, supplies: list[Supply], rows: Candidates, tables: list[TimeTable]) -> ChipTimes:
+        """`tables`: each supply's time table of the rows."""
+        return cls(problem, rows, stacked(tables), np.array([fast_domain(problem, each.chip) for each in supplies]))
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """n pipelines of pp stages each: row[i] of the tables with chip type chips[i, p] on stage p; (n,) and (n, pp).
+
+    Methods give seconds of every stage, (n, pp); `layers` are a stage's layers, (n, pp), without what stands in the
+    place of one.
+    """
+
+    tables: ChipTimes
+    row: Ints
+    chips: Ints
+
+    @property
+    def pp(self) -> int:
+        """Stages of each pipeline."""
+        return int(self.chips.shape[1])
+
+    @cached_property
+    def vpp(self) -> Floats:
+        """Chunks of each stage: (n, 1)."""
+        return self.tables.rows.vpp[self.row][:, None].astype(np.float64)
+
+    @cached_property
+    def slots(self) -> Ints:
+        """1 where the embedding or the head stands in the place of a stage's layer."""
+        rows = self.tables.rows
+        return np.asarray(self.at_ends(rows.embedding_slot[self.row], rows.loss_slot[self.row]))
+
+    @cached_property
+    def _only_type(self) -> int | None:
+        """The chip type of all stages, where there is one."""
+        first = int(self.chips.flat[0]) if self.chips.size else 0
+        return first if bool((self.chips == first).all()) else None
+
+    def at(self, column: Floats) -> Floats:
+        """A column (types, rows) of the tables by stage."""
+        if self._only_type is not None:
+            return np.broadcast_to(column[self._only_type, self.row][:, None], self.chips.shape)
+        return np.asarray(column[self.chips, self.row[:, None]])
+
+    def at_ends(self, first: Any, last: Any) -> Any:
+        """Values (n,) of the first stages and of the last ones, where the only stage is both; 0 on those between."""
+        values = np.zeros(self.chips.shape, dtype=np.result_type(first, last))
+        values[:, 0] = first
+        values[:, -1] += last
+        return values
+
+    def _of_first(self, column: Floats) -> Floats:
+        return np.asarray(column[self.chips[:, 0], self.row])
+
+    def _of_last(self, column: Floats) -> Floats:
+        return np.asarray(column[self.chips[:, -1], self.row])
+
+    @cached_property
+    def ends(self) -> Floats:
+        """Embedding and head. In a layer's place in a chunk they take no less time than the layers of other chunks."""
+        time, rows = self.tables.time, self.tables.rows
+        embedding = rows.embedding_slot[self.row] * self._of_first(time.layer)
+        head = rows.loss_slot[self.row] * self._of_last(time.layer)
+        return np.asarray(
+            self.at_ends(
+                np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
+            )
+        )
+
+    @cached_property
+    def host(self) -> Floats:
+        """The host's work for every chunk of a microbatch."""
+        return np.asarray(self.vpp * self.at(self.tables.time.chunk))
+
+    @cached_property
+    def ends_tensor(self) -> Floats:
+        """Communication within `ends`."""
+        time = self.tables.time
+        end, module = self._of_last(time.end_tp), self._of_last(time.mtp_tp)
+        return np.asarray(self.at_ends(self._of_first(time.end_tp), end) + self.at_ends(0.0, module))
+
+    def p2p(self, any_neighbours: bool = False) -> Floats:
+        """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.
+
+        Interleaving sends every chunk's activations, also from the last stage back to the first; part of that is
+        hidden. `any_neighbours`: the least where chips may stand in any order, the faster kind of link everywhere.
+        """
+        if self.pp == 1:
+            return np.zeros(self.chips.shape)
+        near, far = self.at(self.tables.time.hop_near), self.at(self.tables.time.hop_far)
+        if any_neighbours:
+            link = np.minimum(near, far)
+            onward, back = link[:, :-1], link[:, :1]
+        else:
+            onward, back = self._links(near, far)
+        stack = self.tables.problem.stack
+        share = np.where(self.vpp == 1, 1.0, 1.0 - stack.pipeline_overlap_interleaved)
+        share = share * (stack.pipeline_transfers / 2.0)
+        back = back * (self.vpp - 1)
+        into = np.concatenate([back, self.vpp * onward], axis=1)
+        out = np.concatenate([self.vpp * onward, back], axis=1)
+        return np.asarray(share * (into + out))
+
+    def _links(self, near: Floats, far: Floats) -> tuple[Floats, Floats]:
+        """Seconds of one transfer to the next stage, (n, pp - 1), and from the last back to the first, (n, 1)."""
+        chips, domain = self.chips, self.tables.domain[self.chips]
+        width = self.tables.rows.stage_devices[self.row][:, None]
+        crossing = crosses_domain(np.arange(self.pp - 1)[None, :], width, domain[:, :-1])
+        crossing |= chips[:, :-1] != chips[:, 1:]
+        onward = np.where(crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:]))
+        outside = (chips[:, :1] != chips[:, -1:]) | (self.pp * width > domain[:, -1:])
+        back = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
+        return onward, back
+
+    def sharding(self, layers: Floats | float, recompute_s: Floats) -> Floats:
+        """Gathering sharded weights, twice, and scattering gradients, as far as compute does not hide it.
+
+        Weights come before a layer's forward, and again before its backward, whose recomputation (`recompute_s`) uses
+        them too.
+        """
+        time, ends = self.tables.time, self.at_ends(0.5, 0.5)
+        forward = layers * self.at(time.recompute)
+        backward = np.maximum(0.0, layers * self.at(time.layer) - forward + recompute_s)
+        gather = layers * self.at(time.gather) + ends * self.at(time.gather_ends)
+        scatter = layers * self.at(time.scatter) + ends * self.at(time.scatter_ends)
+        hidden = np.minimum(gather, forward) + np.minimum(gather + scatter, backward)
+        return np.asarray(2 * gather + scatter - float(self.tables.problem.stack.sharding_overlap) * hidden)
+
+    def data_parallel(self, layers: Ints | Floats) -> Floats:
+        """Communication of replicas once a step that nothing hides."""
+        time = self.tables.time
+        ends = self.at_ends(self._of_first(time.sync_first), self._of_last(time.sync_last))
+        return np.asarray(layers * self.at(time.sync_layer) + self.at(time.sync_stage) + ends)
+
+    def optimizer(self, layers: Ints | Floats) -> Floats:
+        """The optimizer's step."""
+        time = self.tables.time
+        ends = self.at_ends(self._of_first(time.update_first), self._of_last(time.update_last))
+        return np.asarray(layers * self.at(time.update_layer) + self.at(time.update_stage) + ends)
+
+
+def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: Floats, kinds: Floats) -> StageSeconds:
+    """All parts of the stages' seconds.
+
+    Args:
+        stages: n pipelines of pp stages.
+        layers: each stage's layers, (n, pp).
+        recomputed: places of a layer that a stage recomputes whole, (n, pp).
+        modules_s: seconds that recomputed modules add to every place of a layer, (n, pp).
+        kinds: each stage's layers of each kind, (kinds, n, pp).
+    """
+    time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
+    tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
+    beyond = _beyond_mean(stages, time.kind_layer, kinds)
+    forward = stages.at(time.recompute)
+    recompute = recomputed * forward + (layers + stages.slots) * modules_s
+    return StageSeconds(
+        compute=layers * layer + beyond + stages.ends - tensor + stages.host,
+        tensor=tensor,
+        recompute=recompute,
+        sharding=stages.sharding(layers.astype(np.float64), recompute),
+        p2p=stages.p2p(),
+        data_parallel=stages.data_parallel(layers),
+        optimizer=stages.optimizer(layers),
+        # A recomputed layer runs its forward again; of embedding and head, forward is a third, of the host's work
+        # half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
+        forward=(layers + beyond / layer) * forward + stages.ends / 3.0 + stages.host / 2.0,
+    )
+
+
+def _beyond_mean(stages: Pipelines, column: Floats, kinds: Floats) -> Floats:
+    """What layers of several kinds take beyond as many mean ones; `column`: (types, kinds, rows)."""
+    seconds = np.zeros(stages.chips.shape)
+    for kind in range(column.shape[1]):
+        seconds = seconds + kinds[kind] * stages.at(column[:, kind])
+    return seconds
+
+
+def crosses_domain(stage: Ints, stage_devices: Any, domain: Any) -> Bools:
+    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp)."""
+    first = stage * stage_devices
+    last = (stage + 2) * stage_devices - 1
+    return np.asarray(first // domain != last // domain)

@@ -1,0 +1,214 @@
+"""The table of what a report says of a plan.
+
+An entry gives the rows of the terminal's table and of the page, the fields of the JSON document and the columns that a
+sweep keeps: a column of a report is added here and nowhere else (docs/adding-a-report-column.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
+from cpsolver.doors.report.goals import goal_numbers, goal_rows, worse_than_best
+from cpsolver.doors.report.interval import Interval, interval_of
+from cpsolver.doors.report.text import about, count, percent, seconds
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from hw_specs.units import bytes_to_gib
+
+
+@dataclass(frozen=True)
+class ShownPlan:
+    """A plan as a report has it. `tie`: the best plan cannot be told apart from it."""
+
+    title: str
+    strategy: Strategy
+    evaluation: Evaluation
+    interval: Interval
+    tie: bool = True
+
+
+Row = tuple[str, Callable[[ShownPlan], str]]
+"""A row of the table of plans: a label of at most 18 columns, and what a plan has there."""
+Fields = dict[str, Any]
+"""Fields of a plan in the JSON document: plain values."""
+
+
+@dataclass(frozen=True)
+class SweepColumn:
+    """A column of a sweep's database, CSV and Parquet file; `json` columns hold a JSON text.
+
+    `of`: its value, from the best plan's fields in the JSON document; None: the field of the same name, where it is
+    one of a plan.
+    """
+
+    name: str
+    kind: Literal["text", "int", "real", "json"]
+    meaning: str
+    of: Callable[[Mapping[str, Any]], Any] | None = None
+
+    def value(self, plan: Mapping[str, Any]) -> Any:
+        """Its value for a plan, given as in the JSON document."""
+        return plan[self.name] if self.of is None else self.of(plan)
+
+
+@dataclass(frozen=True)
+class PlanFigure:
+    """What is told of a plan in one place.
+
+    `rows`: in the table of plans, given all that are shown, of which the first is the best. `fields`: in the JSON
+    document. `kept`: in a sweep.
+    """
+
+    rows: Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]] = lambda _problem, _plans: ()
+    fields: Callable[[Problem, ShownPlan], Fields] = lambda _problem, _plan: {}
+    kept: tuple[SweepColumn, ...] = ()
+
+
+def shown_plan(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> ShownPlan:
+    """A plan with its interval, under that title."""
+    return ShownPlan(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
+
+
+def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
+    """One row, whatever the plans are."""
+    return lambda _problem, _plans: ((label, cell),)
+
+
+def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
+    """The step time and its interval, in the unit of the best plan's; by how much a plan falls behind that."""
+    best, best_s = plans[0].strategy, plans[0].evaluation.step_time_s
+    rows: list[Row] = [
+        ("step time", lambda p: seconds(p.evaluation.step_time_s, of=best_s)),
+        ("  80 % interval", lambda p: f"{about(p.interval.low_s, best_s)}–{about(p.interval.high_s, best_s)}"),
+    ]
+    if len(plans) > 1:
+        label, cell = worse_than_best(problem, best, best_s)
+        rows.append((label, lambda p: cell(p.strategy, p.evaluation)))
+    return rows
+
+
+def _step_fields(_problem: Problem, plan: ShownPlan) -> Fields:
+    return {
+        "step_time_s": plan.evaluation.step_time_s,
+        "step_time_low_s": plan.interval.low_s,
+        "step_time_high_s": plan.interval.high_s,
+        "interval_basis": plan.interval.basis,
+        "tie_with_best": plan.tie,
+    }
+
+
+def _goal_rows(problem: Problem, _plans: Sequence[ShownPlan]) -> Sequence[Row]:
+    return [(label, lambda p, cell=cell: cell(p.strategy, p.evaluation)) for label, cell in goal_rows(problem)]  # type: ignore[misc]
+
+
+def _dollars_per_hour(plan: Mapping[str, Any]) -> float | None:
+    cost = plan["dollars_per_million_tokens"]
+    return None if cost is None else cost * plan["throughput_tokens_per_s"] * 3600 / 1e6
+
+
+def _of_strategies(
+    rows: Callable[[Problem, Sequence[Strategy]], Sequence[tuple[str, Callable[[Strategy], str]]]],
+) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
+    """Rows that depend on the decisions alone."""
+
+    def of_plans(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
+        told = rows(problem, [plan.strategy for plan in plans])
+        return [(label, lambda p, cell=cell: cell(p.strategy)) for label, cell in told]  # type: ignore[misc]
+
+    return of_plans
+
+
+def _memory_fields(problem: Problem, plan: ShownPlan) -> Fields:
+    used = plan.evaluation.memory_bytes_by_chip
+    capacity = {name: problem.capacity_bytes(problem.supply(name).chip) for name in used}
+    return {
+        "memory_gib": {name: bytes_to_gib(size) for name, size in used.items()},
+        "capacity_gib": {name: bytes_to_gib(size) for name, size in capacity.items()},
+    }
+
+
+def _chip_order(problem: Problem, _plans: Sequence[ShownPlan]) -> Sequence[Row]:
+    order: Row = ("chips in order", lambda p: ", ".join(dict.fromkeys(p.strategy.stage_chips)))
+    return [order] if problem.mixed else []
+
+
+FIGURES = (
+    PlanFigure(
+        _step_rows,
+        _step_fields,
+        (
+            SweepColumn("step_time_s", "real", "predicted step time, seconds"),
+            SweepColumn("step_time_low_s", "real", "lower end of its 80 % interval"),
+            SweepColumn("step_time_high_s", "real", "upper end of its 80 % interval"),
+        ),
+    ),
+    PlanFigure(
+        _row("tokens/s", lambda p: count(p.evaluation.tokens_per_s)),
+        lambda _, p: {"throughput_tokens_per_s": p.evaluation.tokens_per_s},
+        (SweepColumn("tokens_per_s", "real", "tokens a second", lambda plan: plan["throughput_tokens_per_s"]),),
+    ),
+    PlanFigure(
+        _row("tokens/s per GPU", lambda p: f"{p.evaluation.tokens_per_s_per_gpu:,.1f}"),
+        lambda _, p: {"throughput_tokens_per_s_per_gpu": p.evaluation.tokens_per_s_per_gpu},
+        (
+            SweepColumn(
+                "tokens_per_s_per_gpu",
+                "real",
+                "tokens a second and device",
+                lambda plan: plan["throughput_tokens_per_s_per_gpu"],
+            ),
+        ),
+    ),
+    PlanFigure(
+        _row("MFU", lambda p: percent(p.evaluation.mfu)),
+        lambda _, p: {"mfu": p.evaluation.mfu},
+        (SweepColumn("mfu", "real", "model FLOPs utilisation, 0 to 1"),),
+    ),
+    PlanFigure(
+        _goal_rows,
+        lambda problem, p: goal_numbers(problem, p.strategy, p.evaluation.step_time_s),
+        (
+            SweepColumn("dollars_per_million_tokens", "real", "dollars; empty without prices"),
+            SweepColumn("dollars_per_hour", "real", "dollars an hour of the devices in use", _dollars_per_hour),
+        ),
+    ),
+    PlanFigure(_of_strategies(lambda problem, plans: size_rows(plans, problem.model.moe is not None))),
+    PlanFigure(_row("micro batch (mbs)", lambda p: count(p.strategy.mbs))),
+    PlanFigure(
+        lambda problem, _: [("microbatches", lambda p: count(p.strategy.microbatches(problem.batch)))],
+        lambda problem, p: {"microbatches": p.strategy.microbatches(problem.batch)},
+    ),
+    PlanFigure(_row("chunks (vpp)", lambda p: count(p.strategy.vpp))),
+    PlanFigure(_of_strategies(lambda _, plans: schedule_rows(plans))),
+    PlanFigure(_of_strategies(lambda _, plans: flag_rows(plans))),
+    PlanFigure(_chip_order),
+    PlanFigure(
+        fields=_memory_fields,
+        kept=(
+            SweepColumn(
+                "memory_share",
+                "real",
+                "fullest device's memory over what a plan may fill, 0 to 1",
+                lambda plan: max(plan["memory_gib"][chip] / room for chip, room in plan["capacity_gib"].items()),
+            ),
+        ),
+    ),
+)
+"""In the order of the rows and of the fields."""
+
+KEPT = tuple(column for figure in FIGURES for column in figure.kept)
+"""The columns that a sweep keeps of its best plan, in their order."""
+
+
+def plan_rows(problem: Problem, plans: Sequence[ShownPlan]) -> list[Row]:
+    """The rows of the table of plans."""
+    return [row for figure in FIGURES for row in figure.rows(problem, plans)]
+
+
+def plan_fields(problem: Problem, plan: ShownPlan) -> Fields:
+    """A plan's figures as fields of the JSON document."""
+    return {name: value for figure in FIGURES for name, value in figure.fields(problem, plan).items()}

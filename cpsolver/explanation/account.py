@@ -1,0 +1,104 @@
+"""What is to be said of a spec: its plans; why it has none; what its wishes cost. Searches, so it takes its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from cpsolver.explanation.cause import Explanation, explain_deadline, explain_infeasible, explanation
+from cpsolver.explanation.favourite import FREED, Favourite, favourite
+from cpsolver.explanation.remedies import Prices, wish_prices
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Listener, Result
+from cpsolver.search.search import search
+
+_NO_PLAN = "there is no plan; looking for the reasons, and for changes that would help"
+
+
+class SearchDisplay(Protocol):
+    """Shows a user who waits what is going on; each method opens what is shown while something takes long."""
+
+    def searching(self) -> AbstractContextManager[Listener | None]:
+        """A search, whose events go to the listener."""
+
+    def waiting(self, what: str) -> AbstractContextManager[object]:
+        """Something that tells nothing of how far it is."""
+
+    def counting(self, what: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Work in parts, of which (done, total) are told."""
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def searching(self) -> AbstractContextManager[None]:
+        """No listener."""
+        return nullcontext()
+
+    def waiting(self, _what: str) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
+
+    def counting(self, _what: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Nobody who counts."""
+        return nullcontext(lambda _done, _total: None)
+
+
+SILENT = Silent()
+
+
+@dataclass(frozen=True)
+class Account:
+    """What `explain` says of a spec: the best plan and what its wishes cost, or why there is no plan.
+
+    `result` is that of a search for one plan. With a plan `prices` is there; without one `explanation`, and `reasons`
+    are its lines or, where the time was too short, a line on that.
+    """
+
+    problem: Problem
+    result: Result
+    prices: Prices | None = None
+    explanation: Explanation | None = None
+    reasons: tuple[str, ...] = ()
+
+
+def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
+    """The search's answer; one that is infeasible has its reasons."""
+    with display.searching() as listener:
+        result = search(problem, listener)
+    if result.status != "infeasible" or result.reasons:
+        return result
+    with display.waiting(_NO_PLAN):
+        return replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
+
+
+def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
+    """Why the spec has no plan, or what its wishes cost."""
+    one = with_search(problem, top=1)
+    with display.searching() as listener:
+        result = search(one, listener)
+    if result.plans:
+        with display.waiting("solving without each of the spec's wishes"):
+            return Account(one, result, prices=wish_prices(one, result.plans[0]))
+    with display.waiting(_NO_PLAN):
+        late = explain_deadline(problem) if result.status == "infeasible" else ()
+        why = Explanation(causes=list(late)) if late else explanation(problem, result)
+    reasons = result.reasons or why.lines()
+    if result.status != "infeasible":
+        reasons = ("No plan was found in the time given: a longer search.time_limit_s may find one, or prove it.",)
+    return Account(problem, result, explanation=why, reasons=reasons)
+
+
+def explain_plan(problem: Problem, strategy: Strategy, display: SearchDisplay = SILENT) -> Favourite:
+    """What the plan breaks or loses against the best one, and which of its decisions, freed alone, help most."""
+    with display.counting("solving around the plan") as tell:
+        return favourite(problem, strategy, lambda done: tell(done, len(FREED) + 1))
+
+
+def with_search(problem: Problem, **settings: Any) -> Problem:
+    """The problem with other settings of its spec's search section, taken as they are."""
+    changed = problem.spec.search.model_copy(update=settings)
+    return replace(problem, spec=problem.spec.model_copy(update={"search": changed}))

@@ -1,0 +1,279 @@
+"""The ways to recompute that a plan's chip types may choose among, as integers; those that no other dominates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from cpsolver.cost.memory import activation_bytes
+from cpsolver.cost.modules import Modules
+from cpsolver.cost.pipeline_events import peak_live_total
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
+from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds, most_in_flight
+from cpsolver.search.bounds.stages import Stages
+from cpsolver.spec.search import forbidden_for, pinned_for
+
+Integers = Callable[[Floats], Ints]
+"""Seconds as integer steps (`data.Scale.integers`)."""
+
+FREE, NOWHERE = 0, -1
+"""Values of `ChipOptions.tie` beside those of options that all stages share."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to recompute: kind and number, the layers of each chunk that it recomputes (`longest` for all), and with
+    kind selective the modules that it recomputes in every layer."""
+
+    kind: RecomputeKind
+    amount: int
+    recomputed: int
+    modules: Modules = ()
+
+
+@dataclass(frozen=True)
+class ChipOptions:
+    """The options of a chip type's stages, and what each adds to a stage's steps; arrays by option.
+
+    `places` are the stages' positions. `fits[p, o, n]`: the most layers in each chunk of the p-th of them under option
+    o where n of the stage's layers are odd (see PlanData), 0 for none. Beside a chunk's own layers, and those that it
+    recomputes, option o adds `layer_steps[o]` for each layer and `steps[o]` once. `beyond_mean` (places of a chunk's
+    layers + 1): steps that the layers before a place take beyond as many mean ones.
+
+    `tie`: all stages of a plan have options of one tie. FREE options may stand next to each other, every other tie is
+    one option; NOWHERE has one that another chip type lacks.
+    """
+
+    places: tuple[int, ...]
+    options: tuple[Option, ...]
+    fits: Ints
+    layer_steps: Ints
+    steps: Ints
+    tie: Ints
+    beyond_mean: Ints
+
+    def __len__(self) -> int:
+        return len(self.options)
+
+    @cached_property
+    def recomputed(self) -> Ints:
+        """Layers of a chunk that each option recomputes."""
+        return np.array([option.recomputed for option in self.options], dtype=np.int64)
+
+    @cached_property
+    def most(self) -> Ints:
+        """The most layers in each chunk, were all of the kind that needs least: (stages, options)."""
+        return np.asarray(self.fits.max(axis=2))
+
+    @property
+    def largest_step(self) -> int:
+        """No run of layers takes so many steps more or less than mean ones."""
+        return int(self.beyond_mean.max() - self.beyond_mean.min())
+
+    def take(self, options: list[int]) -> ChipOptions:
+        """Those with these indices."""
+        return replace(
+            self,
+            options=tuple(self.options[index] for index in options),
+            fits=self.fits[:, options],
+            layer_steps=self.layer_steps[options],
+            steps=self.steps[options],
+            tie=self.tie[options],
+        )
+
+    def costs(self, recompute: int, longest: int) -> Ints:
+        """Steps that each option adds to a chunk of 1, 2, .. `longest` layers, at so many a recomputed one."""
+        layers = np.arange(1, longest + 1)[None, :]
+        recomputed = np.minimum(self.recomputed[:, None], layers)
+        return np.asarray(self.layer_steps[:, None] * layers + recompute * recomputed + self.steps[:, None])
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A row of the coefficients with a chip type for every stage, (pp,), and the longest chunk of interest."""
+
+    table: Coefficients
+    row: int
+    chips: Ints
+    stages: Stages
+    longest: int
+
+    @property
+    def at(self) -> Ints:
+        """The row as an array."""
+        return np.array([self.row])
+
+    @property
+    def vpp(self) -> int:
+        """Chunks of a stage."""
+        return int(self.table.rows.vpp[self.row])
+
+    @property
+    def columns(self) -> Candidates:
+        """The row's decisions, which the facts of a launcher look at."""
+        return self.table.rows.take([self.row])
+
+    def split(self) -> Split:
+        """Which layers by stage the launcher allows, "any" where it rules nothing out for so many stages."""
+        problem, pp = self.table.problem, len(self.chips)
+        if problem.launcher is None:
+            return "any"
+        equal, tied = tied_stages(problem.launcher, problem.model, self.columns)
+        if equal and pp > 1:
+            return "none"
+        return "first_last" if tied and pp > 3 else "any"
+
+
+def options_by_chip(row: PlanRow, integers: Integers, odd: Ints, odd_states: float) -> dict[int, ChipOptions]:
+    """The options worth looking at of every chip type of a plan; `odd` and `odd_states`: see `data.odd_layers`."""
+    by_chip = {chip: _all_options(row, chip, integers, odd, odd_states) for chip in dict.fromkeys(row.chips.tolist())}
+    by_chip = _tied(row, by_chip)
+    recompute = integers(row.vpp * row.stages.recompute[0])
+    costs = {chip: own.costs(int(recompute[own.places[0]]), row.longest) for chip, own in by_chip.items()}
+    keep = _undominated_by_chip(by_chip, costs)
+    return {chip: own.take(keep[chip]) for chip, own in by_chip.items()}
+
+
+def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_states: float) -> ChipOptions:
+    table = row.table
+    options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
+    sets = tuple(option.modules for option in options)
+    modules_s = table.modules_s(chip, sets, row.at)[:, 0]
+    fits = [_fits(row, places, options, count * odd_states) for count in range(odd.max() + 1)]
+    return ChipOptions(
+        places=tuple(places.tolist()),
+        options=options,
+        fits=np.stack(fits, axis=2),
+        layer_steps=integers(row.vpp * modules_s),
+        steps=integers(_sharding_s(row, chip, options, modules_s)),
+        tie=np.full(len(options), FREE),
+        beyond_mean=integers(table.beyond_mean(table.time.kind_layer[chip], row.at)[0]),
+    )
+
+
+def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
+    """All ways to recompute that the pins leave, cheapest first. Uniform units of 1 equal block over all layers."""
+    problem, name, table = row.table.problem, row.table.problem.chip_names[chip], row.table
+    pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, name)
+    banned = forbidden_for(problem.spec.search.forbid.recompute_num_layers, name)
+    beyond_chunk = sorted(amount for amount in pinned or () if amount > row.longest)  # all of a chunk, however long
+    amounts = [*range(1, row.longest + 1), *beyond_chunk]
+    allowed, options = allowed_kinds(problem, name), list[Option]()
+    if "none" in allowed:
+        options.append(Option("none", 0, 0))
+    if "selective" in allowed:
+        sets = tuple(table.sets[index] for index in table.allowed_sets[chip])
+        cheapest_first = np.argsort(table.modules_s(chip, sets, row.at)[:, 0], kind="stable")
+        options += [Option("selective", 0, 0, sets[index]) for index in cheapest_first]
+    if "block" in allowed:
+        options += [Option("block", amount, amount) for amount in amounts]
+    if "uniform" in allowed:
+        one_unit = problem.launcher is not None and problem.launcher.recompute_units == "one"
+        options += [Option("uniform", amount, row.longest) for amount in amounts if not (one_unit and amount > 1)]
+    for option in options:
+        if (pinned is None or option.amount in pinned) and option.amount not in banned:
+            yield option
+
+
+def _sharding_s(row: PlanRow, chip: int, options: tuple[Option, ...], modules_s: Floats) -> Floats:
+    """Seconds that each option takes beyond the least for sharded weights and gradients (one stage only)."""
+    table = row.table
+    if len(row.chips) > 1:
+        return np.zeros(len(options))
+    layers = table.problem.model.layers
+    recomputed = np.array([min(option.recomputed, layers) for option in options])
+    recompute_s = layers * modules_s + recomputed * table.time.recompute[chip, row.row]
+    seconds = table.sharding(row.at, chip, recompute_s[:, None])[:, 0]
+    return np.asarray(seconds - table.least_sharding[chip, row.row])
+
+
+def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: float) -> Ints:
+    """The most layers in a chunk for each place and option, by the memory model itself (no linear stand-in).
+
+    `odd_states`: bytes that layers of another than the common kind add to a stage.
+    """
+    memory, rows, at, pp = row.table.memory, row.table.rows, row.at, len(row.chips)
+    m = int(most_in_flight(rows.microbatches[at], pp)[0])
+    live = peak_live_total(pp, row.vpp, m)[places][:, None]
+    layers = np.arange(1, row.longest + 1)[None, :]
+    full, checkpoint = float(memory.full[row.row]), float(memory.checkpoint[row.row])
+    states = (memory.layer_states[row.row] + memory.kind_states[0, row.row]) * row.vpp * layers + odd_states
+    slots = np.zeros(pp)
+    slots[0], slots[-1] = rows.embedding_slot[row.row], slots[-1] + rows.loss_slot[row.row]
+    # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
+    room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, row.row]
+    room = room[places][:, None]
+    factor = 1.0 + memory.overhead
+    most = np.zeros((len(places), len(options)), dtype=np.int64)
+    for index, option in enumerate(options):
+        modules = (option.modules,)
+        kept, replay = float(memory.kept(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
+        held = activation_bytes((full, kept, checkpoint), live, layers, option.kind, np.array(option.amount), replay)
+        most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
+    return most
+
+
+def _tied(row: PlanRow, by_chip: dict[int, ChipOptions]) -> dict[int, ChipOptions]:
+    """With the ties that the launcher makes between the stages' options."""
+    problem = row.table.problem
+    if problem.launcher is None or not (problem.recompute_by_stage or len(by_chip) > 1):
+        return by_chip
+    free = differing_kinds(problem.launcher, row.columns)
+    shared = {option: tie for tie, option in enumerate(_shared(by_chip), 1)}
+
+    def tie(option: Option) -> int:
+        return FREE if option.kind in free else shared.get(option, NOWHERE)
+
+    ties = {chip: np.array([tie(option) for option in own.options], dtype=np.int64) for chip, own in by_chip.items()}
+    return {chip: replace(own, tie=ties[chip]) for chip, own in by_chip.items()}
+
+
+def _shared(by_chip: dict[int, ChipOptions]) -> list[Option]:
+    """The options that all chip types have."""
+    first, *others = (own.options for own in by_chip.values())
+    known = [set(options) for options in others]
+    return [option for option in first if all(option in options for options in known)]
+
+
+def _undominated_by_chip(by_chip: dict[int, ChipOptions], costs: dict[int, Ints]) -> dict[int, list[int]]:
+    """The options to keep of each chip type, by index.
+
+    A FREE one stays where no other of its chip type is as good; one that all stages share, where no other of these is
+    as good on all chip types together.
+    """
+    keep = {
+        chip: _undominated(costs[chip], own.fits, np.nonzero(own.tie == FREE)[0].tolist())
+        for chip, own in by_chip.items()
+    }
+    if any((own.tie > FREE).any() for own in by_chip.values()):
+        shared = _shared(by_chip)
+        index_of = {chip: {option: i for i, option in enumerate(own.options)} for chip, own in by_chip.items()}
+        picks = {chip: [index[option] for option in shared] for chip, index in index_of.items()}
+        fits = np.concatenate([own.fits[:, picks[chip]] for chip, own in by_chip.items()])
+        cost = np.stack([costs[chip][picks[chip]] for chip in by_chip], axis=1)
+        for option in (shared[i] for i in _undominated(cost, fits, list(range(len(shared))))):
+            for chip, index in index_of.items():
+                keep[chip] += [index[option]] * bool(by_chip[chip].tie[index[option]] > FREE)
+    return {chip: sorted(indices) for chip, indices in keep.items()}
+
+
+def _undominated(costs: Ints, fits: Ints, options: list[int]) -> list[int]:
+    """Those of some options for which none before is as cheap and fits as much everywhere.
+
+    `costs` (options, .., layers of a chunk) are looked at as far as the option fits; `fits` (stages, options, odd).
+    """
+    keep: list[int] = []
+    for index in options:
+        most = int(fits[:, index].max())
+        if not most:
+            continue
+        cheap = (costs[keep, ..., :most] <= costs[index, ..., :most]).all(axis=tuple(range(1, costs.ndim)))
+        roomy = (fits[:, keep] >= fits[:, [index]]).all(axis=(0, 2))
+        if not (cheap & roomy).any():
+            keep.append(index)
+    return keep
