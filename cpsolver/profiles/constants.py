@@ -138,7 +138,7 @@ def load_calibration() -> Calibration:
     return package_schema(PUBLISHED_FIT, Calibration)
 
 
-class LearntConstant(_Entry):
+class OverlayConstant(_Entry):
     """A constant: its value and where that lies, from `published` on in the spreads of calibrations/uncertain.yaml.
 
     `sd_before`, `sd`: standard deviations without and with the runs, in the same unit; `rows`: how many runs feel the
@@ -196,8 +196,8 @@ class Overlay(ConstantLayer, _Entry):
     covers: Annotated[tuple[CoveredRuns, ...], Field(min_length=1)]
     doubts: tuple[str, ...] = ()
     errors: OverlayErrors
-    chips: dict[str, dict[str, LearntConstant]]
-    stacks: dict[str, dict[str, LearntConstant]]
+    chips: dict[str, dict[str, OverlayConstant]]
+    stacks: dict[str, dict[str, OverlayConstant]]
     runs: tuple[OverlayRun, ...]
     file: str = Field(default="", exclude=True)
 
@@ -224,10 +224,10 @@ class Overlay(ConstantLayer, _Entry):
     def values(self, stack: Stack) -> Mapping[str, Constant]:
         """See ConstantLayer: what was learnt of the stack; a constant that stayed where it was keeps its source."""
         learnt = self.stacks.get(stack.name, {})
-        return learnt_constants({name: entry.learnt for name, entry in learnt.items() if entry.position})
+        return replacements({name: entry.learnt for name, entry in learnt.items() if entry.position})
 
 
-def learnt_constants(values: Mapping[str, float], source: str = "learnt from your runs") -> dict[str, Constant]:
+def replacements(values: Mapping[str, float], source: str = "learnt from your runs") -> dict[str, Constant]:
     """Values as constants of a stack."""
     return {name: Constant(value=value, source=source, confidence="fitted") for name, value in values.items()}
 
@@ -273,7 +273,7 @@ def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     if not path:
         return {field.alias or name: field for name, field in Overlay.model_fields.items() if name != "file"}
     if path[0] in ("chips", "stacks"):
-        return LearntConstant.model_fields if len(path) == 3 else {}
+        return OverlayConstant.model_fields if len(path) == 3 else {}
     return places[str(path[0])].model_fields if path[0] in places else {}
 
 

@@ -20,7 +20,7 @@ from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, m
 from cpsolver.evidence.calibrate.memory import MemoryReading
 from cpsolver.evidence.calibrate.result import CalibrationResult
 from cpsolver.evidence.posterior.constants import UncertainConstant
-from cpsolver.profiles.constants import LearntConstant, Overlay
+from cpsolver.profiles.constants import Overlay, OverlayConstant
 
 
 def calibration_report(
@@ -93,11 +93,11 @@ def _constants(result: CalibrationResult, overlay: Overlay) -> Iterator[Renderab
     )
 
 
-def _is_learnt(each: LearntConstant) -> bool:
+def _is_learnt(each: OverlayConstant) -> bool:
     return each.rows > 0 and each.sd <= limits().learnt * each.sd_before
 
 
-def _values(constant: UncertainConstant, each: LearntConstant) -> tuple[str, ...]:
+def _values(constant: UncertainConstant, each: OverlayConstant) -> tuple[str, ...]:
     factor = "×" if constant.kind == "chips" else ""
 
     def likely(middle: float, sd: float) -> str:

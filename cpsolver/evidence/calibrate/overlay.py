@@ -13,7 +13,7 @@ from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.result import CalibrationResult, prior_sds
 from cpsolver.evidence.posterior.constants import UncertainConstant
 from cpsolver.evidence.posterior.posterior import memory_linear
-from cpsolver.profiles.constants import CoveredRuns, LearntConstant, Overlay, OverlayErrors, OverlayRun, digests
+from cpsolver.profiles.constants import CoveredRuns, Overlay, OverlayConstant, OverlayErrors, OverlayRun, digests
 
 _DIGITS = 7
 _HEAD = """\
@@ -58,7 +58,7 @@ def rows_that_feel(result: CalibrationResult) -> list[int]:
     return [int(count) for line in lines for count in (line >= limits().felt).sum(axis=0)]
 
 
-Group = dict[str, dict[str, LearntConstant]]
+Group = dict[str, dict[str, OverlayConstant]]
 
 
 def _constants(result: CalibrationResult) -> tuple[Group, Group]:
@@ -73,8 +73,8 @@ def _constants(result: CalibrationResult) -> tuple[Group, Group]:
     return chips, stacks
 
 
-def _learnt(each: UncertainConstant, position: float, before: float, sd: float, rows: int) -> LearntConstant:
-    return LearntConstant(
+def _learnt(each: UncertainConstant, position: float, before: float, sd: float, rows: int) -> OverlayConstant:
+    return OverlayConstant(
         published=_short(each.start),
         learnt=_short(each.value(position)),
         position=_short(position),

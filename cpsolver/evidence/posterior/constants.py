@@ -11,7 +11,7 @@ from math import exp, log
 from typing import Literal
 
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.constants import ConstantLayer, learnt_constants, uncertain
+from cpsolver.profiles.constants import ConstantLayer, replacements, uncertain
 from cpsolver.profiles.stack import Constant, Stack
 from hw_specs import Chip
 
@@ -104,7 +104,7 @@ class Values(ConstantLayer):
 
     def values(self, stack: Stack) -> Mapping[str, Constant]:
         """See ConstantLayer."""
-        return learnt_constants(self._of(stack.name), self.source)
+        return replacements(self._of(stack.name), self.source)
 
     def _of(self, group: str) -> dict[str, float]:
         return {name: value for (owner, name), value in self.by_name.items() if owner == group}
