@@ -111,7 +111,7 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
     from cpsolver import InputError, Trouble
 
     if problem.spec.search.top < number:
-        problem = problem.with_fields("search", top=number)
+        problem = problem.with_(search={"top": number})
     result = _searched(problem, target)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))

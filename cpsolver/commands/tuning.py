@@ -9,7 +9,7 @@ import click
 from cpsolver.commands.common import json_option, spec_argument, write_answer
 
 if TYPE_CHECKING:
-    from cpsolver.doors.tune.request import Opened, Request
+    from cpsolver.doors.tune.request import OpenTuning, TuneRequest
 
 EXIT_NOTHING_MEASURED = 4
 _positive = click.FloatRange(min=0, min_open=True)
@@ -56,16 +56,16 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
     Needs scipy (apss-cp[tune]). Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
     """
-    from cpsolver.doors.tune.request import Request
+    from cpsolver.doors.tune.request import TuneRequest
 
-    click.get_current_context().exit(_run(Request(spec=spec, **options), as_json))
+    click.get_current_context().exit(_run(TuneRequest(spec=spec, **options), as_json))
 
 
 _Answer = tuple[Any, dict[str, Any], int]
 """What came of it, as text and as JSON, and the exit code that goes with it."""
 
 
-def _run(request: Request, as_json: bool) -> int:
+def _run(request: TuneRequest, as_json: bool) -> int:
     from cpsolver.doors.tune.request import opened
 
     request.check()
@@ -78,26 +78,26 @@ def _run(request: Request, as_json: bool) -> int:
     return code
 
 
-def _asked(tuning: Opened) -> _Answer:
-    from cpsolver.doors.tune.answer import asked_document
+def _asked(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import asked_report
+    from cpsolver.doors.tune.result import asked_document
 
     trials, reason = tuning.ask()
     document = asked_document(trials, reason, tuning.state.folder)
     return asked_report(trials, reason), document, 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
 
 
-def _reported(tuning: Opened) -> _Answer:
-    from cpsolver.doors.tune.answer import trial_document
+def _reported(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import told_report
+    from cpsolver.doors.tune.result import trial_document
 
     trial = tuning.tell()
     return told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0
 
 
-def _tuned(tuning: Opened) -> _Answer:
-    from cpsolver.doors.tune.answer import document
+def _tuned(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import tuning_report
+    from cpsolver.doors.tune.result import document
 
     answer = tuning.tune()
     return tuning_report(answer), document(answer), 0 if tuning.measured else EXIT_NOTHING_MEASURED

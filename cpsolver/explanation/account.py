@@ -77,7 +77,7 @@ def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
 
 def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
     """Why the spec has no plan, or what its wishes cost."""
-    single = problem.with_fields("search", top=1)
+    single = problem.with_(search={"top": 1})
     with display.searching() as listener:
         result = search(single, listener)
     if result.plans:

@@ -177,8 +177,8 @@ def _unknown(problem: Problem) -> str:
 
 def without_deadline(problem: Problem) -> Problem:
     """The problem of the single fastest plan on as many of the devices as it likes."""
-    idle = problem.with_fields("cluster", idle=problem.may_idle)
-    return idle.with_fields("search", objective="throughput", deadline=None, top=1, time_limit_s=_FASTEST_S)
+    settings = {"objective": "throughput", "deadline": None, "top": 1, "time_limit_s": _FASTEST_S}
+    return problem.with_(search=settings, cluster={"idle": problem.may_idle})
 
 
 def explain_deadline(problem: Problem) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def leanest(problem: Problem) -> Problem:
     flash = bool(space.variants.flash_attention.max())
     lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.vpp.min()), "flash_attention": flash}
     free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
-    return problem.with_fields("search", pin=search.pin.model_copy(update=free))
+    return problem.with_(search={"pin": search.pin.model_copy(update=free)})
 
 
 def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Plan | None:
@@ -108,7 +108,7 @@ def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Pl
     if budget.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
     limit, began = max(0.05, min(_EACH_S if most is None else most, budget.left)), time.monotonic()
-    result = search(problem.with_fields("search", top=1, time_limit_s=limit))
+    result = search(problem.with_(search={"top": 1, "time_limit_s": limit}))
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
     budget.cut_short = budget.cut_short or result.status == "unknown"

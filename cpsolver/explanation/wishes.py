@@ -44,7 +44,7 @@ def wishes(problem: Problem) -> tuple[Wish, ...]:
 def only_wish(problem: Problem, wish: Wish) -> Problem:
     """The problem with that entry alone."""
     part = {name: Decisions() for name in ("pin", "forbid")} | {wish.part: Decisions(**{wish.name: wish.values})}
-    return problem.with_fields("search", **part)
+    return problem.with_(search=part)
 
 
 def taken(plan: Strategy, name: str) -> str:

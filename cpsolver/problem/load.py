@@ -13,7 +13,7 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import Names, resolve, unknown_names
-from cpsolver.profiles.overlay import Overlay, load_overlay
+from cpsolver.profiles.constants import Overlay, load_overlay
 from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.spec import Spec, parse_spec, with_files_in
 from cpsolver.spec.training import Training

@@ -15,11 +15,10 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_troub
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.problem import Problem, Supply
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.framework import Framework, both, load_launcher
-from cpsolver.profiles.overlay import Overlay
-from cpsolver.profiles.stack import load_stack
-from cpsolver.profiles.techniques import Switch
+from cpsolver.profiles.stack import Stack, load_stack
+from cpsolver.profiles.switches import Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
@@ -80,16 +79,26 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
         troubles += _not_covered(overlay, spec, {chip.name for chip in chips.values()}, stack.name)
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
+    problem = assemble(spec, model, chips, load_calibration().stack(stack), both(launcher, stack.runs))
+    return problem if overlay is None else problem.with_constants(overlay)
+
+
+def assemble(
+    spec: Spec, model: Architecture, chips: Mapping[str, Chip], stack: Stack, launcher: Framework | None = None
+) -> Problem:
+    """The problem of parts that were looked up already; `chips` by their names in the spec."""
     total, limits = spec.cluster.num_gpus, {name: request.max for name, request in spec.cluster.chips.items()}
-    supplies = (Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
-    problem = Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
-    return problem if overlay is None else laid_over(problem, overlay)
+    supplies = tuple(Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
+    return Problem(spec, model, supplies, stack, launcher)
 
 
-def laid_over(problem: Problem, overlay: Overlay) -> Problem:
-    """The problem, its constants as published, with those of an overlay that covers it."""
-    supplies = tuple(replace(supply, chip=overlay.chip(supply.chip)) for supply in problem.supplies)
-    return replace(problem, supplies=supplies, stack=overlay.stack(problem.stack), overlay=overlay)
+def resolve_like(problem: Problem, spec: Spec) -> Problem:
+    """The problem of a spec that differs from this problem's in neither model, chips nor stack.
+
+    All is checked as `resolve` does; model, chips and stack stay as they are here, with whatever was learnt of them.
+    """
+    found = resolve(spec, problem.overlay)
+    return replace(found, supplies=problem.supplies, stack=problem.stack, model=problem.model)
 
 
 def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> Iterator[Trouble]:

@@ -17,7 +17,7 @@ from cpsolver.doors.batch.sweep import Cell, Sweep
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Overlay
 
 _ROOMS = ("inputs", "plans", "profiles", "spec", "problem", "cost", "evaluation", "rules", "search", "explanation")
 _ANSWERS = ("doors/report/columns.py", "doors/report/document.py", "doors/report/goals.py")
@@ -25,7 +25,7 @@ _CODE: dict[str, tuple[str, ...]] = {
     "cpsolver": (
         *(f"{room}/**/*.py" for room in _ROOMS),
         *("profiles/*.yaml", "profiles/calibrations/*.yaml"),
-        *("evidence/intervals.py", "evidence/posterior/*.py", "evidence/posterior/*.yaml", *_ANSWERS),
+        *("evidence/intervals.py", "evidence/posterior/*.py", *_ANSWERS),
     ),
     "models_zoo": ("*.py",),
     "hw_specs": ("*.py",),

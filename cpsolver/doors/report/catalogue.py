@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.profiles.calibration import ALL, CHIP_FACTORS, Fitted, load_calibration
+from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
 from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
 from models_zoo import (
     Architecture,
@@ -112,10 +112,9 @@ def _factor_fields(group: str, fitted: Fitted) -> dict[str, Any]:
 def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
     """The fitted factors on each efficiency of a chip, those of all chips before those of its architecture."""
     found: dict[str, list[tuple[str, Fitted]]] = {}
-    for group in (ALL, chip.architecture or ""):
-        for factor, fitted in load_calibration().chips.get(group, {}).items():
-            for name in CHIP_FACTORS[factor]:
-                found.setdefault(name, []).append((group, fitted))
+    for group, factor, fitted in load_calibration().fitted_factors(chip):
+        for name in CHIP_FACTORS[factor]:
+            found.setdefault(name, []).append((group, fitted))
     return found
 
 

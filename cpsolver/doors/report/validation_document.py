@@ -7,7 +7,7 @@ from typing import Any
 
 from cpsolver.doors.report.document import versions
 from cpsolver.evidence.runs.score import MemoryScore, TimeScore, worst
-from cpsolver.evidence.runs.validation import Outcome, Validation
+from cpsolver.evidence.runs.validation import RowOutcome, Validation
 
 
 def validation_document(validation: Validation, most: int = 5) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _score(score: TimeScore | MemoryScore | None) -> dict[str, Any] | None:
     return {**shared, "median_abs_error": score.median, "p90_abs_error": score.p90, "measured_in_range": score.inside}
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: RowOutcome) -> dict[str, Any]:
     run, prediction, scored = outcome.run, outcome.prediction, outcome.scored
     return {
         "id": outcome.id,
