@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -104,17 +105,18 @@ def _started(folder: Path) -> bool:
 
 
 def _await(folder: Path, expected: Expected, skip: int, watch: Watch, most_s: float | None = None) -> Ending:
-    follower, began, asked = _Follower(folder / LOG, expected, skip), time.monotonic(), False
-    while True:
-        alive = is_alive(folder)  # asked before the result is looked for: a result comes before the end
-        if (folder / RESULT).exists():
-            return _ending(folder)
-        if not alive or (most_s is not None and time.monotonic() - began > most_s):
-            return Ending(None, None, None, lost=True)
-        if watch(follower.reading()) and not asked:
-            _ask_to_stop(folder, "enough")
-            asked = True
-        time.sleep(_POLL_S)
+    began, asked = time.monotonic(), False
+    with closing(_Follower(folder / LOG, expected, skip)) as follower:
+        while True:
+            alive = is_alive(folder)  # asked before the result is looked for: a result comes before the end
+            if (folder / RESULT).exists():
+                return _ending(folder)
+            if not alive or (most_s is not None and time.monotonic() - began > most_s):
+                return Ending(None, None, None, lost=True)
+            if watch(follower.reading()) and not asked:
+                _ask_to_stop(folder, "enough")
+                asked = True
+            time.sleep(_POLL_S)
 
 
 def _ending(folder: Path) -> Ending:
@@ -152,6 +154,10 @@ class _Follower:
         self._path, self._scanner, self._rest = path, Scanner(expected, skip), ""
         self._file: IO[str] | None = None
         self._last = self._scanner.reading()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def reading(self) -> Reading:
         if self._file is None and self._path.exists():
