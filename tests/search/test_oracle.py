@@ -30,7 +30,7 @@ LARGEST = 300
 """Strategies that brute force may have to judge for one problem."""
 KEY = (
     *("tp", "pp", "dp", "mbs", "vpp", "sequence_parallel", "distributed_optimizer", "flash_attention", "chips"),
-    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "schedule"),
+    *("cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "schedule", "micro_batches"),
 )
 """The entries of `Strategy.key`."""
 
