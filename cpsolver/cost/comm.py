@@ -116,10 +116,7 @@ def gradient_seconds(
     gather = collective_seconds(problem, chip, "all_gather", weights, group, stride, adapters)
     sharded = scatter + outer
     sharded = sharded + stack.sharded_all_reduce * np.maximum(0.0, reduce - sharded)
-    return (
-        np.where(rows.distributed_optimizer, sharded, reduce),
-        np.where(rows.distributed_optimizer, gather, 0.0),
-    )
+    return (np.where(rows.distributed_optimizer, sharded, reduce), np.where(rows.distributed_optimizer, gather, 0.0))
 
 
 def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candidates) -> Floats:

@@ -32,17 +32,10 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
-        return [
-            Gemm((queries + 2 * kv_heads) * model.head_dim, hidden),
-            Gemm(hidden, heads * model.head_dim),
-        ]
+        return [Gemm((queries + 2 * kv_heads) * model.head_dim, hidden), Gemm(hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
-    found = [
-        Gemm(kv_rank + rope, hidden),
-        Gemm(heads * (nope + value), kv_rank),
-        Gemm(hidden, heads * value),
-    ]
+    found = [Gemm(kv_rank + rope, hidden), Gemm(heads * (nope + value), kv_rank), Gemm(hidden, heads * value)]
     if attention.output_gate:
         found.append(Gemm(heads * value, hidden))
     queries = heads * (nope + rope)

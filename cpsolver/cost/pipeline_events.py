@@ -239,10 +239,7 @@ def _all_inputs(
     before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
     source_f, wait_f = _inputs(at[0] + first, delay_s, before)
     source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)  # the other way round
-    return (
-        _by_position(at, source_f, source_b[::-1], np.int64),
-        _by_position(at, wait_f, wait_b[::-1], np.float64),
-    )
+    return (_by_position(at, source_f, source_b[::-1], np.int64), _by_position(at, wait_f, wait_b[::-1], np.float64))
 
 
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:

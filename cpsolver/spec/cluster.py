@@ -93,10 +93,7 @@ class Cluster(Part):
     )
     gpus_per_node: Count = Field(default=8, description="devices in a node")
     chips: Annotated[
-        dict[Name, ChipRequest],
-        BeforeValidator(_requests),
-        WithJsonSchema(_CHIPS_SCHEMA),
-        Field(min_length=1),
+        dict[Name, ChipRequest], BeforeValidator(_requests), WithJsonSchema(_CHIPS_SCHEMA), Field(min_length=1)
     ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
     memory_margin: Number | None = Field(
         default=None,

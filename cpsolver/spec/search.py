@@ -96,9 +96,7 @@ RecomputeByChip = Annotated[
     _one_or_many(_RECOMPUTE_SCHEMA, _by_chip(_RECOMPUTE_SCHEMA)),
 ]
 ModulesByChip = Annotated[
-    dict[str, SomeOf[ModuleSet]] | None,
-    BeforeValidator(_as_sets_map),
-    _one_or_many(_SET_SCHEMA, _by_chip(_SET_SCHEMA)),
+    dict[str, SomeOf[ModuleSet]] | None, BeforeValidator(_as_sets_map), _one_or_many(_SET_SCHEMA, _by_chip(_SET_SCHEMA))
 ]
 CountsByChip = Annotated[
     dict[str, SomeOf[CountFrom0]] | None,

@@ -11,13 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
 from cpsolver.inputs.document import Document, load_yaml
