@@ -212,7 +212,7 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     most = np.zeros((len(places), len(options)), dtype=np.int64)
     for index, option in enumerate(options):
         modules = (option.modules,)
-        kept, replay = float(memory.kept(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
+        kept, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
         held = activation_bytes((full, kept, checkpoint), live, layers, option.kind, np.array(option.amount), replay)
         most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
     return most
