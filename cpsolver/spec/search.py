@@ -105,6 +105,11 @@ StagesByChip = Annotated[
 ]
 
 
+def _free(description: str) -> Any:
+    """A decision that is free where it is left out."""
+    return Field(default=None, description=description)
+
+
 class Decisions(BaseModel):
     """Values for some of a plan's decisions; a decision left out (None) is free.
 
@@ -114,44 +119,33 @@ class Decisions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    tp: Counts = Field(default=None, description="tensor-parallel size: one number or a list")
-    pp: Counts = Field(default=None, description="pipeline-parallel size: one number or a list")
-    dp: Counts = Field(default=None, description="data-parallel size: one number or a list")
-    mbs: Counts = Field(default=None, description="micro batch, sequences: one number or a list")
-    vpp: Counts = Field(default=None, description="virtual-pipeline chunks in a stage (1: not interleaved)")
-    sequence_parallel: Flags = Field(default=None, description="Megatron sequence parallelism, with tp > 1")
-    distributed_optimizer: Flags = Field(default=None, description="optimizer state sharded over dp (ZeRO-1)")
-    flash_attention: Flags = Field(default=None, description="flash attention")
-    cp: Counts = Field(default=None, description="context-parallel size: one number or a list")
-    ulysses: Counts = Field(
-        default=None, description="context-parallel ranks that exchange heads (all-to-all); 1: ring or all-gather only"
+    tp: Counts = _free("tensor-parallel size: one number or a list")
+    pp: Counts = _free("pipeline-parallel size: one number or a list")
+    dp: Counts = _free("data-parallel size: one number or a list")
+    mbs: Counts = _free("micro batch, sequences: one number or a list")
+    vpp: Counts = _free("virtual-pipeline chunks in a stage (1: not interleaved)")
+    sequence_parallel: Flags = _free("Megatron sequence parallelism, with tp > 1")
+    distributed_optimizer: Flags = _free("optimizer state sharded over dp (ZeRO-1)")
+    flash_attention: Flags = _free("flash attention")
+    cp: Counts = _free("context-parallel size: one number or a list")
+    ulysses: Counts = _free("context-parallel ranks that exchange heads (all-to-all); 1: ring or all-gather only")
+    cp_gather: Flags = _free("keys and values are all-gathered over cp, not ringed")
+    ep: Counts = _free("expert-parallel size: one number or a list")
+    etp: Counts = _free("tensor-parallel size of experts, a divisor of tp")
+    sharded: ShardedChoices = _free("what the distributed optimizer shares out: optimizer, gradients or parameters")
+    sharding_group: CountsFrom0 = _free("data-parallel ranks that share the states out among them; 0: all of them")
+    recompute: RecomputeByChip = _free("none, selective, block or uniform; a list; or a mapping chip -> these")
+    recompute_num_layers: CountsByChip = _free(
+        "recomputed layers (block), layers in a unit (uniform); or chip -> these"
     )
-    cp_gather: Flags = Field(default=None, description="keys and values are all-gathered over cp, not ringed")
-    ep: Counts = Field(default=None, description="expert-parallel size: one number or a list")
-    etp: Counts = Field(default=None, description="tensor-parallel size of experts, a divisor of tp")
-    sharded: ShardedChoices = Field(
-        default=None, description="what the distributed optimizer shares out: optimizer, gradients or parameters"
+    recompute_modules: ModulesByChip = _free(
+        "the whole set of modules that selective recomputation runs again (Megatron-LM's names); a list of "
+        "sets; or a mapping chip -> these"
     )
-    sharding_group: CountsFrom0 = Field(
-        default=None, description="data-parallel ranks that share the states out among them; 0: all of them"
-    )
-    recompute: RecomputeByChip = Field(
-        default=None, description="none, selective, block or uniform; a list; or a mapping chip -> these"
-    )
-    recompute_num_layers: CountsByChip = Field(
-        default=None, description="recomputed layers (block), layers in a unit (uniform); or chip -> these"
-    )
-    recompute_modules: ModulesByChip = Field(
-        default=None,
-        description="the whole set of modules that selective recomputation runs again (Megatron-LM's names); a list of "
-        "sets; or a mapping chip -> these",
-    )
-    stages: StagesByChip = Field(default=None, description="mapping chip -> pipeline stages that it serves")
-    chip_order: SomeOf[Name] | None = Field(
-        default=None, description="chip names in the order in which they stand along the pipeline"
-    )
-    stage_chips: SomeOf[Name] | None = Field(default=None, description="chip names, one for each stage")
-    layers: SomeOf[Count] | None = Field(default=None, description="layers of each pipeline stage, in order")
+    stages: StagesByChip = _free("mapping chip -> pipeline stages that it serves")
+    chip_order: SomeOf[Name] | None = _free("chip names in the order in which they stand along the pipeline")
+    stage_chips: SomeOf[Name] | None = _free("chip names, one for each stage")
+    layers: SomeOf[Count] | None = _free("layers of each pipeline stage, in order")
 
 
 ObjectiveName = Literal["throughput", "cost", "fewest_chips"]

@@ -65,11 +65,9 @@ class Coefficients:
         kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
         self.allowed = {kind: np.array([kind in of_chip for of_chip in kinds]) for kind in RECOMPUTE_KINDS}
         self.sets = module_sets(problem)
-        allowed = [allowed_modules(problem, name) for name in problem.chip_names]
-        self.allowed_sets = [
-            np.array([i for i, names in enumerate(self.sets) if names in of_chip], dtype=np.int64)
-            for of_chip in allowed
-        ]
+        index_of = {names: index for index, names in enumerate(self.sets)}
+        allowed = (allowed_modules(problem, name) for name in problem.chip_names)
+        self.allowed_sets = [np.array([index_of[names] for names in of_chip], dtype=np.int64) for of_chip in allowed]
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
 
@@ -119,10 +117,8 @@ class Coefficients:
         time, layers = self.time, self.problem.model.layers
         if not (time.gather.any() or time.scatter.any()):
             return np.zeros(time.layer.shape)
-        row = np.arange(len(self.rows))
-        return np.stack(
-            [self.sharding(row, chip, layers * time.recompute[chip][:, None])[:, 0] for chip in range(len(time.layer))]
-        )
+        row, recompute_s = np.arange(len(self.rows)), layers * time.recompute[:, :, None]
+        return np.stack([self.sharding(row, chip, recompute_s[chip])[:, 0] for chip in range(len(time.layer))])
 
     def sharding(self, row: Ints, chip: int, recompute_s: Floats) -> Floats:
         """Seconds that pipelines of one stage spend on sharded weights and gradients: (n, 1), or as `recompute_s`."""
