@@ -88,6 +88,11 @@ class Moe(_ArchitectureRecord):
     router_bias: bool = False
     hash_routed_layers: NonNegativeInt = 0
 
+    @property
+    def shared_width(self) -> int:
+        """Width of all shared experts together."""
+        return self.shared_experts * (self.shared_ffn or self.expert_ffn)
+
 
 class LinearAttention(_ArchitectureRecord):
     """Layers whose mixer is a linear recurrence over the sequence.

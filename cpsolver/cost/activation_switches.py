@@ -53,14 +53,14 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     none = np.zeros(len(shard.tp))
     if not problem.spec.training.fp8_activations:
         return none, {}
-    each = (ELEMENT - techniques().fp8_kept_bytes) * shard.tokens(problem.sequence)
-    norm = each * problem.model.hidden / shard.sequence_split
-    routed, shared = (each * width / shard.tp for width in _widths(problem, kind))
+    saved = (ELEMENT - techniques().fp8_kept_bytes) * shard.tokens(problem.sequence)
+    norm = saved * problem.model.hidden / shard.sequence_split
+    routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
     if kind.experts:
-        inputs = each * _expert_inputs(problem, shard, kind)
+        inputs = saved * _expert_inputs(problem, shard, kind)
         inside = {"moe": inputs + routed + shared, "moe_act": routed, "shared_experts": shared}
         return norm + inside["moe"], {**inside, "layernorm": norm * _separate_norm(problem)}
-    block, fused = each * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
+    block, fused = saved * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
     norms = norm * (_separate_norm(problem) + (not fused))
     return 2 * norm + block, {"mlp": block + norm * fused, "layernorm": norms}
 
@@ -121,8 +121,7 @@ def _widths(problem: Problem, kind: LayerKind) -> tuple[float, float]:
     moe = problem.model.moe
     if not kind.experts or moe is None:
         return 0.0, 0.0
-    shared = float(moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
-    return gemms.routed_load(problem) * moe.top_k * moe.expert_ffn, shared
+    return gemms.routed_load(problem) * moe.top_k * moe.expert_ffn, float(moe.shared_width)
 
 
 def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:

@@ -12,7 +12,7 @@ from cpsolver.cost.collectives import collective_seconds, tensor_parallel_second
 from cpsolver.cost.context import context_seconds
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
-from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -42,17 +42,17 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     context = context_seconds(problem, chip, shard, core)
     second, routed = attention, np.zeros(len(shard.tp))
     if kind.experts:
-        second, routed = shard.of_distinct(_OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
-    again = _gate_apart(problem, shard, attention, kind)
+        second, routed = shard.of_distinct(OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
+    two_gemms = _gate_apart(problem, shard, attention, kind)
     tensor = attention + second
     return LayerComm(
-        forward=(tensor + again[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
-        backward=(tensor + again[1]) * (1 - stack.tensor_overlap_backward) + context[1] + routed,
-        block=(second + again[0]) * (1 - stack.tensor_overlap) + routed,
+        forward=(tensor + two_gemms[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
+        backward=(tensor + two_gemms[1]) * (1 - stack.tensor_overlap_backward) + context[1] + routed,
+        block=(second + two_gemms[0]) * (1 - stack.tensor_overlap) + routed,
     )
 
 
-def _gate_apart(problem: Problem, shard: Shard, exchange: Floats, kind: LayerKind) -> tuple[Floats, Floats]:
+def _gate_apart(problem: Problem, shard: Shard, communication: Floats, kind: LayerKind) -> tuple[Floats, Floats]:
     """What gate and up projection add as two GEMMs, forward and backward, where communicating once takes that long.
 
     Each sums its own input gradient, and with sequence parallelism gathers its own input, forward and backward
@@ -61,10 +61,7 @@ def _gate_apart(problem: Problem, shard: Shard, exchange: Floats, kind: LayerKin
     none = np.zeros(len(shard.tp))
     if problem.spec.training.fused_gate_up or kind.experts or not problem.model.gated_mlp:
         return none, none
-    return np.where(shard.sequence_parallel, exchange / 2, 0.0), exchange
-
-
-_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
+    return np.where(shard.sequence_parallel, communication / 2, 0.0), communication
 
 
 def _of_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -116,10 +113,7 @@ def gradient_seconds(
     gather = collective_seconds(problem, chip, "all_gather", weights, group, stride, adapters)
     sharded = scatter + outer
     sharded = sharded + stack.sharded_all_reduce * np.maximum(0.0, reduce - sharded)
-    return (
-        np.where(rows.distributed_optimizer, sharded, reduce),
-        np.where(rows.distributed_optimizer, gather, 0.0),
-    )
+    return (np.where(rows.distributed_optimizer, sharded, reduce), np.where(rows.distributed_optimizer, gather, 0.0))
 
 
 def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candidates) -> Floats:

@@ -10,7 +10,7 @@ from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.shard import Floats, Shard, padded_vocabulary
+from cpsolver.cost.shard import OF_ATTENTION, Floats, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -45,12 +45,9 @@ class EndSeconds:
 def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
     """One transformer layer of that kind on one device."""
     mixer = shard.of_distinct(("ep", "etp"), lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
-    block = shard.of_distinct(_OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
+    block = shard.of_distinct(OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
     host = problem.stack.host_layer_us * 1e-6
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
-
-
-_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
 
 
 def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, Floats, Floats]:
@@ -88,19 +85,18 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
     """
     forward, backward = np.zeros(len(tokens)), np.zeros(len(tokens))
     stack = problem.stack
-    for each in made_of:
-        m = tokens * each.rows
-        once = device.layer_gemm(m, each.n, each.k, each.count)
-        back = device.layer_gemm(m, each.k, each.n, each.count)
-        back = back + device.layer_gemm(each.k, each.n, m, each.count, summed=True)
-        if each.grouped:
+    for gemm in made_of:
+        m = tokens * gemm.rows
+        once = device.layer_gemm(m, gemm.n, gemm.k, gemm.count)
+        back = device.layer_gemm(m, gemm.k, gemm.n, gemm.count)
+        back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
+        if gemm.grouped:
             once, back = once / stack.grouped_gemm_speed, back / stack.grouped_gemm_speed
         if device.fp8:
-            once = once + device.stream(each.count * stack.fp8_cast_bytes * m * each.k, 1)
-            back = back + device.stream(each.count * stack.fp8_cast_bytes * m * each.n, 1)
-        sums = stack.gradient_sum_bytes * each.count * each.n * each.k / device.memory_rate
-        forward = forward + once
-        backward = backward + back + sums
+            once = once + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.k, 1)
+            back = back + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.n, 1)
+        sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
+        forward, backward = forward + once, backward + back + sums
     return forward, backward
 
 
@@ -153,13 +149,9 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
     heads, groups = model.heads / shard.tp, np.maximum(1.0, model.kv_heads / shard.tp)
     steps = np.where((shard.ring > 1) & ~shard.cp_gather, shard.ring, 0).astype(np.float64)
     copied = np.where(shard.ulysses > 1, 2.0 * tokens * (heads + groups) * (keys + values), 0.0)
-    forward = 5 * steps * tokens * heads * values
-    backward = 3 * steps * tokens * (heads * keys + groups * (keys + values))
-    kernels = 3.0
-    return (
-        np.where(shard.cp > 1, device.stream(ELEMENT * (forward + copied), kernels), 0.0),
-        np.where(shard.cp > 1, device.stream(ELEMENT * (backward + copied), kernels), 0.0),
-    )
+    summed = 5 * steps * tokens * heads * values, 3 * steps * tokens * (heads * keys + groups * (keys + values))
+    forward, backward = (device.stream(ELEMENT * (sums + copied), 3.0) for sums in summed)
+    return np.where(shard.cp > 1, forward, 0.0), np.where(shard.cp > 1, backward, 0.0)
 
 
 Traffic = tuple[Floats, float]
@@ -188,9 +180,8 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     model, moe = problem.model, problem.model.moe
     assert moe is not None
     inside = 3 if model.gated_mlp else 2
-    shared = moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
-    activation = inside * (routed + shared) / shard.tp * tokens
+    activation = inside * (routed + moe.shared_width) / shard.tp * tokens
     copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
     return activation + copies, 10
 
@@ -212,11 +203,9 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
     device, model, stack = ChipSpeeds(problem, chip), problem.model, problem.stack
     tokens = shard.tokens(problem.sequence)
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp.astype(np.float64)
-    hidden = np.full_like(tokens, model.hidden)
+    hidden, gemm = np.full_like(tokens, model.hidden), device.gemm
     table = 4 * tokens * model.hidden * ELEMENT  # rows read and written, forward and backward
-    logits = (
-        device.gemm(tokens, vocab, hidden) + device.gemm(tokens, hidden, vocab) + device.gemm(hidden, vocab, tokens)
-    )
+    logits = gemm(tokens, vocab, hidden) + gemm(tokens, hidden, vocab) + gemm(hidden, vocab, tokens)
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
     norm = device.stream(6 * ELEMENT * tokens * model.hidden / shard.sequence_split, 2)
     embedding, join = device.stream(table, 4), Gemm(hidden / shard.tp, 2 * hidden)
@@ -244,6 +233,6 @@ def _used(problem: Problem, kind: LayerKind) -> float:
     """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
     model, whole = problem.model, Shard.of(1, 1, False, True)
     made_of = gemms.attention_gemms(model, whole) + gemms.block_gemms(model, whole, kind)
-    weights = sum(float(np.sum(each.n * each.k * each.rows * each.count)) for each in made_of)
-    seen = gemms.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
-    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * seen
+    weights = sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
+    visible = gemms.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
+    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible

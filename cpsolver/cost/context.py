@@ -11,7 +11,7 @@ import numpy as np
 
 from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import Collective, collective_seconds
-from cpsolver.cost.gemms import core_widths
+from cpsolver.cost.gemms import core_kv_heads, core_widths
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -47,9 +47,9 @@ def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, 
     Forward gathers; backward gathers again and scatters (Transformer Engine, AttnFuncWithCPAndKVAllGather: "KV
     all-gather between CP ranks is exposed").
     """
-    widths = core_widths(problem.model)
-    gather = sum((_gathered(problem, chip, shard, "all_gather", width) for width in widths), start=_none(shard))
-    scatter = sum((_gathered(problem, chip, shard, "reduce_scatter", width) for width in widths), start=_none(shard))
+    widths, none = core_widths(problem.model), np.zeros(len(shard.tp))
+    gather = sum((_gathered(problem, chip, shard, "all_gather", width) for width in widths), start=none)
+    scatter = sum((_gathered(problem, chip, shard, "reduce_scatter", width) for width in widths), start=none)
     return gather, scatter
 
 
@@ -61,9 +61,9 @@ def head_all_to_all_seconds(problem: Problem, chip: Chip, shard: Shard) -> Float
     """
     keys, values = core_widths(problem.model)
     queries = problem.model.heads / shard.tp
-    kept = _kv_heads(problem, shard) * shard.ulysses
-    seconds = _none(shard)
-    for elements in (queries * keys, kept * keys, kept * values, queries * values):
+    kv_heads = core_kv_heads(problem.model, shard) * shard.ulysses
+    seconds = np.zeros(len(shard.tp))
+    for elements in (queries * keys, kv_heads * keys, kv_heads * values, queries * values):
         payload = shard.tokens(problem.sequence) * elements * ELEMENT
         seconds = seconds + collective_seconds(problem, chip, "all_to_all", payload, shard.ulysses, shard.tp)
     return seconds
@@ -71,19 +71,5 @@ def head_all_to_all_seconds(problem: Problem, chip: Chip, shard: Shard) -> Float
 
 def _gathered(problem: Problem, chip: Chip, shard: Shard, kind: Collective, width: int) -> Floats:
     """Seconds of a collective on tensors of the whole sequence, `width` elements for each head of keys and values."""
-    payload = ELEMENT * _kv_heads(problem, shard) * width * shard.mbs * problem.sequence
+    payload = ELEMENT * core_kv_heads(problem.model, shard) * width * shard.mbs * problem.sequence
     return collective_seconds(problem, chip, kind, np.asarray(payload), shard.ring, shard.tp * shard.ulysses)
-
-
-def _kv_heads(problem: Problem, shard: Shard) -> Floats:
-    """Heads of keys and values on a device during attention's core: at least one, repeated where there are too few.
-
-    Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
-    """
-    model = problem.model
-    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
-    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
-
-
-def _none(shard: Shard) -> Floats:
-    return np.zeros(len(shard.tp))

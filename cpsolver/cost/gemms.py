@@ -32,24 +32,17 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
-        return [
-            Gemm((queries + 2 * kv_heads) * model.head_dim, hidden),
-            Gemm(hidden, heads * model.head_dim),
-        ]
+        return [Gemm((queries + 2 * kv_heads) * model.head_dim, hidden), Gemm(hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
-    found = [
-        Gemm(kv_rank + rope, hidden),
-        Gemm(heads * (nope + value), kv_rank),
-        Gemm(hidden, heads * value),
-    ]
+    made_of = [Gemm(kv_rank + rope, hidden), Gemm(heads * (nope + value), kv_rank), Gemm(hidden, heads * value)]
     if attention.output_gate:
-        found.append(Gemm(heads * value, hidden))
+        made_of.append(Gemm(heads * value, hidden))
     queries = heads * (nope + rope)
     if attention.q_lora is None:
-        return [Gemm(queries, hidden), *found]
+        return [Gemm(queries, hidden), *made_of]
     rank = np.full_like(tp, attention.q_lora)
-    return [Gemm(rank, hidden), Gemm(queries, rank), *found]
+    return [Gemm(rank, hidden), Gemm(queries, rank), *made_of]
 
 
 def core_widths(model: Architecture) -> tuple[int, int]:
@@ -58,6 +51,15 @@ def core_widths(model: Architecture) -> tuple[int, int]:
     if attention.kind == "mla":
         return (attention.qk_nope or 0) + (attention.qk_rope or 0), attention.v_head or 0
     return model.head_dim, model.head_dim
+
+
+def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
+    """Heads of keys and values on a device during attention's core: at least one, repeated where there are too few.
+
+    Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
+    """
+    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
 
 
 def feed_forward_gemms(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Gemm]:
@@ -91,14 +93,14 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     local = np.maximum(1.0, moe.experts / shard.ep)
     rows = load * moe.top_k * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
-    found = [
+    made_of = [
         Gemm(np.full_like(tp, moe.experts), hidden),
         Gemm(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
         Gemm(hidden, ffn, rows, local, grouped=True),
     ]
     if moe.shared_experts:
-        found += feed_forward_gemms(model, shard, moe.shared_experts * (moe.shared_ffn or moe.expert_ffn))
-    return found
+        made_of += feed_forward_gemms(model, shard, moe.shared_width)
+    return made_of
 
 
 def unmasked_blocks(problem: Problem) -> tuple[float, int]:

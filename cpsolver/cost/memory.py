@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpsolver.cost.chip_speeds import ELEMENT
-from cpsolver.cost.gemms import core_widths, routed_load, triangle_copies, unmasked_blocks
+from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
-from cpsolver.cost.states import StateBytes as StateBytes
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -101,9 +100,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     masks = 2 * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
-    scores = scores + ELEMENT * (
-        triangle_copies(problem, tokens) * heads * wide + tokens * _kv_copies(problem, shard)
-    )
+    copies = triangle_copies(problem, tokens) * heads * wide + tokens * _kv_copies(problem, shard)
+    scores = scores + ELEMENT * copies
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
     inside, fed = _feed_forward_elements(problem, shard, kind)
     rest = norms + masks + ELEMENT * tokens * (_attention_elements(problem, shard) + fed)
@@ -112,11 +110,10 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     weights = 0.0 if kind.experts else ELEMENT * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
     pairs = np.where(shard.flash_attention, 0.0, 3 * ELEMENT * heads * tokens * problem.sequence * share)
-    # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
-    freed = freed_bytes(problem, shard, kind, core, ELEMENT * tokens * fed)
     return LayerBytes(
         full=rest + core,
-        freed=freed,
+        # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
+        freed=freed_bytes(problem, shard, kind, core, ELEMENT * tokens * fed),
         checkpoint=ELEMENT * model.hidden * own,
         buffer=gradients + gathered + weights + pairs + _context_parallel_bytes(problem, shard),
     )
@@ -129,14 +126,14 @@ def _attention_elements(problem: Problem, shard: Shard) -> Floats:
     keys, values = core_widths(model)
     gate = 2 * attention.output_gate * heads * values  # its input, and the gated output beside the plain one
     if attention.kind != "mla":
-        kv_heads = _core_kv_heads(problem, shard) * shard.ulysses  # repeated where exchanging heads needs more of them
+        kv_heads = core_kv_heads(model, shard) * shard.ulysses  # repeated where exchanging heads needs more of them
         return np.asarray((2 * heads + 2 * kv_heads) * model.head_dim + gate)
     ranks = 2 * (attention.q_lora or 0) + 2 * (attention.kv_lora or 0) + (attention.qk_rope or 0)
     return np.asarray(2 * heads * (keys + values) + ranks + gate)
 
 
 def _kv_copies(problem: Problem, shard: Shard) -> Floats:
-    """Elements a token of keys and values repeated for the heads that share them, beside what is kept of them anyway.
+    """Elements a token of keys and values copied for the heads that share them, beside what is kept of them anyway.
 
     Attention without a fused kernel keeps them so: megatron/core/transformer/dot_product_attention.py,
     repeat_interleave; a real layer's saved tensors show the same (apss-cp profile).
@@ -145,14 +142,7 @@ def _kv_copies(problem: Problem, shard: Shard) -> Floats:
     if model.attention.kind == "mla":
         return np.zeros(len(shard.tp))
     heads = model.heads / shard.tp.astype(np.float64)
-    return np.asarray(2 * (heads - _core_kv_heads(problem, shard) * shard.ulysses) * model.head_dim)
-
-
-def _core_kv_heads(problem: Problem, shard: Shard) -> Floats:
-    """Heads of keys and values on a device during attention's core; of latent attention as many as of queries."""
-    model = problem.model
-    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
-    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
+    return np.asarray(2 * (heads - core_kv_heads(model, shard) * shard.ulysses) * model.head_dim)
 
 
 def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
@@ -163,7 +153,7 @@ def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     """
     wide = sum(core_widths(problem.model))
     heads = problem.model.heads / shard.tp.astype(np.float64)
-    kv_heads = _core_kv_heads(problem, shard)
+    kv_heads = core_kv_heads(problem.model, shard)
     whole = ELEMENT * kv_heads * wide * shard.mbs * problem.sequence
     around = np.where(shard.cp_gather, whole, 2 * whole / shard.ring)
     copies = ELEMENT * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
@@ -178,7 +168,7 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
         return gates * model.ffn / tp, (gates + 1) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
     assert moe is not None
-    width = load * moe.top_k * moe.expert_ffn + moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
+    width = load * moe.top_k * moe.expert_ffn + moe.shared_width
     # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
     inputs = moe.top_k * model.hidden * (load * shard.etp / tp + 1.0 / shard.sequence_split)
     return gates * width / tp, (gates + 1) * width / tp + inputs
@@ -267,13 +257,13 @@ def activation_bytes(
     layers: Ints | Floats,
     kind: RecomputeKind,
     amount: Ints,
-    replay: float = 0.0,
+    replay: float,
 ) -> Floats:
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.
 
     Args:
         layer: full, selective and checkpoint bytes of a layer and microbatch.
-        live: chunks' forward passes held at the stage's peak (`schedule.peak_live_total`).
+        live: chunks' forward passes held at the stage's peak (`pipeline_events.peak_live_total`).
         layers: layers of each chunk.
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
         replay: bytes of the modules that are recomputed with kind "selective", which keeps selective bytes of a layer.

@@ -1,14 +1,14 @@
 """What selective recomputation of a set of modules recomputes in a layer, and what it does not keep.
 
-Two ways to do it (Megatron-LM d98e8a6, core/tensor_parallel/random.py): core_attn, mlp, moe and shared_experts keep
-what goes in and what comes out, and recompute all between, with its communication. layernorm, moe_act and mla_up_proj
-keep what goes in, and make their output again just before it is needed.
+Of two sorts (Megatron-LM d98e8a6, core/tensor_parallel/random.py): core_attn, mlp, moe and shared_experts keep what
+goes in and what comes out, and recompute all between, with its communication. layernorm, moe_act and mla_up_proj keep
+what goes in, and recompute their output just before it is needed.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds
 from cpsolver.cost.kinds import LayerKind, layer_kinds
-from cpsolver.cost.shard import Bools, Floats, Shard
+from cpsolver.cost.shard import OF_ATTENTION, Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.search import ALL_CHIPS
 from hw_specs import Chip
 from models_zoo import Architecture
-from models_zoo.schema import Moe
 
 Modules = tuple[str, ...]
 """A set of modules, as `canonical_modules` writes it."""
@@ -31,9 +30,8 @@ Modules = tuple[str, ...]
 
 def applicable(problem: Problem) -> Modules:
     """The modules that the model's layers have and the launcher knows."""
-    found = _applicable(problem.model, problem.spec.training.fused_kernels)
     known = MODULES if problem.launcher is None else problem.launcher.recompute_modules
-    return tuple(name for name in found if name in known)
+    return tuple(name for name in _applicable(problem.model, problem.spec.training.fused_kernels) if name in known)
 
 
 @lru_cache(maxsize=64)
@@ -67,23 +65,15 @@ def _sets(model: Architecture, names: Modules) -> tuple[Modules, ...]:
     they are the wider ones, mlp goes with moe only."""
     parts = [((), (name,)) for name in names if name in ("core_attn", "layernorm", "mla_up_proj")]
     inside = [((), (name,)) for name in names if name in ("moe_act", "shared_experts")]
-    blocks = [canonical_modules(name for some in way for name in some) for way in product(*inside)]
+    blocks = [canonical_modules(chain(*choice)) for choice in product(*inside)]
     whole: list[Modules] = [("moe",)] if "moe" in names else []
     if "mlp" in names:
-        beside: list[Modules] = [*blocks, *whole] if not whole or _dense_is_wider(model) else whole
-        whole = [*whole, *(("mlp", *way) for way in beside)]
-    ways = product(*parts, [*blocks, *whole])
-    sets = {canonical_modules(name for some in way for name in some) for way in ways} - {(), CORE}
+        moe = model.moe
+        dense_is_wider = moe is None or model.ffn > moe.top_k * moe.expert_ffn + moe.shared_width
+        with_mlp: list[Modules] = [*blocks, *whole] if not whole or dense_is_wider else whole
+        whole = [*whole, *(("mlp", *modules) for modules in with_mlp)]
+    sets = {canonical_modules(chain(*choice)) for choice in product(*parts, [*blocks, *whole])} - {(), CORE}
     return (CORE, *sorted(sets, key=lambda names: [MODULES.index(name) for name in names]))
-
-
-def _dense_is_wider(model: Architecture) -> bool:
-    moe = model.moe
-    return moe is None or model.ffn > moe.top_k * moe.expert_ffn + _shared_width(moe)
-
-
-def _shared_width(moe: Moe) -> int:
-    return moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
 
 
 def _separate_norms(model: Architecture, fused: bool, kind: LayerKind) -> int:
@@ -100,8 +90,7 @@ def _separate_norms(model: Architecture, fused: bool, kind: LayerKind) -> int:
 @lru_cache(maxsize=256)
 def incidence(sets: tuple[Modules, ...]) -> Bools:
     """Which modules each set has: (sets, MODULES)."""
-    has = [[name in names for name in MODULES] for names in sets]
-    return np.array(has, dtype=np.bool_).reshape(len(sets), len(MODULES))
+    return np.array([[name in names for name in MODULES] for names in sets], dtype=np.bool_).reshape(-1, len(MODULES))
 
 
 def most_freed(freed: Floats, short: Floats) -> Floats:
@@ -117,7 +106,7 @@ def freed_together(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> F
     `freed` (kinds, MODULES, n) by module; `short` (kinds, n): what a kind keeps less than the one that keeps most.
     """
     has = incidence(sets).astype(np.float64)
-    return np.asarray(np.min([less + has @ each for each, less in zip(freed, short, strict=True)], axis=0))
+    return np.asarray(np.min([less + has @ modules for modules, less in zip(freed, short, strict=True)], axis=0))
 
 
 def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:
@@ -126,11 +115,11 @@ def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:
     The gradients of attention's core, which live then, are counted among the buffers.
     """
     has, most = incidence(sets), freed.max(axis=0)
-    found = np.zeros((len(sets), most.shape[1]))
+    largest = np.zeros((len(sets), most.shape[1]))
     for index, name in enumerate(MODULES):
         if name not in CORE and most[index].any():
-            found[has[:, index]] = np.maximum(found[has[:, index]], most[index])
-    return found
+            largest[has[:, index]] = np.maximum(largest[has[:, index]], most[index])
+    return largest
 
 
 def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, fed: Floats) -> Floats:
@@ -152,7 +141,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
         freed["moe_act"] = ELEMENT * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
-        freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * _shared_width(moe) / tp
+        freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * moe.shared_width / tp
     else:
         freed["mlp"] = fed + (norm if fused else 0.0)
     return np.stack([freed[name] for name in MODULES])
@@ -170,18 +159,16 @@ def module_seconds(
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
     if model.attention.kind == "mla":
-        (taken["mla_up_proj"],) = shard.of_distinct(_OF_BLOCK, lambda part: (_up_projections(problem, chip, part),))
+        (taken["mla_up_proj"],) = shard.of_distinct(
+            ("ep", "etp", *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
+        )
     if kind.experts:
         taken["moe"] = block
-        both = shard.of_distinct(_OF_ATTENTION, lambda part: _inside_experts(problem, chip, part))
+        both = shard.of_distinct(OF_ATTENTION, lambda part: _inside_experts(problem, chip, part))
         taken["moe_act"], taken["shared_experts"] = both
     else:
         taken["mlp"] = block + (norm if fused else 0.0)
     return np.stack([taken[name] for name in MODULES])
-
-
-_OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
-_OF_BLOCK = ("ep", "etp", *_OF_ATTENTION)
 
 
 def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
@@ -206,7 +193,7 @@ def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats,
     active = compute.stream(problem, device, routed, 1)
     if not moe.shared_experts:
         return active, np.zeros(len(tokens))
-    width = _shared_width(moe)
+    width = moe.shared_width
     made_of = gemms.feed_forward_gemms(model, shard, width)
     shared = compute.part_seconds(problem, device, made_of, tokens, (inside * width / shard.tp * tokens, 1))[0]
     exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)

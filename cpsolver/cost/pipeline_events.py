@@ -18,7 +18,7 @@ ran everything as warm-up when m == pp are not modelled. This module imports not
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
-Kind: TypeAlias = Literal["F", "B"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,26 +58,6 @@ class Timeline:
     def num_stages(self) -> int:
         """Pipeline stages (pp)."""
         return len(self.idle_s)
-
-
-def stage_order(
-    pp: int, stage: int, vpp: int, microbatches: int, group: int | None = None
-) -> list[tuple[Kind, int, int]]:
-    """What one stage runs, in order: (kind "F" or "B", microbatch, chunk), 2 * vpp * microbatches of them.
-
-    Raises:
-        ValueError: for sizes that the schedule does not run (see `check_sizes`) or a stage outside 0 .. pp-1.
-    """
-    check_sizes(pp, vpp, microbatches, group)
-    if not 0 <= stage < pp:
-        raise ValueError(f"stage must be in 0..{pp - 1}, got {stage}")
-    forward_at, backward_at = (at[stage] for at in _positions(pp, vpp, microbatches, group))
-    microbatch, chunk, _ = _units(pp, vpp, microbatches, group)
-    order: list[tuple[Kind, int, int]] = [("F", 0, 0)] * (2 * len(microbatch))
-    for i, (b, c) in enumerate(zip(microbatch.tolist(), chunk.tolist(), strict=True)):
-        order[forward_at[i]] = ("F", b, c)
-        order[backward_at[i]] = ("B", b, vpp - 1 - c)
-    return order
 
 
 def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = None) -> IntArray:
@@ -130,7 +109,7 @@ def simulate(
 ) -> Timeline:
     """Run one step's schedule event by event; the makespan is exact for the given durations.
 
-    A stage runs its `stage_order` one event at a time, each as soon as the stage is free and its input is
+    A stage runs its events in order, one at a time, each as soon as the stage is free and its input is
     there: a forward waits for the same microbatch's forward one chunk earlier along the model, a backward for
     its backward one chunk later. Sending takes time but occupies neither stage.
 
@@ -239,10 +218,7 @@ def _all_inputs(
     before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
     source_f, wait_f = _inputs(at[0] + first, delay_s, before)
     source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)  # the other way round
-    return (
-        _by_position(at, source_f, source_b[::-1], np.int64),
-        _by_position(at, wait_f, wait_b[::-1], np.float64),
-    )
+    return (_by_position(at, source_f, source_b[::-1], np.int64), _by_position(at, wait_f, wait_b[::-1], np.float64))
 
 
 def _inputs(at: IntArray, delay_s: FloatArray, before: IntArray) -> tuple[IntArray, FloatArray]:

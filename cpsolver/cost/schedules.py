@@ -57,35 +57,27 @@ def _all_of_it(_forward_s: float, _backward_s: float) -> float:
     return 1.0
 
 
-def _zero_bubble_left(fills: float, forward_s: float, backward_s: float) -> float:
-    """Backward split evenly in two, B and W (arXiv:2401.10241, 2.2): of F + B + W a stage waits, F + B - W are left
-    with the memory of 1F1B, which fills it with one W, and F + B - 2 W with twice that."""
-    half = backward_s / 2.0
-    return max(0.0, forward_s + half - fills * half) / (forward_s + 2 * half)
+def _zero_bubble(times: int) -> PipelineSchedule:
+    """With so many times the memory of 1F1B, which fills the bubble with as many W.
+
+    Backward split evenly in two, B and W (arXiv:2401.10241, 2.2): of F + B + W a stage waits, F + B - W or F + B - 2 W
+    are left. What the weights' gradients need is held for longer than backward itself: taken as one microbatch more for
+    each that the schedule puts off.
+    """
+
+    def left(forward_s: float, backward_s: float) -> float:
+        half = backward_s / 2.0
+        return max(0.0, forward_s + half - times * half) / (forward_s + 2 * half)
+
+    return PipelineSchedule(
+        "zero-bubble", "1f1b", False, ("zero-bubble",), partial(_live, times=times, more=times), left
+    )
 
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
-    "1f1b": PipelineSchedule(
-        label="1F1B", drawn_as="1f1b", interleaves=None, stacks=None, live_chunks=_live, bubble_left=_all_of_it
-    ),
-    # Zero-bubble schedules keep what the weights' gradients need for longer than backward itself: taken as one
-    # microbatch more for each that the schedule puts off.
-    "zb1p": PipelineSchedule(
-        label="zero-bubble",
-        drawn_as="1f1b",
-        interleaves=False,
-        stacks=("zero-bubble",),
-        live_chunks=partial(_live, more=1),
-        bubble_left=partial(_zero_bubble_left, 1.0),
-    ),
-    "zb2p": PipelineSchedule(
-        label="zero-bubble",
-        drawn_as="1f1b",
-        interleaves=False,
-        stacks=("zero-bubble",),
-        live_chunks=partial(_live, times=2, more=2),
-        bubble_left=partial(_zero_bubble_left, 2.0),
-    ),
+    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, _all_of_it),
+    "zb1p": _zero_bubble(1),
+    "zb2p": _zero_bubble(2),
     "breadth_first": PipelineSchedule(
         label="breadth-first",
         drawn_as="breadth_first",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-
+OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
+"""Columns of a `Shard` that matter to attention only."""
 _LARGEST = 2**62
 """Codes of combinations stay below this."""
 
@@ -25,28 +27,27 @@ def column_type(name: str) -> type[np.bool_] | type[np.int64]:
     return np.bool_ if name in FLAGS else np.int64
 
 
-def _one() -> Ints:
-    return np.ones(1, dtype=np.int64)
-
-
-def _none() -> Ints:
-    return np.zeros(1, dtype=np.int64)
-
-
-def _no() -> Bools:
-    return np.zeros(1, dtype=np.bool_)
-
-
-def _broadcast(columns: Any) -> None:
-    """Stretch all columns of a frozen dataclass to the same length."""
-    names = columns.__dataclass_fields__
-    stretched = np.broadcast_arrays(*(getattr(columns, name) for name in names))
-    for name, column in zip(names, stretched, strict=True):
-        object.__setattr__(columns, name, column)
+_one: Any = partial(np.ones, 1, dtype=np.int64)
+_none: Any = partial(np.zeros, 1, dtype=np.int64)
+_no: Any = partial(np.zeros, 1, dtype=np.bool_)
 
 
 @dataclass(frozen=True)
-class Shard:
+class _Columns:
+    """Arrays that are stretched to the same length."""
+
+    def __post_init__(self) -> None:
+        stretched = np.broadcast_arrays(*(getattr(self, name) for name in self.__dataclass_fields__))
+        for name, column in zip(self.__dataclass_fields__, stretched, strict=True):
+            object.__setattr__(self, name, column)
+
+    def take(self, rows: Any) -> Self:
+        """The rows with these indices, or under that mask."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class Shard(_Columns):
     """What a layer's cost depends on: tensor-, context- and expert-parallel sizes, micro batch, flags.
 
     Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for tokens (all-to-all); the cp / ulysses
@@ -63,9 +64,6 @@ class Shard:
     cp_gather: Bools = field(default_factory=_no)
     ep: Ints = field(default_factory=_one)
     etp: Ints = field(default_factory=_one)
-
-    def __post_init__(self) -> None:
-        _broadcast(self)
 
     @property
     def sequence_split(self) -> Ints:
@@ -113,10 +111,6 @@ class Shard:
         part, back = replace(self, **same).distinct()
         return tuple(column[back] for column in compute(part))
 
-    def take(self, rows: Any) -> Shard:
-        """Those with these indices, or under that mask."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
-
 
 def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
     """Vocabulary rounded up to a multiple of 128 * tp, as Megatron pads it (training/vocab_utils.py)."""
@@ -125,7 +119,7 @@ def padded_vocabulary(vocab: int, tp: Ints) -> Ints:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class Candidates(_Columns):
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
     Decisions have the codes of plans/dimensions.py: `sharded` counts how much of plans.strategy.SHARDED the ranks of a
@@ -151,9 +145,6 @@ class Candidates:
     sharding_group: Ints = field(default_factory=_none)
     embedding_slot: Ints = field(default_factory=_none)
     loss_slot: Ints = field(default_factory=_none)
-
-    def __post_init__(self) -> None:
-        _broadcast(self)
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -195,19 +186,10 @@ class Candidates:
     def _sharded_over(self, replicas: Ints) -> Ints:
         return np.where(self.distributed_optimizer, self.group_of(replicas), 1)
 
-    @property
-    def grouped(self) -> Bools:
-        """Whether states are shared out among some of the replicas only."""
-        return np.asarray(self.sharding_group > 0)
-
     def group_of(self, replicas: Ints) -> Ints:
         """Size of the sharding group among that many replicas."""
         group = self.sharding_group
         return np.where((group == 0) | (group > replicas), replicas, group)
-
-    def take(self, rows: Any) -> Candidates:
-        """The rows with those indices, or under that mask."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     @classmethod
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:

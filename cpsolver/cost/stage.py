@@ -23,17 +23,17 @@ from cpsolver.problem.problem import Problem, Supply
 class StageSeconds:
     """Seconds of every stage by part, arrays (n, pp).
 
-    Of one microbatch: `compute`, `tensor` (communication inside the layers, embedding and head), `recompute`,
-    `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `p2p` (transfers between
-    stages). `forward` is the forward pass within the first two. Once a step, after the pipeline: `data_parallel` and
-    `optimizer`.
+    Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
+    `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
+    between stages). `forward` is the forward pass within the first two. Once a step, after the pipeline:
+    `data_parallel` and `optimizer`.
     """
 
     compute: Floats
-    tensor: Floats
+    tensor_parallel: Floats
     recompute: Floats
     sharding: Floats
-    p2p: Floats
+    pipeline_p2p: Floats
     data_parallel: Floats
     optimizer: Floats
     forward: Floats
@@ -117,11 +117,8 @@ class Pipelines:
         time, rows = self.tables.time, self.tables.rows
         embedding = rows.embedding_slot[self.row] * self._of_first(time.layer)
         head = rows.loss_slot[self.row] * self._of_last(time.layer)
-        return np.asarray(
-            self.at_ends(
-                np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
-            )
-        )
+        first, last = np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
+        return np.asarray(self.at_ends(first, last))
 
     @cached_property
     def host(self) -> Floats:
@@ -212,10 +209,10 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
     recompute = recomputed * forward + (layers + stages.slots) * modules_s
     return StageSeconds(
         compute=layers * layer + beyond + stages.ends - tensor + stages.host,
-        tensor=tensor,
+        tensor_parallel=tensor,
         recompute=recompute,
         sharding=stages.sharding(layers.astype(np.float64), recompute),
-        p2p=stages.p2p(),
+        pipeline_p2p=stages.p2p(),
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
         # A recomputed layer runs its forward again; of embedding and head, forward is a third, of the host's work

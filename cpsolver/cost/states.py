@@ -68,14 +68,15 @@ def held(problem: Problem) -> Held:
     own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
     most = stack.gradient_bytes if own.gradient_bytes is None else own.gradient_bytes
     gradient, reduce = min(stack.gradient_bytes, most), min(stack.gradient_reduce_bytes, most)
-    kept = stack.optimizer_bytes - adam.state_bytes + own.moment_bytes + _master_bytes(problem, own, adam)
+    states = stack.optimizer_bytes - adam.state_bytes + own.moment_bytes + _master_bytes(problem, own, adam)
     if training.release_fp32_gradients:
-        kept -= max(0.0, stack.optimizer_bytes - adam.state_bytes)
+        states -= max(0.0, stack.optimizer_bytes - adam.state_bytes)
     step = stack.optimizer_step_bytes + _traffic(problem, own, adam) - 2 * (stack.gradient_bytes - gradient)
-    moved = kept if training.swap_optimizer else 0.0
-    on_device = (1.0 - training.optimizer_offload) * kept
+    moved, on_device = 0.0, (1.0 - training.optimizer_offload) * states
+    if training.swap_optimizer:  # of states that wait on the host, a slice is on the device at a time
+        moved, on_device = states, on_device / float(techniques().swap_slices)
     weight, gather = _weight_bytes(problem)
-    return Held(weight, gradient, _swapped(problem, on_device), reduce, gather, step, moved)
+    return Held(weight, gradient, on_device, reduce, gather, step, moved)
 
 
 def _master_bytes(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
@@ -107,11 +108,6 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     if training.fp8_parameter_gather:
         return stack.fp8_weight_bytes, min(stack.parameter_gather_bytes, techniques().fp8_gather_bytes)
     return stack.parameter_bytes + stack.fp8_weight_bytes, stack.parameter_gather_bytes
-
-
-def _swapped(problem: Problem, kept: float) -> float:
-    """Of states that wait on the host, the slice that is on the device at a time."""
-    return kept / float(techniques().swap_slices) if problem.spec.training.swap_optimizer else kept
 
 
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:

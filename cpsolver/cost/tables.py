@@ -94,7 +94,7 @@ class MemoryTable:
     fixed: float
     overhead: float
 
-    def kept(self, sets: tuple[Modules, ...], row: Any) -> Floats:
+    def stored(self, sets: tuple[Modules, ...], row: Any) -> Floats:
         """Bytes of a layer and microbatch that stay under each set of modules recomputed, (sets, n), of some rows."""
         freed = freed_together(self.freed[:, :, row], self.short[:, row], sets)
         return np.asarray(np.maximum(self.full[row] - freed, self.checkpoint[row]))
@@ -104,8 +104,8 @@ class MemoryTable:
         return replayed(self.freed[:, :, row], sets)
 
     @cached_property
-    def least_kept(self) -> Floats:
-        """No set of modules leaves a layer less to keep."""
+    def least_stored(self) -> Floats:
+        """No set of modules leaves a layer less to store."""
         return np.asarray(np.maximum(self.full - most_freed(self.freed, self.short), self.checkpoint))
 
 

@@ -42,10 +42,8 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     }
     step = sum(breakdown.values())
     tokens = problem.batch * problem.sequence
-    peak = sum(
-        problem.supply(chip).chip.peak_flops(problem.spec.training.precision) * strategy.stage_devices
-        for chip in strategy.stage_chips
-    )
+    chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
+    peak = sum(chip.peak_flops(precision) * strategy.stage_devices for chip in chips)
     return Evaluation(
         step_time_s=step,
         tokens_per_s=tokens / step,
@@ -73,7 +71,7 @@ def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict
     """
     idle = plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
     busiest = stages[int(idle.argmin())]
-    parts = {name: sum(getattr(each, f"{name}_s") for each in busiest.sized) for name in PARTS[:5]}
+    parts = {name: sum(getattr(stage, f"{name}_s") for stage in busiest.sized) for name in PARTS[:5]}
     transfers = min(float(idle.min()), parts["pipeline_p2p"])
     return {**parts, "pipeline_p2p": transfers, "bubble": float(idle.min()) - transfers}
 
@@ -82,9 +80,9 @@ def stage_evaluations(
     problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None
 ) -> list[StageEvaluation]:
     """Every stage on its own, first to last."""
-    if strategy.dynamic:
-        return _stages_by_size(problem, strategy, memory_bytes or stage_memory(problem, strategy))
     bytes_needed = memory_bytes or stage_memory(problem, strategy)
+    if strategy.dynamic:
+        return _stages_by_size(problem, strategy, bytes_needed)
     seconds = _seconds(problem, strategy)
     return [
         StageEvaluation(
@@ -92,17 +90,10 @@ def stage_evaluations(
             layers=strategy.layers[index],
             recompute=strategy.recompute[index],
             recompute_layers=strategy.recompute_layers[index],
-            compute_s=seconds.compute[0, index].item(),
-            tensor_parallel_s=seconds.tensor[0, index].item(),
-            recompute_s=seconds.recompute[0, index].item(),
-            sharding_s=seconds.sharding[0, index].item(),
-            pipeline_p2p_s=seconds.p2p[0, index].item(),
-            data_parallel_s=seconds.data_parallel[0, index].item(),
-            optimizer_s=seconds.optimizer[0, index].item(),
             memory=bytes_needed[index],
             capacity_bytes=problem.capacity_bytes(problem.supply(chip).chip),
-            forward_s=seconds.forward[0, index].item(),
             recompute_modules=strategy.recompute_modules[index],
+            **{f"{part}_s": column[0, index].item() for part, column in vars(seconds).items()},
         )
         for index, chip in enumerate(strategy.stage_chips)
     ]
@@ -135,8 +126,7 @@ def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Flo
         elif kind == "uniform":
             layers[0, index] = _places(strategy, index)
         elif kind == "block":
-            amount = strategy.vpp * strategy.recompute_layers[index]
-            layers[0, index] = min(_places(strategy, index), amount)
+            layers[0, index] = min(_places(strategy, index), strategy.vpp * strategy.recompute_layers[index])
     return layers, modules_s
 
 
@@ -146,7 +136,7 @@ def _stages_by_size(problem: Problem, strategy: Strategy, memory_bytes: list[Sta
     of_one_size = {size: replace(strategy, mbs=size, micro_batches=()) for size in sizes}
     stages = {size: stage_evaluations(problem, plan, memory_bytes) for size, plan in of_one_size.items()}
     sized = [tuple(stages[size][index] for size in strategy.micro_batches) for index in range(strategy.pp)]
-    return [replace(stage, sized=each) for stage, each in zip(stages[strategy.mbs], sized, strict=True)]
+    return [replace(stage, sized=by_size) for stage, by_size in zip(stages[strategy.mbs], sized, strict=True)]
 
 
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
@@ -193,11 +183,11 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     peaks = []
     for index in range(strategy.pp):
         at_work = _held_activations(strategy, index, largest, 0)
-        one = {
+        held = {
             size: _held_activations(strategy, index, table, 1) - _held_activations(strategy, index, table, 0)
             for size, table in tables.items()
         }
-        before = np.cumsum([0.0, *(one[size] for size in strategy.micro_batches)])
+        before = np.cumsum([0.0, *(held[size] for size in strategy.micro_batches)])
         peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
     return peaks
 
@@ -205,7 +195,7 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
 def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int) -> float:
     """Bytes of that many chunks' forward passes on a stage, and of the layers at work."""
     chosen = (strategy.recompute_modules[index],)
-    layer = (float(table.full[0]), float(table.kept(chosen, [0])[0, 0]), float(table.checkpoint[0]))
+    layer = (float(table.full[0]), float(table.stored(chosen, [0])[0, 0]), float(table.checkpoint[0]))
     bytes_held = memory.activation_bytes(
         layer,
         np.asarray(live),

@@ -48,17 +48,16 @@ class Document:
     def nearest_position(self, path: KeyPath) -> tuple[int, int] | None:
         """As `position`, or that of the closest thing around it in the file: a missing field's parent."""
         for length in range(len(path), 0, -1):
-            found = self.position(path[:length])
-            if found is not None:
-                return found
+            place = self.position(path[:length])
+            if place is not None:
+                return place
         return self.position(())
 
     def located(self, trouble: Trouble) -> Trouble:
         """The trouble with this file's name, and the line and column of its `path` when it has none yet."""
         if trouble.line is not None:
             return trouble
-        found = self.nearest_position(trouble.path)
-        line, column = found if found is not None else (None, None)
+        line, column = self.nearest_position(trouble.path) or (None, None)
         return replace(trouble, file=trouble.file or self.file, line=line, column=column)
 
     def in_order(self, troubles: Iterable[Trouble]) -> list[Trouble]:
@@ -163,9 +162,12 @@ def _syntax(error: Any, file: str | None) -> Trouble:
         problem = "holds a second document ('---'): one is expected"
     elif error.context and error.problem:
         problem = f"{problem} {error.context}"
-    if mark is None:
-        return Trouble("", f"is not YAML: {problem}", file=file)
-    return Trouble("", f"is not YAML: {problem}", file=file, line=mark.line + 1, column=mark.column + 1)
+    return Trouble("", f"is not YAML: {problem}", file=file, **({} if mark is None else _counted(mark)))
+
+
+def _counted(mark: Any) -> dict[str, Any]:
+    """A mark's line and column, counted from 1."""
+    return {"line": mark.line + 1, "column": mark.column + 1}
 
 
 def _child(node: Any, part: str | int) -> tuple[Any, Any] | None:
@@ -191,17 +193,8 @@ class _Reader:
         self.count = 0
 
     def trouble(self, node: Any, path: KeyPath, message: str, value: object = None) -> None:
-        mark = node.start_mark
         self.troubles.append(
-            Trouble(
-                dotted(path),
-                message,
-                value=value,
-                file=self.file,
-                line=mark.line + 1,
-                column=mark.column + 1,
-                path=path,
-            )
+            Trouble(dotted(path), message, value, file=self.file, path=path, **_counted(node.start_mark))
         )
 
     def value(self, node: Any, path: KeyPath) -> Any:

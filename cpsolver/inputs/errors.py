@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-EXIT_PLAN = 0
-"""At least one plan was found."""
 EXIT_BAD_INPUT = 2
 """The input is wrong; every problem found was listed."""
 EXIT_INFEASIBLE = 3
@@ -38,7 +36,7 @@ def one_line(text: str) -> str:
 
     A name of the user's then cannot end the comment that it stands in.
     """
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def dotted(path: Iterable[str | int]) -> str:
@@ -160,6 +158,15 @@ _NOT_A = {
     "missing": "is required, and missing",
     "extra_forbidden": "is not a known field",
 }
+_IS_A: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (type(None), ", and nothing is given"),
+    (bool, ", not true or false"),
+    (str, ", not text"),
+    (float, ", written without a decimal point or exponent"),
+    (int, ", not a number"),
+    (Mapping, ", not a mapping"),
+    ((list, tuple), ", not a list"),
+)
 
 
 def number(value: float | int) -> str:
@@ -181,19 +188,7 @@ def _explain(kind: str, value: object, context: Mapping[str, Any], fallback: str
 
 
 def _what_it_is(value: object) -> str:
-    if value is None:
-        return ", and nothing is given"
-    if isinstance(value, bool):
-        return ", not true or false"
-    if isinstance(value, str):
-        return ", not text"
-    if isinstance(value, float):
-        return ", written without a decimal point or exponent"
-    if isinstance(value, int):
-        return ", not a number"
-    if isinstance(value, Mapping):
-        return ", not a mapping"
-    return ", not a list" if isinstance(value, (list, tuple)) else ""
+    return next((words for kind, words in _IS_A if isinstance(value, kind)), "")
 
 
 FieldsAt = Callable[[Path], Mapping[str, Any]]

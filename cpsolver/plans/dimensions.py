@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cpsolver.plans.strategy import RecomputeKind, Schedule, Sharded, Strategy
+from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, Schedule, Strategy
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
 """layout: the sizes that the devices are divided by; variant: all else about a layout that no frame is tied to (flags,
@@ -87,6 +87,19 @@ def _flag(name: str, group: Group, example: str, about: str = "", **more: Any) -
     return Dimension(name, "variant", "flag", group, example, f"{about}true or false", **{"values": _BOTH, **more})
 
 
+def _sharding(name: str, kind: Kind, example: str, about: str, default: Any, values: tuple[Any, ...] = ()) -> Dimension:
+    needs = "distributed_optimizer"
+    return Dimension(name, "variant", kind, "sharding", example, about, default, values, needs=needs)
+
+
+def _stages(name: str, kind: Kind, group: Group, example: str, about: str, **more: Any) -> Dimension:
+    return Dimension(name, "stages", kind, group, example, about, **more)
+
+
+def _recompute(name: str, example: str, about: str, default: Any, **more: Any) -> Dimension:
+    return _stages(name, "by_chip", "recomputation", example, about, default=default, **more)
+
+
 _BOTH = (False, True)
 _TABLE = (
     _size("tp", "layout", "sizes", "[2, 4, 8]", "tensor-parallel size", MUST_BE_SAID),
@@ -110,31 +123,18 @@ _TABLE = (
     _flag("flash_attention", "flags", "true", default=True, free=True, label="flash attention"),
     _flag("cp_gather", "exchange", "false", "keys and values gathered over cp, not ringed: ", default=False),
     _size("ulysses", "variant", "exchange", "1", "of the cp ranks, those that exchange heads (all-to-all)"),
-    Dimension(
+    _sharding(
         "sharded",
-        "variant",
         "choice",
-        "sharding",
         "optimizer",
         "what the distributed optimizer shares out: optimizer, gradients or parameters",
         "optimizer",
-        get_args(Sharded),
-        needs="distributed_optimizer",
+        SHARDED,
     ),
-    Dimension(
-        "sharding_group",
-        "variant",
-        "size_or_all",
-        "sharding",
-        "0",
-        "ranks that share the states out among them; 0: all",
-        0,
-        needs="distributed_optimizer",
-    ),
+    _sharding("sharding_group", "size_or_all", "0", "ranks that share the states out among them; 0: all", 0),
     Dimension("schedule", "run", "choice", "run", "", "", "1f1b", get_args(Schedule), pinned=False),
     Dimension("micro_batches", "run", "sizes", "run", "", "", (), pinned=False),
-    Dimension(
-        "stages",
+    _stages(
         "stages",
         "by_chip",
         "chips",
@@ -142,42 +142,19 @@ _TABLE = (
         "chip: number of pipeline stages that it serves, 0 or more",
         pin_only=True,
     ),
-    Dimension(
-        "chip_order",
-        "stages",
-        "chips",
-        "chips",
-        "{order}",
-        "chip names as they stand along the pipeline",
-        pin_only=True,
-    ),
-    Dimension("stage_chips", "stages", "chips", "chips", "[{chip}, {chip}]", "one chip name for each stage"),
-    Dimension("layers", "stages", "layers", "layers", "[40, 40]", "layers of each stage"),
-    Dimension(
+    _stages("chip_order", "chips", "chips", "{order}", "chip names as they stand along the pipeline", pin_only=True),
+    _stages("stage_chips", "chips", "chips", "[{chip}, {chip}]", "one chip name for each stage"),
+    _stages("layers", "layers", "layers", "[40, 40]", "layers of each stage"),
+    _recompute(
         "recompute",
-        "stages",
-        "by_chip",
-        "recomputation",
         "[none, selective]",
         "none, selective, block, uniform; or {chip: [...]}",
         "none",
-        get_args(RecomputeKind),
+        values=RECOMPUTE_KINDS,
     ),
-    Dimension(
-        "recompute_num_layers",
-        "stages",
-        "by_chip",
-        "recomputation",
-        "[0, 1, 2]",
-        "0 or more; or {chip: [...]}",
-        0,
-        held_as="recompute_layers",
-    ),
-    Dimension(
+    _recompute("recompute_num_layers", "[0, 1, 2]", "0 or more; or {chip: [...]}", 0, held_as="recompute_layers"),
+    _recompute(
         "recompute_modules",
-        "stages",
-        "by_chip",
-        "recomputation",
         "[core_attn, mlp]",
         "all that selective recomputation runs again: one set, or a list of sets",
         (),
@@ -189,7 +166,7 @@ DIMENSIONS: Mapping[str, Dimension] = {dimension.name: dimension for dimension i
 
 def names(*parts: Part, kinds: Container[Kind] = get_args(Kind)) -> tuple[str, ...]:
     """The decisions of those parts of a plan, in the table's order."""
-    return tuple(one.name for one in _TABLE if one.part in parts and one.kind in kinds)
+    return tuple(entry.name for entry in _TABLE if entry.part in parts and entry.kind in kinds)
 
 
 PLAN_FIELDS = tuple(field.name for field in fields(Strategy) if field.name in DIMENSIONS)
@@ -221,21 +198,21 @@ def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) 
     where none are `mixed`, sets of modules where none is recomputed. The schedule is never pinned (the search has 1F1B
     alone). Recomputation is pinned by chip: the kinds and numbers that its stages have, of which a plan may take any.
     """
-    wanted = (one for one in _TABLE if one.pinned and not one.pin_only and one.group not in but)
-    values = {one.name: _as_pin(strategy, one) for one in wanted if one.matters(strategy)}
+    wanted = (entry for entry in _TABLE if entry.pinned and not entry.pin_only and entry.group not in but)
+    values = {entry.name: _as_pin(strategy, entry) for entry in wanted if entry.matters(strategy)}
     return {name: value for name, value in values.items() if value != {} and (mixed or name != "stage_chips")}
 
 
-def _as_pin(strategy: Strategy, one: Dimension) -> Any:
+def _as_pin(strategy: Strategy, dimension: Dimension) -> Any:
     """A decision's value, by chip: chip -> values; empty where none of its stages has one."""
-    value = getattr(strategy, one.attribute)
-    if one.kind != "by_chip":
+    value = getattr(strategy, dimension.attribute)
+    if dimension.kind != "by_chip":
         return list(value) if isinstance(value, tuple) else value
-    found: dict[str, list[Any]] = {}
-    for chip, here in dict.fromkeys(zip(strategy.stage_chips, value, strict=False)):
-        if here != ():
-            found.setdefault(chip, []).append(list(here) if isinstance(here, tuple) else here)
-    return found
+    by_chip: dict[str, list[Any]] = {}
+    for chip, of_stage in dict.fromkeys(zip(strategy.stage_chips, value, strict=False)):
+        if of_stage != ():
+            by_chip.setdefault(chip, []).append(list(of_stage) if isinstance(of_stage, tuple) else of_stage)
+    return by_chip
 
 
 def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]:
@@ -243,6 +220,6 @@ def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]
 
     Sizes of single microbatches are left out: only the plan before can have them.
     """
-    compared = [one.attribute for one in _TABLE if not one.pin_only and one.name != "micro_batches"]
+    compared = [entry.attribute for entry in _TABLE if not entry.pin_only and entry.name != "micro_batches"]
     pairs = {name: (getattr(before, name), getattr(after, name)) for name in compared}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -18,7 +18,7 @@ CORE = ("core_attn",)
 """Megatron-LM's own choice of them."""
 
 Sharded = Literal["optimizer", "gradients", "parameters"]
-"""What a distributed optimizer shares out over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
+"""What a distributed optimizer shards over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
 SHARDED: tuple[Sharded, ...] = get_args(Sharded)
 
 Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first"]
@@ -27,10 +27,10 @@ breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv
 
 
 def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """A set of modules in the order of MODULES, without what `moe` runs again in any case; unknown ones come last."""
-    told = set(names)
-    told -= {"moe_act", "shared_experts"} if "moe" in told else set()
-    return (*(name for name in MODULES if name in told), *sorted(told - set(MODULES)))
+    """A set of modules in the order of MODULES, without what `moe` recomputes in any case; unknown ones come last."""
+    named = set(names)
+    named -= {"moe_act", "shared_experts"} if "moe" in named else set()
+    return (*(name for name in MODULES if name in named), *sorted(named - set(MODULES)))
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StageGroup:
 
     `layers` has one entry a stage. `recompute_layers` too: with block, the layers recomputed in each model chunk
     of the stage; with uniform, the layers in one recomputed unit; otherwise 0. `modules` are what selective
-    recomputation runs again in every layer (CORE where none are given); the other kinds have none.
+    recomputation recomputes in every layer (CORE where none are given); the other kinds have none.
     """
 
     chip: str
@@ -67,10 +67,10 @@ class StageGroup:
 class Strategy:
     """What a plan decides, and nothing that follows from it.
 
-    `sharded` matters with `distributed_optimizer`; `sharding_group` is the number of replicas that share the states
-    out among them, 0 for all of them. Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for
+    `sharded` matters with `distributed_optimizer`; `sharding_group` is the number of replicas that shard the states
+    among them, 0 for all of them. Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for
     tokens; between these groups keys and values go around a ring, or with `cp_gather` are gathered. Experts have a
-    grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups share the experts out.
+    grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups shard the experts.
     `micro_batches` are the sequences of each microbatch in their order, `mbs` then their mean; empty: all have `mbs`.
     """
 
@@ -137,7 +137,7 @@ class Strategy:
 
     @property
     def zero_stage(self) -> int:
-        """DeepSpeed's name for what is shared out: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
+        """DeepSpeed's name for what is sharded: 0 nothing, 1 optimizer states, 2 gradients too, 3 parameters too."""
         return 1 + SHARDED.index(self.sharded) if self.distributed_optimizer else 0
 
     @property
@@ -172,12 +172,12 @@ class Strategy:
 
     @property
     def grouped(self) -> bool:
-        """States are shared out among some of the replicas only."""
+        """States are sharded among some of the replicas only."""
         return self.distributed_optimizer and self.sharding_group > 0
 
     @property
     def sharding_ranks(self) -> int:
-        """Of the replicas those that share the states of dense weights out among them, with a distributed optimizer."""
+        """Of the replicas those that shard the states of dense weights among them, with a distributed optimizer."""
         return self.sharding_group or self.replicas
 
     def key(self) -> tuple[object, ...]:

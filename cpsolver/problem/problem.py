@@ -127,16 +127,6 @@ class Problem:
         """Names of the chip types, in the spec's order."""
         return tuple(supply.name for supply in self.supplies)
 
-    @property
-    def fewest_chip_types(self) -> int:
-        """The fewest chip types whose devices together are as many as a plan uses."""
-        have = 0
-        for count, limit in enumerate(sorted((supply.limit for supply in self.supplies), reverse=True), 1):
-            have += limit
-            if have >= self.num_gpus:
-                return count
-        return len(self.supplies)
-
     def supply(self, name: str) -> Supply:
         """The supply of that chip name; raises KeyError."""
         for supply in self.supplies:

@@ -9,7 +9,6 @@ import numpy as np
 from cpsolver.cost.shard import Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.filters import most_stages, stage_step
-from cpsolver.spec.search import ALL_CHIPS
 
 
 def mixes(problem: Problem, stage_devices: int, pp: int, mixed: bool = True) -> Ints:
@@ -52,15 +51,9 @@ def _choices(problem: Problem, stage_devices: int, pp: int, mixed: bool) -> list
     """The numbers of stages that each chip type may serve, whatever the others do."""
     most = most_stages(problem, stage_devices, pp, mixed)
     step = stage_step(problem.node, stage_devices) if mixed else pp
-    return [_counts(problem, name, limit, step) for name, limit in zip(problem.chip_names, most, strict=True)]
-
-
-def _counts(problem: Problem, chip: str, most: int, step: int) -> list[int]:
-    values = range(0, most + 1, step)  # pp itself is a multiple of the step: the cluster is whole nodes
-    pin, forbid = problem.spec.search.pin.stages or {}, problem.spec.search.forbid.stages or {}
-    wanted = pin.get(chip, pin.get(ALL_CHIPS))
-    banned = (*forbid.get(chip, ()), *forbid.get(ALL_CHIPS, ()))
-    return [value for value in values if (wanted is None or value in wanted) and value not in banned]
+    limits, allows = zip(problem.chip_names, most, strict=True), problem.spec.search.allows
+    # pp itself is a multiple of the step: the cluster is whole nodes
+    return [[n for n in range(0, limit + 1, step) if allows("stages", n, name)] for name, limit in limits]
 
 
 def arrangements(problem: Problem, mix: Ints) -> Ints:
@@ -69,12 +62,9 @@ def arrangements(problem: Problem, mix: Ints) -> Ints:
     Each type serves one block of neighbouring stages. Keeps the pins and bans on `chip_order` and `stage_chips`.
     """
     used = [index for index, count in enumerate(mix.tolist()) if count]
-    found = [
-        [index for index in order for _ in range(int(mix[index]))]
-        for order in permutations(used)
-        if _chips_allowed(problem, order, mix)
-    ]
-    return np.array(found, dtype=np.int64).reshape(len(found), int(mix.sum()))
+    orders = (order for order in permutations(used) if _chips_allowed(problem, order, mix))
+    stages = [[index for index in order for _ in range(int(mix[index]))] for order in orders]
+    return np.array(stages, dtype=np.int64).reshape(len(stages), int(mix.sum()))
 
 
 def _chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
@@ -82,13 +72,9 @@ def _chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
     blocks = tuple(names[index] for index in order)
     stages = tuple(names[index] for index in order for _ in range(int(mix[index])))
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    if pin.chip_order is not None and not _in_order(blocks, pin.chip_order):
+    # Chips that the pinned order does not name may not be used.
+    if pin.chip_order is not None and blocks != tuple(name for name in pin.chip_order if name in blocks):
         return False
     if pin.stage_chips is not None and stages != pin.stage_chips:
         return False
     return blocks != forbid.chip_order and stages != forbid.stage_chips
-
-
-def _in_order(blocks: tuple[str, ...], order: tuple[str, ...]) -> bool:
-    """Whether the chips used stand in that order (chips that it does not name may not be used)."""
-    return blocks == tuple(name for name in order if name in blocks)

@@ -77,13 +77,15 @@ def _of_nodes(problem: Problem, devices: int) -> Problem:
 def _layouts(problem: Problem) -> Candidates:
     """Every layout that fills whole nodes, as far as the rules on a single degree go."""
     model = problem.model
-    sizes = [
-        _left(problem, "tp", divisors(model.heads)),
-        _left(problem, "cp", divisors(max(1, problem.sequence // 2))),
-        _left(problem, "dp", divisors(problem.batch)),
-        _left(problem, "pp", list(range(1, min(model.layers, problem.num_gpus) + 1))),
-    ]
-    tp, cp, dp, pp = (axis.ravel() for axis in np.meshgrid(*(np.array(s, dtype=np.int64) for s in sizes)))
+    sizes = {
+        "tp": divisors(model.heads),
+        "cp": divisors(max(1, problem.sequence // 2)),
+        "dp": divisors(problem.batch),
+        "pp": range(1, min(model.layers, problem.num_gpus) + 1),
+    }
+    allows = problem.spec.search.allows
+    left = (np.array([s for s in of_name if allows(name, s)], dtype=np.int64) for name, of_name in sizes.items())
+    tp, cp, dp, pp = (axis.ravel() for axis in np.meshgrid(*left))
     devices = tp * cp * dp * pp
     whole = (devices <= problem.num_gpus) & (devices % problem.node == 0)
     rows = layout_rows(problem, tp=tp[whole], cp=cp[whole], pp=pp[whole], dp=dp[whole])
@@ -97,11 +99,6 @@ def _allowed(problem: Problem, rows: Candidates, filters: dict[str, Filter]) -> 
         if allows in ANY_SIZE:
             keep &= allows(problem, rows)
     return keep
-
-
-def _left(problem: Problem, name: str, sizes: list[int]) -> list[int]:
-    pinned, banned = getattr(problem.spec.search.pin, name), getattr(problem.spec.search.forbid, name) or ()
-    return [size for size in sizes if (pinned is None or size in pinned) and size not in banned]
 
 
 def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) -> Floats:

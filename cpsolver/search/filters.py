@@ -14,7 +14,6 @@ from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import Framework
 from cpsolver.profiles.judging import allowed_rows
-from cpsolver.spec.search import forbidden_for, pinned_for
 
 Filter = Callable[[Problem, Candidates], Bools]
 Part = Literal["layout", "variant", "frame"]
@@ -138,10 +137,8 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
     """The pins and bans on chips, when one type serves all stages (arrangements.py keeps them for several)."""
     name = problem.chip_names[0]
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
-    wanted = pinned_for(pin.stages, name)
     return (
-        (wanted is None or pp in wanted)
-        and pp not in forbidden_for(forbid.stages, name)
+        problem.spec.search.allows("stages", pp, name)
         and (pin.chip_order is None or name in pin.chip_order)
         and forbid.chip_order != (name,)
         and forbid.stage_chips != (name,) * pp
@@ -166,7 +163,7 @@ def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     if any(not kind.experts for kind in layer_kinds(model)):
         allowed &= model.ffn % rows.tp == 0
     if model.moe is not None and model.moe.shared_experts:
-        allowed &= model.moe.shared_experts * (model.moe.shared_ffn or model.moe.expert_ffn) % rows.tp == 0
+        allowed &= model.moe.shared_width % rows.tp == 0
     return allowed
 
 
@@ -262,8 +259,8 @@ def _sharding(problem: Problem, rows: Candidates) -> Bools:
     grouped = (group > 1) & (group < rows.replicas) & (rows.replicas % np.maximum(1, group) == 0)
     allowed &= (group == 0) | (rows.distributed_optimizer & grouped)
     if problem.model.moe is not None:
-        each, some = rows.expert_replicas, np.maximum(1, group)
-        allowed &= (group == 0) | (each % some == 0) | (some % each == 0)
+        replicas, size = rows.expert_replicas, np.maximum(1, group)
+        allowed &= (group == 0) | (replicas % size == 0) | (size % replicas == 0)
     return np.asarray(allowed)
 
 

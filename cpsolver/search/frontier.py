@@ -170,6 +170,5 @@ class Branch:
         least = np.zeros_like(most)
         seconds = mix_bound(table, rows, least, most)
         quick = self.objective.row_bounds(table.rows.take(rows), seconds, table.time.layer[:, rows], table.saving(rows))
-        return seconds, np.maximum(
-            quick, self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
-        )
+        good = self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
+        return seconds, np.maximum(quick, good)

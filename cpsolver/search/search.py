@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -119,17 +120,8 @@ class _Search:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
             waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
-            self._listener(
-                Progress(
-                    bound_s=self._lowest(),
-                    best_s=best,
-                    plans=len(self._found),
-                    waiting=waiting,
-                    solver_calls=self._solver_calls,
-                    message=message,
-                    unit=self._objective.unit,
-                )
-            )
+            counts = len(self._found), waiting, self._solver_calls
+            self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
 
@@ -319,23 +311,18 @@ def balanced(problem: Problem, strategy: Strategy) -> Strategy:
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
     as_fast = evaluate(problem, strategy).step_time_s
-    for split in (_even, _ascending):
-        other = _with_chunks(strategy, [split(chunks) for chunks in _chunks_by_group(strategy)])
+    for arrange in (_even, sorted):
+        other = _rearranged(strategy, arrange)
         if not violations(problem, other) and evaluate(problem, other).step_time_s <= as_fast:
             return other
     return strategy
 
 
-def _chunks_by_group(strategy: Strategy) -> list[tuple[int, ...]]:
-    chunks, found = iter(strategy.chunks), []
-    for group in strategy.groups:
-        found.append(tuple(next(chunks) for _ in group.layers))
-    return found
-
-
-def _with_chunks(strategy: Strategy, chunks: list[tuple[int, ...]]) -> Strategy:
-    """The same plan with those layers in each stage's chunks, embedding and head in a layer's place as before."""
-    counts = [strategy.vpp * count for group in chunks for count in group]
+def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:
+    """The same plan with the chunks of each group rearranged, embedding and head in a layer's place as before."""
+    chunks = iter(strategy.chunks)
+    by_group = ([next(chunks) for _ in group.layers] for group in strategy.groups)
+    counts = [strategy.vpp * chunk for group in by_group for chunk in arrange(group)]
     counts[0] -= strategy.slots[0]
     counts[-1] -= strategy.slots[1]
     left = iter(counts)
@@ -343,10 +330,6 @@ def _with_chunks(strategy: Strategy, chunks: list[tuple[int, ...]]) -> Strategy:
     return replace(strategy, groups=tuple(groups))
 
 
-def _even(chunks: tuple[int, ...]) -> tuple[int, ...]:
+def _even(chunks: list[int]) -> list[int]:
     short, longer = divmod(sum(chunks), len(chunks))
-    return tuple(short + (place >= len(chunks) - longer) for place in range(len(chunks)))
-
-
-def _ascending(chunks: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(chunks))
+    return [short + (place >= len(chunks) - longer) for place in range(len(chunks))]

@@ -21,7 +21,7 @@ from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTE
 
 _VARIANT = names("variant")
 """The columns that a variant decides."""
-_FREE = tuple(one for one in reversed(tuple(DIMENSIONS.values())) if one.free)
+_FREE = tuple(dimension for dimension in reversed(tuple(DIMENSIONS.values())) if dimension.free)
 """Decisions whose values are tried with everything else; the first of them varies slowest."""
 
 Columns = dict[str, Any]
@@ -57,7 +57,7 @@ class Space:
         """Legal combinations of pp, tp, dp, sequence parallelism, vpp and micro batch: rows that differ in no more
         than the other decisions count as one.
         """
-        found = 0
+        total = 0
         for sequence_parallel in (False, True):
             layouts = np.zeros(len(self._first_variant), dtype=np.bool_)
             layouts[self.variant_layout[self.variants.sequence_parallel == sequence_parallel]] = True
@@ -66,8 +66,8 @@ class Space:
             for sizes in (frames.tp, frames.pp, frames.dp, frames.vpp, frames.mbs):
                 values, index = np.unique(sizes, return_inverse=True)
                 code = code * len(values) + index
-            found += len(np.unique(code))
-        return found
+            total += len(np.unique(code))
+        return total
 
     @cached_property
     def _first_variant(self) -> Ints:
@@ -158,14 +158,14 @@ def layout_rows(problem: Problem, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> 
 def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
     """Every micro batch, number of chunks and place of embedding and head for each layout, and the layout's index."""
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
-    found = [
+    frames = [
         (index, mbs, vpp, *slots)
         for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
         for mbs in divisors(problem.batch // dp)
         for vpp, slots in _chunkings(layers, pinned)
         if (vpp * pp <= layers + sum(slots) and (pp > 1 or slots == (0, 0))) or vpp == 1
     ]
-    columns = _columns(("layout", "mbs", "vpp", "embedding_slot", "loss_slot"), np.array(found, dtype=np.int64))
+    columns = _columns(("layout", "mbs", "vpp", "embedding_slot", "loss_slot"), np.array(frames, dtype=np.int64))
     layout = columns.pop("layout")
     rows = replace(layouts.take(layout), **columns)
     return replace(rows, microbatches=problem.batch // (rows.mbs * rows.dp)), layout
@@ -177,14 +177,14 @@ def _columns(names: Sequence[str], table: Ints) -> Columns:
 
 
 def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
-    """Numbers of chunks that share out all places evenly, with the embedding and the head in a layer's place or not.
+    """Numbers of chunks that divide all places evenly, with the embedding and the head in a layer's place or not.
 
     Others leave uneven chunks: asked for, they are refused.
     """
-    found = {(vpp, (0, 0)) for vpp in {*divisors(layers), *pinned}}
+    chunkings = {(vpp, (0, 0)) for vpp in {*divisors(layers), *pinned}}
     for slots in ((1, 0), (0, 1), (1, 1)):
-        found |= {(vpp, slots) for vpp in divisors(layers + sum(slots)) if vpp > 1}
-    return sorted(found)
+        chunkings |= {(vpp, slots) for vpp in divisors(layers + sum(slots)) if vpp > 1}
+    return sorted(chunkings)
 
 
 def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
@@ -192,7 +192,7 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
 
     What nothing allows is there if it is pinned, to be refused by its rule.
     """
-    free: Choices = {(one.name,): [(one.code(value),) for value in one.values] for one in _FREE}
+    free: Choices = {(free.name,): [(free.code(value),) for value in free.values] for free in _FREE}
     blocks, header = [np.empty(0, dtype=np.int64)], ("layout", *_VARIANT)
     sizes = zip(layouts.tp.tolist(), layouts.cp.tolist(), layouts.pp.tolist(), layouts.dp.tolist(), strict=True)
     for index, (tp, cp, pp, dp) in enumerate(sizes):
@@ -243,7 +243,7 @@ def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[in
 
 
 def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
-    """Groups that share states out: all replicas, those of one node, or what the user pinned. A layout has dozens, and
+    """Groups that shard states: all replicas, those of one node, or what the user pinned. A layout has dozens, and
     only the border between fast and slow links tells them apart: the others are tried when asked for.
     """
     pinned = problem.spec.search.pin.sharding_group

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from cpsolver.inputs.errors import Trouble, dotted, nearest_names, shown
+from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
 NO_LIMIT = -1
@@ -93,10 +93,7 @@ class Cluster(Part):
     )
     gpus_per_node: Count = Field(default=8, description="devices in a node")
     chips: Annotated[
-        dict[Name, ChipRequest],
-        BeforeValidator(_requests),
-        WithJsonSchema(_CHIPS_SCHEMA),
-        Field(min_length=1),
+        dict[Name, ChipRequest], BeforeValidator(_requests), WithJsonSchema(_CHIPS_SCHEMA), Field(min_length=1)
     ] = Field(description="chip types: name -> most devices (-1: no limit); or a list of names; or one name")
     memory_margin: Number | None = Field(
         default=None,
@@ -110,14 +107,18 @@ class Cluster(Part):
     )
 
 
+def not_a_chip(path: Path, name: str, chips: list[str]) -> Trouble:
+    """A name at a path of the spec that is not one of the cluster's chips."""
+    message, nearest = f"{shown(name)} is not one of cluster.chips", nearest_names(name, chips)
+    return Trouble(dotted(path), message, allowed=", ".join(chips), nearest=nearest, path=path)
+
+
 def price_troubles(cluster: Cluster, objective: str) -> Iterator[Trouble]:
     """Prices of chips that the cluster does not have, and those that the objective needs and are missing."""
     chips, prices = list(cluster.chips), cluster.prices or {}
     for name in prices:
         if name not in chips:
-            path = ("cluster", "prices", name)
-            message, near = f"{shown(name)} is not one of cluster.chips", nearest_names(name, chips)
-            yield Trouble(dotted(path), message, allowed=", ".join(chips), nearest=near, path=path)
+            yield not_a_chip(("cluster", "prices", name), name, chips)
     missing = [name for name in chips if name not in prices]
     if objective == "cost" and missing:
         message = f"lacks {', '.join(missing)}: search.objective = 'cost' needs a price for every chip"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,9 +17,10 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
+from cpsolver.inputs.errors import Path, Trouble, dotted, shown
 from cpsolver.plans.dimensions import DIMENSIONS, Kind
 from cpsolver.plans.strategy import MODULES, RECOMPUTE_KINDS, SHARDED, Module, RecomputeKind, Sharded, canonical_modules
+from cpsolver.spec.cluster import not_a_chip
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
 ALL_CHIPS = "*"
@@ -32,14 +33,6 @@ def _as_tuple(value: Any) -> Any:
     if value is None or isinstance(value, tuple):
         return value
     return tuple(value) if isinstance(value, list) else (value,)
-
-
-def _as_map(value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return {key: _as_tuple(item) for key, item in value.items()}
-    return {ALL_CHIPS: _as_tuple(value)}
 
 
 def _as_sets(value: Any) -> Any:
@@ -55,12 +48,16 @@ def _as_sets(value: Any) -> Any:
     )
 
 
-def _as_sets_map(value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return {key: _as_sets(item) for key, item in value.items()}
-    return {ALL_CHIPS: _as_sets(value)}
+def _mapped(convert: Callable[[Any], Any]) -> BeforeValidator:
+    """Values by chip, each converted; what is no mapping is of all chips."""
+
+    def as_map(value: Any) -> Any:
+        if value is None:
+            return None
+        by_chip = value if isinstance(value, Mapping) else {ALL_CHIPS: value}
+        return {key: convert(item) for key, item in by_chip.items()}
+
+    return BeforeValidator(as_map)
 
 
 def _map_items(value: Any) -> Any:
@@ -92,24 +89,25 @@ ShardedChoices = Annotated[SomeOf[Sharded] | None, BeforeValidator(_as_tuple), _
 Flags = Annotated[SomeOf[StrictBool] | None, BeforeValidator(_as_tuple), _one_or_many({"type": "boolean"})]
 RecomputeByChip = Annotated[
     dict[str, SomeOf[RecomputeKind]] | None,
-    BeforeValidator(_as_map),
+    _mapped(_as_tuple),
     _one_or_many(_RECOMPUTE_SCHEMA, _by_chip(_RECOMPUTE_SCHEMA)),
 ]
 ModulesByChip = Annotated[
-    dict[str, SomeOf[ModuleSet]] | None,
-    BeforeValidator(_as_sets_map),
-    _one_or_many(_SET_SCHEMA, _by_chip(_SET_SCHEMA)),
+    dict[str, SomeOf[ModuleSet]] | None, _mapped(_as_sets), _one_or_many(_SET_SCHEMA, _by_chip(_SET_SCHEMA))
 ]
 CountsByChip = Annotated[
-    dict[str, SomeOf[CountFrom0]] | None,
-    BeforeValidator(_as_map),
-    _one_or_many(_FROM_0_SCHEMA, _by_chip(_FROM_0_SCHEMA)),
+    dict[str, SomeOf[CountFrom0]] | None, _mapped(_as_tuple), _one_or_many(_FROM_0_SCHEMA, _by_chip(_FROM_0_SCHEMA))
 ]
 StagesByChip = Annotated[
     dict[str, SomeOf[CountFrom0]] | None,
     BeforeValidator(_map_items),
     WithJsonSchema({"anyOf": [_by_chip(_FROM_0_SCHEMA), {"type": "null"}]}),
 ]
+
+
+def _free(description: str) -> Any:
+    """A decision that is free where it is left out."""
+    return Field(default=None, description=description)
 
 
 class Decisions(BaseModel):
@@ -121,44 +119,33 @@ class Decisions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    tp: Counts = Field(default=None, description="tensor-parallel size: one number or a list")
-    pp: Counts = Field(default=None, description="pipeline-parallel size: one number or a list")
-    dp: Counts = Field(default=None, description="data-parallel size: one number or a list")
-    mbs: Counts = Field(default=None, description="micro batch, sequences: one number or a list")
-    vpp: Counts = Field(default=None, description="virtual-pipeline chunks in a stage (1: not interleaved)")
-    sequence_parallel: Flags = Field(default=None, description="Megatron sequence parallelism, with tp > 1")
-    distributed_optimizer: Flags = Field(default=None, description="optimizer state sharded over dp (ZeRO-1)")
-    flash_attention: Flags = Field(default=None, description="flash attention")
-    cp: Counts = Field(default=None, description="context-parallel size: one number or a list")
-    ulysses: Counts = Field(
-        default=None, description="context-parallel ranks that exchange heads (all-to-all); 1: ring or all-gather only"
+    tp: Counts = _free("tensor-parallel size: one number or a list")
+    pp: Counts = _free("pipeline-parallel size: one number or a list")
+    dp: Counts = _free("data-parallel size: one number or a list")
+    mbs: Counts = _free("micro batch, sequences: one number or a list")
+    vpp: Counts = _free("virtual-pipeline chunks in a stage (1: not interleaved)")
+    sequence_parallel: Flags = _free("Megatron sequence parallelism, with tp > 1")
+    distributed_optimizer: Flags = _free("optimizer state sharded over dp (ZeRO-1)")
+    flash_attention: Flags = _free("flash attention")
+    cp: Counts = _free("context-parallel size: one number or a list")
+    ulysses: Counts = _free("context-parallel ranks that exchange heads (all-to-all); 1: ring or all-gather only")
+    cp_gather: Flags = _free("keys and values are all-gathered over cp, not ringed")
+    ep: Counts = _free("expert-parallel size: one number or a list")
+    etp: Counts = _free("tensor-parallel size of experts, a divisor of tp")
+    sharded: ShardedChoices = _free("what the distributed optimizer shares out: optimizer, gradients or parameters")
+    sharding_group: CountsFrom0 = _free("data-parallel ranks that share the states out among them; 0: all of them")
+    recompute: RecomputeByChip = _free("none, selective, block or uniform; a list; or a mapping chip -> these")
+    recompute_num_layers: CountsByChip = _free(
+        "recomputed layers (block), layers in a unit (uniform); or chip -> these"
     )
-    cp_gather: Flags = Field(default=None, description="keys and values are all-gathered over cp, not ringed")
-    ep: Counts = Field(default=None, description="expert-parallel size: one number or a list")
-    etp: Counts = Field(default=None, description="tensor-parallel size of experts, a divisor of tp")
-    sharded: ShardedChoices = Field(
-        default=None, description="what the distributed optimizer shares out: optimizer, gradients or parameters"
+    recompute_modules: ModulesByChip = _free(
+        "the whole set of modules that selective recomputation runs again (Megatron-LM's names); a list of "
+        "sets; or a mapping chip -> these"
     )
-    sharding_group: CountsFrom0 = Field(
-        default=None, description="data-parallel ranks that share the states out among them; 0: all of them"
-    )
-    recompute: RecomputeByChip = Field(
-        default=None, description="none, selective, block or uniform; a list; or a mapping chip -> these"
-    )
-    recompute_num_layers: CountsByChip = Field(
-        default=None, description="recomputed layers (block), layers in a unit (uniform); or chip -> these"
-    )
-    recompute_modules: ModulesByChip = Field(
-        default=None,
-        description="the whole set of modules that selective recomputation runs again (Megatron-LM's names); a list of "
-        "sets; or a mapping chip -> these",
-    )
-    stages: StagesByChip = Field(default=None, description="mapping chip -> pipeline stages that it serves")
-    chip_order: SomeOf[Name] | None = Field(
-        default=None, description="chip names in the order in which they stand along the pipeline"
-    )
-    stage_chips: SomeOf[Name] | None = Field(default=None, description="chip names, one for each stage")
-    layers: SomeOf[Count] | None = Field(default=None, description="layers of each pipeline stage, in order")
+    stages: StagesByChip = _free("mapping chip -> pipeline stages that it serves")
+    chip_order: SomeOf[Name] | None = _free("chip names in the order in which they stand along the pipeline")
+    stage_chips: SomeOf[Name] | None = _free("chip names, one for each stage")
+    layers: SomeOf[Count] | None = _free("layers of each pipeline stage, in order")
 
 
 ObjectiveName = Literal["throughput", "cost", "fewest_chips"]
@@ -205,6 +192,13 @@ class Search(Part):
     pin: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
     forbid: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="values that the plan must not take")
 
+    def allows(self, name: str, value: object, chip: str | None = None) -> bool:
+        """Whether pin and forbid leave a decision that value; of a decision by chip, on that chip type."""
+        pinned, banned = getattr(self.pin, name), getattr(self.forbid, name)
+        if chip is not None:
+            pinned, banned = pinned_for(pinned, chip), forbidden_for(banned, chip)
+        return (pinned is None or value in pinned) and value not in (banned or ())
+
 
 def _of_kind(*kinds: Kind) -> tuple[str, ...]:
     """The decisions of those kinds, in the order of a spec."""
@@ -233,12 +227,8 @@ def forbidden_for(forbids: Mapping[str, tuple[T, ...]] | None, chip: str) -> tup
 
 def _clash(path: Path, pinned: object, forbidden: object) -> Trouble:
     pin, forbid = ("search", "pin", *path), ("search", "forbid", *path)
-    return Trouble(
-        dotted(pin),
-        f"contradicts {dotted(forbid)} = {shown(forbidden)}, which forbids all that is pinned",
-        value=pinned,
-        path=pin,
-    )
+    message = f"contradicts {dotted(forbid)} = {shown(forbidden)}, which forbids all that is pinned"
+    return Trouble(dotted(pin), message, pinned, path=pin)
 
 
 def _written(values: tuple[Any, ...]) -> Any:
@@ -265,15 +255,12 @@ def _none_left(name: str, pinned: tuple[Any, ...], forbidden: tuple[Any, ...]) -
 
 
 def _nothing_left(forbid: Decisions) -> Iterator[Trouble]:
-    listed = {name: DIMENSIONS[name].values for name in _of_kind("flag", "choice")}
-    choices: list[tuple[Path, tuple[Any, ...] | None, int]] = [
-        ((name,), getattr(forbid, name), len(values)) for name, values in listed.items()
+    choices: list[tuple[Path, tuple[Any, ...] | None]] = [
+        ((name,), getattr(forbid, name)) for name in _of_kind("flag", "choice")
     ]
-    choices += [
-        (("recompute", chip), values, len(RECOMPUTE_KINDS)) for chip, values in (forbid.recompute or {}).items()
-    ]
-    for path, values, size in choices:
-        if values and len(set(values)) == size:
+    choices += [(("recompute", chip), values) for chip, values in (forbid.recompute or {}).items()]
+    for path, values in choices:
+        if values and len(set(values)) == len(DIMENSIONS[str(path[0])].values):
             full = ("search", "forbid", *(part for part in path if part != ALL_CHIPS))
             yield Trouble(dotted(full), "forbids every choice there is", value=list(values), path=full)
 
@@ -291,13 +278,7 @@ def unknown_chips(decisions: Decisions, section: str, chips: list[str]) -> Itera
         for key, chip in places:
             if chip not in chips and not (star and chip == ALL_CHIPS):
                 path = ("search", section, name, key)
-                yield Trouble(
-                    dotted(path),
-                    f"{shown(chip)} is not one of cluster.chips",
-                    allowed=", ".join(chips),
-                    nearest=nearest_names(chip, chips),
-                    path=path,
-                )
+                yield not_a_chip(path, chip, chips)
 
 
 def pin_lengths(pin: Decisions) -> Iterator[Trouble]:
@@ -311,8 +292,8 @@ def pin_lengths(pin: Decisions) -> Iterator[Trouble]:
         yield _pin_trouble("layers", f"has {counts}: one for each stage is needed")
     for chip, counts_allowed in (pin.stages or {}).items():
         if pin.stage_chips and pin.stage_chips.count(chip) not in counts_allowed:
-            said = f"{_written(counts_allowed)} stages, and search.pin.stage_chips has {chip!r}"
-            yield _pin_trouble("stages", f"gives {chip!r} {said} {pin.stage_chips.count(chip)} times", chip)
+            message = f"{_written(counts_allowed)} stages, and search.pin.stage_chips has {chip!r}"
+            yield _pin_trouble("stages", f"gives {chip!r} {message} {pin.stage_chips.count(chip)} times", chip)
     if pin.chip_order and len(set(pin.chip_order)) < len(pin.chip_order):
         yield _pin_trouble("chip_order", "names a chip twice: each stands in one place along the pipeline")
 

@@ -11,13 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    Field,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails
 
 from cpsolver.inputs.document import Document, load_yaml
@@ -157,8 +151,8 @@ def _troubles(details: Iterable[ErrorDetails], data: Any) -> Iterator[Trouble]:
 def _node_size(spec: Spec) -> Iterator[Trouble]:
     total, node = spec.cluster.num_gpus, spec.cluster.gpus_per_node
     if total % node:
-        said = "" if "gpus_per_node" in spec.cluster.model_fields_set else " (the default)"
-        message = f"is not a multiple of cluster.gpus_per_node = {node}{said}: nodes are used whole"
+        origin = "" if "gpus_per_node" in spec.cluster.model_fields_set else " (the default)"
+        message = f"is not a multiple of cluster.gpus_per_node = {node}{origin}: nodes are used whole"
         below = total - total % node
         allowed = f"{below:,} or {below + node:,}" if below else f"{node:,}"
         yield Trouble("cluster.num_gpus", message, total, f"{allowed}, or another gpus_per_node", path=_NUM_GPUS)
@@ -168,8 +162,8 @@ def _enough_chips(spec: Spec) -> Iterator[Trouble]:
     total, limits = spec.cluster.num_gpus, {name: chip.max for name, chip in spec.cluster.chips.items()}
     have = sum(limit or 0 for limit in limits.values())
     if None not in limits.values() and have < total:
-        each = ", ".join(f"{name}: {limit:,}" for name, limit in limits.items())
-        message = f"is more than cluster.chips has: {have:,} in all ({each})"
+        listed = ", ".join(f"{name}: {limit:,}" for name, limit in limits.items())
+        message = f"is more than cluster.chips has: {have:,} in all ({listed})"
         yield Trouble("cluster.num_gpus", message, total, f"at most {have:,}", path=_NUM_GPUS)
 
 
@@ -184,18 +178,9 @@ def _pins(spec: Spec) -> Iterator[Trouble]:
     yield from pin_lengths(spec.search.pin)
 
 
-def _switches(spec: Spec) -> Iterator[Trouble]:
-    yield from contradictions(spec.training)
-
-
-def _flags_left(search: Search, name: str) -> list[bool]:
-    """The values that pin and forbid leave a flag."""
-    pinned, banned = getattr(search.pin, name), getattr(search.forbid, name) or ()
-    return [value for value in (True, False) if value not in banned and (pinned is None or value in pinned)]
-
-
 def _switches_against_pins(spec: Spec) -> Iterator[Trouble]:
-    left = [_flags_left(spec.search, name) for name in ("distributed_optimizer", "flash_attention")]
+    flags = ("distributed_optimizer", "flash_attention")
+    left = ([value for value in (True, False) if spec.search.allows(name, value)] for name in flags)
     yield from against_pins(spec.training, *left)
 
 
@@ -211,7 +196,7 @@ _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], 
     (_known_chips, (_CHIPS,)),
     (_pins, ()),
     (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"))),
-    (_switches, (("training",),)),
+    (lambda spec: contradictions(spec.training), (("training",),)),
     (_switches_against_pins, (("training",), ("search",))),
 )
 _STAND_INS = {"model": "-", "training": {"global_batch_size": 1, "sequence_length": 1}}
@@ -243,8 +228,7 @@ def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
         values = search.get(part) if isinstance(search, Mapping) else None
         if isinstance(values, Mapping):
             wrong = {path[:3] for path in bad}
-            kept = {key: item for key, item in values.items() if ("search", part, key) not in wrong}
-            rest["search"][part] = kept
+            rest["search"][part] = {key: item for key, item in values.items() if ("search", part, key) not in wrong}
     try:
         return _cross_checks(Spec.model_validate(rest), bad)
     except ValidationError:

@@ -72,8 +72,10 @@ search:
 
 def _pin_lines(chip: str, order: str) -> str:
     """An example of every pin, commented out."""
-    texts = ((name, DIMENSIONS[name]) for name in Decisions.model_fields)
-    lines = (f"    # {name}: {one.example.format(chip=chip, order=order)}  # {one.about}" for name, one in texts)
+    entries = ((name, DIMENSIONS[name]) for name in Decisions.model_fields)
+    lines = (
+        f"    # {name}: {entry.example.format(chip=chip, order=order)}  # {entry.about}" for name, entry in entries
+    )
     return "\n".join(lines)
 
 

@@ -150,7 +150,7 @@ def test_what_context_parallel_ranks_exchange_is_held_while_a_layer_works(given:
 )
 def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
     """Three chunks of five layers in flight, a layer being 100, 60 or 10 bytes; plus the unit being recomputed."""
-    assert memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount)) == kept
+    assert memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 0.0) == kept
 
 
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from cpsolver.cost.pipeline_events import check_sizes, peak_live_total, stage_order
+from cpsolver.cost.pipeline_events import check_sizes, peak_live_total
 from cpsolver.evaluation.evaluate import stage_parameters
 from models_zoo import load_architecture
-from tests.support.pipelines import peak_live
+from tests.support.pipelines import peak_live, stage_order
 from tests.support.problems import problem_of, strategy_of
 
 DATA: dict[str, Any] = YAML(typ="safe").load(Path(__file__).parent / "data" / "megatron.yaml")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cpsolver.commands.main import main
 from cpsolver.cost.breadth_first import left_over_s
-from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate, stage_order
+from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import step_traffic, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
@@ -25,6 +25,7 @@ from cpsolver.problem.strategy_file import load_strategy, strategy_to_dict
 from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.rules import RULES
+from tests.support.pipelines import stage_order
 from tests.support.problems import ideal, spec_of, strategy_of, with_stack
 
 ONE = (1, 2, 3, 4, *(5,) * 9, 4, 3, 2)

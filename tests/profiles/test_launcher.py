@@ -186,14 +186,6 @@ def test_the_parts_are_the_whole(name: str) -> None:
     assert (runs(profile, BIASED, 2, rows) == (whole & mixed)).all()
 
 
-def test_the_fewest_chip_types_that_will_do() -> None:
-    def fewest(*limits: int) -> int:
-        chips = {f"c{index}": {"spec": chip_spec(), "max": limit} for index, limit in enumerate(limits)}
-        return problem_of(chips, gpus=8).fewest_chip_types
-
-    assert [fewest(8), fewest(4, 8), fewest(4, 6), fewest(3, 3, 4)] == [1, 1, 2, 3]
-
-
 SMALL = model_spec(layers=4, hidden=512, ffn=1024)
 FIXED = {"tp": 1, "mbs": 1, "flash_attention": True, "sequence_parallel": False, "recompute": ["none"]}
 ONE_WAY = {**FIXED, "mbs": 4, "pp": 2, "vpp": 1, "cp": 1, "distributed_optimizer": False}

@@ -47,7 +47,7 @@ def test_without_recomputation_every_layer_is_held_in_full() -> None:
 )
 def test_units_of_the_best_size_reach_as_far_as_such_a_plan_does(full: float, least: float) -> None:
     sizes = np.arange(1, 17)
-    plans = activation_bytes((full, 0.0, 1.0), np.array(1), np.array(16), "uniform", sizes)
+    plans = activation_bytes((full, 0.0, 1.0), np.array(1), np.array(16), "uniform", sizes, 0.0)
     assert plans.min() == least
     assert reaches(least, "uniform", full)
     assert not reaches(least - 0.1, "uniform", full)

@@ -5,7 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cpsolver.cost.pipeline_events import FloatArray, check_sizes, stage_order
+from cpsolver.cost.pipeline_events import FloatArray, check_sizes
+
+
+def stage_order(
+    pp: int, stage: int, vpp: int, microbatches: int, group: int | None = None
+) -> list[tuple[str, int, int]]:
+    """What one stage runs, in order: (kind "F" or "B", microbatch, chunk), straight from pipeline_events' words."""
+    check_sizes(pp, vpp, microbatches, group)
+    size, behind = group or pp, pp - 1 - stage
+    groups = (range(first, min(first + size, microbatches)) for first in range(0, microbatches, size))
+    units = [(b, c) for members in groups for c in range(vpp) for b in members]
+    forward = [("F", b, c) for b, c in units]
+    backward = [("B", b, vpp - 1 - c) for b, c in units]
+    warmup = min(len(units), behind if vpp == 1 else 2 * behind + (vpp - 1) * size)
+    steady = [event for pair in zip(forward[warmup:], backward, strict=False) for event in pair]
+    return [*forward[:warmup], *steady, *backward[len(units) - warmup :]]
 
 
 def peak_live(chunk_weight: ArrayLike, microbatches: int, group: int | None = None) -> FloatArray:

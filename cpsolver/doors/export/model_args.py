@@ -109,7 +109,7 @@ def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
 def shared_width(model: Architecture) -> int:
     """Feed-forward width of all shared experts together; 0 without any."""
     moe = model.moe
-    return 0 if moe is None else moe.shared_experts * (moe.shared_ffn or moe.expert_ffn)
+    return 0 if moe is None else moe.shared_width
 
 
 def expert_layers(model: Architecture) -> str:

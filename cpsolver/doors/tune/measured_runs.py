@@ -112,7 +112,7 @@ def _experts(problem: Problem) -> dict[str, Any]:
     moe = problem.model.moe
     if moe is None:
         return {"moe_experts": 0, "moe_topk": 0}
-    shared = moe.shared_experts * (moe.shared_ffn or moe.expert_ffn) if moe.shared_experts else ""
+    shared = moe.shared_width if moe.shared_experts else ""
     return {
         "moe_experts": moe.experts,
         "moe_topk": moe.top_k,

@@ -60,17 +60,17 @@ def frame_bound(problem: Problem, space: Space, score: RowBounds | None = None) 
     wanted, bound = frames.tp * base + frames.cp, np.full(len(frames), np.inf)
     group = np.minimum(np.searchsorted(groups, wanted), len(groups) - 1)
     for size in np.unique(frames.mbs).tolist():
-        some = np.nonzero((frames.mbs == size) & (groups[group] == wanted))[0]
+        of_size = np.nonzero((frames.mbs == size) & (groups[group] == wanted))[0]
         least = _Least(problem, shards, size, starts)
         if least.nothing_fits:
             break  # nor do larger micro batches
-        layer, ends, saved = (part[:, group[some]] for part in (least.layer, least.ends, least.saved))
-        none = np.zeros(len(some))
-        fits = np.isfinite(layer[0])
+        layer, ends, saved = (part[:, group[of_size]] for part in (least.layer, least.ends, least.saved))
+        none, fits = np.zeros(len(of_size)), np.isfinite(layer[0])
         layer, ends, saved = (np.where(fits, part, 1.0) for part in (layer, ends, saved))
-        quick = _quick(problem, frames.take(some), layer, ends[0], saved, none) * _SAFETY
-        quick = quick if score is None else score(frames.take(some), quick, layer, saved)
-        bound[some] = np.where(fits, quick, np.inf)
+        rows = frames.take(of_size)
+        quick = _quick(problem, rows, layer, ends[0], saved, none) * _SAFETY
+        quick = quick if score is None else score(rows, quick, layer, saved)
+        bound[of_size] = np.where(fits, quick, np.inf)
     return bound
 
 
@@ -84,7 +84,7 @@ class _Least:
         columns["mbs"] = size * one
         rows = Candidates(pp=one, dp=one, vpp=one, microbatches=one, distributed_optimizer=no, **columns)
         memory = memory_table(problem, rows)
-        need = memory.fixed + (1.0 + memory.overhead) * np.minimum(memory.full, memory.least_kept)
+        need = memory.fixed + (1.0 + memory.overhead) * np.minimum(memory.full, memory.least_stored)
         fits = need <= max(problem.capacity_bytes(supply.chip) for supply in problem.supplies)
         self.nothing_fits = not fits.any()
         if self.nothing_fits:
@@ -97,10 +97,8 @@ class _Least:
             return np.asarray(np.minimum.reduceat(whole, starts, axis=1))
 
         self.layer = least(table.time.layer)
-        ends = [
-            least(column).min(axis=0) for column in (table.time.embedding, table.time.head)
-        ]  # each where it fares best
-        self.ends = (ends[0] + ends[1])[None, :]
+        embedding, head = least(table.time.embedding), least(table.time.head)
+        self.ends = (embedding.min(axis=0) + head.min(axis=0))[None, :]  # each where it fares best
         self.saved = np.zeros_like(self.layer)
         if problem.mixed:
             self.saved = -least(-table.total_saving)
@@ -116,7 +114,7 @@ def too_large(table: Coefficients) -> Bools:
     factor = 1.0 + memory.overhead
     least = np.minimum(memory.buffer, memory.last_buffer)
     states = table.problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
-    held = np.minimum(memory.full, memory.least_kept)
+    held = np.minimum(memory.full, memory.least_stored)
     need = states + pp * (memory.fixed + factor * (least + held))
     return np.asarray(need > pp * table.capacity.max() * (1 + ROUNDING))
 
@@ -294,10 +292,8 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats
     """
     pp = int(table.rows.pp[row[0]])
     layers = table.rows.places(table.problem.model.layers)[row]
-    by_type = [
-        table.stages(row, np.full((len(row), pp), chip, dtype=np.int64), any_neighbours=True)
-        for chip in range(most.shape[1])
-    ]
+    chips = (np.full((len(row), pp), chip, dtype=np.int64) for chip in range(most.shape[1]))
+    by_type = [table.stages(row, of_type, any_neighbours=True) for of_type in chips]
     together = Stages.side_by_side(by_type)
     place = np.arange(pp)[None, :]
     exact = (least == most).all(axis=1, keepdims=True)

@@ -16,42 +16,31 @@ from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
-from cpsolver.spec.search import forbidden_for, pinned_for
+from cpsolver.spec.search import pinned_for
 
 
 def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     """The kinds of recomputation that the launcher, the pins and the bans leave for a chip type."""
-    pinned = pinned_for(problem.spec.search.pin.recompute, chip)
-    banned = forbidden_for(problem.spec.search.forbid.recompute, chip)
+    search = problem.spec.search
     known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
-    if pinned_for(problem.spec.search.pin.recompute_modules, chip):
+    if pinned_for(search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
     if not allowed_modules(problem, chip):
         known = tuple(kind for kind in known if kind != "selective")
-    known = tuple(kind for kind in known if _has_number(problem, chip, kind))
-    return tuple(kind for kind in known if (pinned is None or kind in pinned) and kind not in banned)
-
-
-def _has_number(problem: Problem, chip: str, kind: RecomputeKind) -> bool:
-    """Whether the pins and bans leave a number of layers for that kind: 0, or with block and uniform 1 or more."""
-    pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, chip)
-    if kind in ("block", "uniform"):
-        return pinned is None or max(pinned) > 0
-    return (pinned is None or 0 in pinned) and 0 not in forbidden_for(
-        problem.spec.search.forbid.recompute_num_layers, chip
-    )
+    # Numbers of layers: block and uniform need 1 or more, the others 0.
+    numbers = pinned_for(search.pin.recompute_num_layers, chip)
+    if numbers is not None and max(numbers) == 0:
+        known = tuple(kind for kind in known if kind not in ("block", "uniform"))
+    if not search.allows("recompute_num_layers", 0, chip):
+        known = tuple(kind for kind in known if kind in ("block", "uniform"))
+    return tuple(kind for kind in known if search.allows("recompute", kind, chip))
 
 
 def allowed_modules(problem: Problem, chip: str) -> tuple[Modules, ...]:
     """The sets of modules that the model, the launcher, the pins and the bans leave for a chip type."""
-    pinned = pinned_for(problem.spec.search.pin.recompute_modules, chip)
-    banned = forbidden_for(problem.spec.search.forbid.recompute_modules, chip)
-    known = set(applicable(problem))
-    return tuple(
-        names
-        for names in module_sets(problem)
-        if known.issuperset(names) and (pinned is None or names in pinned) and names not in banned
-    )
+    known, allows = set(applicable(problem)), problem.spec.search.allows
+    sets = (names for names in module_sets(problem) if known.issuperset(names))
+    return tuple(names for names in sets if allows("recompute_modules", names, chip))
 
 
 def equal_stages(problem: Problem, rows: Candidates) -> Ints:
@@ -76,11 +65,9 @@ class Coefficients:
         kinds = [allowed_kinds(problem, name) for name in problem.chip_names]
         self.allowed = {kind: np.array([kind in of_chip for of_chip in kinds]) for kind in RECOMPUTE_KINDS}
         self.sets = module_sets(problem)
-        allowed = [allowed_modules(problem, name) for name in problem.chip_names]
-        self.allowed_sets = [
-            np.array([i for i, names in enumerate(self.sets) if names in of_chip], dtype=np.int64)
-            for of_chip in allowed
-        ]
+        index_of = {names: index for index, names in enumerate(self.sets)}
+        allowed = (allowed_modules(problem, name) for name in problem.chip_names)
+        self.allowed_sets = [np.array([index_of[names] for names in of_chip], dtype=np.int64) for of_chip in allowed]
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
 
@@ -130,10 +117,8 @@ class Coefficients:
         time, layers = self.time, self.problem.model.layers
         if not (time.gather.any() or time.scatter.any()):
             return np.zeros(time.layer.shape)
-        row = np.arange(len(self.rows))
-        return np.stack(
-            [self.sharding(row, chip, layers * time.recompute[chip][:, None])[:, 0] for chip in range(len(time.layer))]
-        )
+        row, recompute_s = np.arange(len(self.rows)), layers * time.recompute[:, :, None]
+        return np.stack([self.sharding(row, chip, recompute_s[chip])[:, 0] for chip in range(len(time.layer))])
 
     def sharding(self, row: Ints, chip: int, recompute_s: Floats) -> Floats:
         """Seconds that pipelines of one stage spend on sharded weights and gradients: (n, 1), or as `recompute_s`."""
@@ -210,7 +195,7 @@ class Coefficients:
             return (np.zeros((0, len(row))),) * 3
         memory, seconds = self.memory, self.modules_s(chip, sets, row)
         order = np.argsort(seconds, axis=0, kind="stable")
-        parts = (seconds, memory.kept(sets, row), memory.replayed(sets, row))
+        parts = (seconds, memory.stored(sets, row), memory.replayed(sets, row))
         seconds, bytes_kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)
         without = self.allowed["none"][chip] or self.allowed["block"][chip]
         least_kept, least_replay = np.where(without, memory.full[row], np.inf), np.zeros(len(row))

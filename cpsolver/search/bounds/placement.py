@@ -81,7 +81,7 @@ class Placement:
         if allowed["selective"].any():
 
             def by_set(pick: Ints) -> tuple[Ints, Ints]:
-                need = Need(*(part[pick, self._row] for part in _parts(stage.by_set)))
+                need = Need(*(part[pick, self._row] for part in vars(stage.by_set).values()))
                 return within(time + need.seconds * layers, limit), fits(need)
 
             sets = len(stage.set_seconds)
@@ -108,16 +108,11 @@ class Placement:
         return np.asarray(np.stack([self._time[chip][n] for n, chip in enumerate(chips.tolist())]))
 
 
-def _parts(need: Need) -> tuple[Floats, Floats, Floats]:
-    return need.seconds, need.in_flight, need.once
-
-
 def _sets_in_order(stages: Stages) -> Stages:
     """With sets of modules such that slower ones never need more memory."""
-    kept, replay = (np.minimum.accumulate(part, axis=0) for part in (stages.set_bytes, stages.set_replay))
-    return replace(
-        stages, set_seconds=np.maximum.accumulate(stages.set_seconds, axis=0), set_bytes=kept, set_replay=replay
-    )
+    seconds = np.maximum.accumulate(stages.set_seconds, axis=0)
+    stored, replay = (np.minimum.accumulate(part, axis=0) for part in (stages.set_bytes, stages.set_replay))
+    return replace(stages, set_seconds=seconds, set_bytes=stored, set_replay=replay)
 
 
 def _best_set(count: int, by_set: Callable[[Ints], tuple[Ints, Ints]], otherwise: Ints) -> Ints:

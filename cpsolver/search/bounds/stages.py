@@ -185,9 +185,8 @@ class Stages:
         The most real layers first. If the recomputation that they need, rounded up, takes too long, one layer less in
         each chunk is within time: it frees more than the rounding costs, for a layer takes longer than its forward.
         """
-        paid = (time + self.recompute * self._recomputed_offset) / (
-            self.layer + self.recompute * self._recomputed_per_layer
-        )
+        layer = self.layer + self.recompute * self._recomputed_per_layer
+        paid = (time + self.recompute * self._recomputed_offset) / layer
         most = self._whole(np.minimum(np.minimum(in_time, paid), self._most_recomputed))
         late = self.layer * most + self.recompute * self._recomputed_for(most) > time * (1 + ROUNDING)
         return most - np.where(late, self.chunks, 0.0)

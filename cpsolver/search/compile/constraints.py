@@ -82,7 +82,7 @@ def layer_split(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanD
 
 
 def launcher(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
-    """Stages are equal, or all but the first and the last, and all recompute one way, where the launcher asks for it.
+    """Stages are equal, or all but the first and the last, and all recompute alike, where the launcher asks for it.
 
     The tie of their options is stated for every plan, taken or not.
     """

@@ -153,8 +153,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
 
 def odd_layers(table: Coefficients, row: int) -> tuple[Ints, float]:
     """Layers before each place of a chunk whose states are not those of the common kind; bytes that one has more."""
-    model = table.problem.model
-    rows = table.rows
+    model, rows = table.problem.model, table.rows
     chunks = (int(rows.vpp[row]), int(rows.embedding_slot[row]), int(rows.loss_slot[row]))
     kinds, counts = layer_kinds(model), counts_before(model, *chunks)
     other = [index for index, kind in enumerate(kinds) if kind.experts != kinds[0].experts]

@@ -54,11 +54,10 @@ class CompiledModel:
         self._problem, self._plans, self._scale = problem, plans, scale
         self.model = cp_model.CpModel()
         error = max(plan.error_s for plan in plans)
-        most = ceil((upper_s + error) / scale.unit_s)
         self.variables: Variables = make_variables(self.model, problem, plans)
         for family in FAMILIES.values():
             family(self.model, problem, plans, self.variables)
-        objective, self._factor = step_time(self.model, plans, self.variables, most)
+        objective, self._factor = step_time(self.model, plans, self.variables, ceil((upper_s + error) / scale.unit_s))
         steps = self._factor / scale.unit_s
         self._most = ceil((upper_s + error) * steps)
         self._feasible = False
@@ -70,15 +69,13 @@ class CompiledModel:
 
     def narrow(self, known: Split) -> None:
         """Tell the solver of a single plan what is known without it: redundant, but it finds and proves faster."""
-        plan, objective = self._plans[0], self._objective
+        plan, objective, v = self._plans[0], self._objective, self.variables
         deciding = plan.deciding(self._problem.recompute_by_stage)
-        v = self.variables
         self.model.add(v.slowest >= known.slowest)
         self.model.add(objective >= known.lower)
         search = self._problem.spec.search
         free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
-        free = free and plan.split == "any"
-        if free:
+        if free and plan.split == "any":
             self._feasible = known.objective <= self._most
             self._settled = self._feasible and known.lower >= known.objective
             self.model.add(objective <= max(known.objective, known.lower))
@@ -95,32 +92,28 @@ class CompiledModel:
         invalid = self.model.validate()
         assert not invalid, invalid
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 1
-        solver.parameters.cp_model_presolve = presolve
-        solver.parameters.fix_variables_to_their_hinted_value = self._settled and presolve
-        solver.parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
+        parameters = solver.parameters
+        parameters.num_workers = parameters.random_seed = 1
+        parameters.cp_model_presolve = presolve
+        parameters.fix_variables_to_their_hinted_value = self._settled and presolve
+        parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if time_limit_s is not None:
-            solver.parameters.max_time_in_seconds = max(0.01, time_limit_s)
+            parameters.max_time_in_seconds = max(0.01, time_limit_s)
         status = _STATUS[_run(solver, self.model)]
         if status == "infeasible" and self._feasible:
             assert presolve, "CP-SAT finds no plan where one is known"
             return self.solve(time_limit_s, presolve=False)
-        if status == "infeasible":
-            return Solved(status, None, float("inf"), float("inf"))
         seconds = self._scale.unit_s / self._factor
-        bound = solver.best_objective_bound * seconds
-        if status == "unknown":
+        bound = float("inf") if status == "infeasible" else solver.best_objective_bound * seconds
+        if status in ("infeasible", "unknown"):
             return Solved(status, None, float("inf"), bound)
         return Solved(status, self._read(solver), solver.objective_value * seconds, bound)
 
     def _read(self, solver: cp_model.CpSolver) -> Strategy:
         v = self.variables
         which = solver.value(v.which)
-        plan = self._plans[which]
-        names = tuple(self._problem.chip_names[chip] for chip in plan.chips)
-        groups, start = [], 0
-        for chip, count in chip_blocks(names):
+        plan, groups, start = self._plans[which], list[StageGroup](), 0
+        for chip, count in chip_blocks(tuple(self._problem.chip_names[chip] for chip in plan.chips)):
             places = range(start, start + count)
             options = plan.by_chip[plan.chips[start]].options
             chosen = [options[solver.value(v.stages[which][p].option)] for p in places]

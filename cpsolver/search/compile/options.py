@@ -1,4 +1,4 @@
-"""The ways to recompute that a plan's chip types may choose among, as integers; those that no other dominates."""
+"""The options to recompute that a plan's chip types may choose among, as integers; those that no other dominates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FREE, NOWHERE = 0, -1
 
 @dataclass(frozen=True)
 class Option:
-    """One way to recompute: kind and number, the layers of each chunk that it recomputes (`longest` for all), and with
+    """How to recompute: kind and number, the layers of each chunk that it recomputes (`longest` for all), and with
     kind selective the modules that it recomputes in every layer."""
 
     kind: RecomputeKind
@@ -157,12 +157,12 @@ def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_sta
 
 
 def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
-    """All ways to recompute that the pins leave, cheapest first. Uniform units of 1 equal block over all layers."""
+    """All options to recompute that the pins leave, cheapest first. Uniform units of 1 equal block over all layers."""
     problem, name, table = row.table.problem, row.table.problem.chip_names[chip], row.table
     pinned = pinned_for(problem.spec.search.pin.recompute_num_layers, name)
     banned = forbidden_for(problem.spec.search.forbid.recompute_num_layers, name)
-    beyond_chunk = sorted(amount for amount in pinned or () if amount > row.longest)  # all of a chunk, however long
-    amounts = [*range(1, row.longest + 1), *beyond_chunk]
+    # What is pinned beyond a chunk is all of it, however long.
+    amounts = [*range(1, row.longest + 1), *sorted(amount for amount in pinned or () if amount > row.longest)]
     allowed, options = allowed_kinds(problem, name), list[Option]()
     if "none" in allowed:
         options.append(Option("none", 0, 0))
@@ -212,8 +212,8 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     most = np.zeros((len(places), len(options)), dtype=np.int64)
     for index, option in enumerate(options):
         modules = (option.modules,)
-        kept, replay = float(memory.kept(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
-        held = activation_bytes((full, kept, checkpoint), live, layers, option.kind, np.array(option.amount), replay)
+        stored, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
+        held = activation_bytes((full, stored, checkpoint), live, layers, option.kind, np.array(option.amount), replay)
         most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
     return most
 
@@ -246,10 +246,8 @@ def _undominated_by_chip(by_chip: dict[int, ChipOptions], costs: dict[int, Ints]
     A FREE one stays where no other of its chip type is as good; one that all stages share, where no other of these is
     as good on all chip types together.
     """
-    keep = {
-        chip: _undominated(costs[chip], own.fits, np.nonzero(own.tie == FREE)[0].tolist())
-        for chip, own in by_chip.items()
-    }
+    free = {chip: np.nonzero(own.tie == FREE)[0].tolist() for chip, own in by_chip.items()}
+    keep = {chip: _undominated(costs[chip], own.fits, free[chip]) for chip, own in by_chip.items()}
     if any((own.tie > FREE).any() for own in by_chip.values()):
         shared = _shared(by_chip)
         index_of = {chip: {option: i for i, option in enumerate(own.options)} for chip, own in by_chip.items()}

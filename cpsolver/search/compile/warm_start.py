@@ -64,7 +64,8 @@ def _tied_choices(plan: PlanData) -> Iterator[dict[int, list[int]]]:
     """The options of each chip type that may stand together: for every tie that all types know."""
     for tie in sorted({tie for own in plan.by_chip.values() for tie in own.tie.tolist()}):
         choices = {
-            chip: [i for i, its in enumerate(own.tie.tolist()) if its == tie] for chip, own in plan.by_chip.items()
+            chip: [i for i, of_option in enumerate(own.tie.tolist()) if of_option == tie]
+            for chip, own in plan.by_chip.items()
         }
         if all(choices.values()):
             yield choices
