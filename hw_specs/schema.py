@@ -42,12 +42,7 @@ rate of the adapter. network_latency_us: one hop between nodes. kernel_latency_u
 kernel. host_link: copies from and to the host over the link's one-way bandwidth.
 """
 
-_ABOVE_ONE = (
-    "collective_half_payload_mib",
-    "collective_latency_us",
-    "network_latency_us",
-    "kernel_latency_us",
-)
+_ABOVE_ONE = ("collective_half_payload_mib", "collective_latency_us", "network_latency_us", "kernel_latency_us")
 _LARGEST_FRACTION = 1.25  # bus bandwidth counts a reduction in the switch as more than the wire carries
 
 

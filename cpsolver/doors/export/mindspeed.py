@@ -33,10 +33,7 @@ from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 
 DIALECT = replace(
-    CORE_0_12,
-    name="mindspeed-llm",
-    source="MindSpeed-LLM c77308a1 on core_v0.12.1",
-    layers_per_chunk=True,
+    CORE_0_12, name="mindspeed-llm", source="MindSpeed-LLM c77308a1 on core_v0.12.1", layers_per_chunk=True
 )
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"

@@ -68,11 +68,7 @@ def _has(entry: Chip, name: str) -> bool:
     return precision == name or getattr(entry.peak_tflops, precision) is not None
 
 
-_PASS = {
-    "forward": "forward",
-    "input_gradient": "gradient of the input",
-    "weight_gradient": "gradient of the weight",
-}
+_PASS = {"forward": "forward", "input_gradient": "gradient of the input", "weight_gradient": "gradient of the weight"}
 
 
 @dataclass(frozen=True)
