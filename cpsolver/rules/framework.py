@@ -21,18 +21,19 @@ def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iter
             yield f"{framework.name} {message}"
 
 
-@rule(
-    "the launcher of the spec can run the plan", briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked)
-)
+@rule(briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked))
 def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The launcher of the spec can run the plan (none given: any launcher).
+    """The launcher of the spec can run the plan.
 
-    Its schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too.
+    None given: any launcher. Its schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too.
     """
     return _refused(problem.named_launcher, problem, s)
 
 
-@rule("the framework of the stack runs the plan", briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
+@rule(briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
 def stack(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The framework of the stack runs the plan (a stack that states no `runs`: what the launcher runs)."""
+    """The framework of the stack runs the plan.
+
+    A stack that states no `runs`: what the launcher runs.
+    """
     return _refused(problem.stack.runs, problem, s)

@@ -10,44 +10,42 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 from cpsolver.spec.search import forbidden_for, pinned_for
 
-_BY_CHIP = tuple(one for one in DIMENSIONS.values() if one.kind == "by_chip" and not one.pin_only)
+_BY_CHIP = tuple(dim for dim in DIMENSIONS.values() if dim.kind == "by_chip" and not dim.pin_only)
 
 
-@rule("what the user pinned is so, and what was forbidden is not")
+@rule()
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for name in ROW:
-        value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
-        if wanted is not None and value not in wanted:
-            yield f"{name} is {value}, pinned to {listed(wanted)}"
-        if banned is not None and value in banned:
-            yield f"{name} {value} is forbidden"
+        row_value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
+        if wanted is not None and row_value not in wanted:
+            yield f"{name} is {row_value}, pinned to {listed(wanted)}"
+        if banned is not None and row_value in banned:
+            yield f"{name} {row_value} is forbidden"
     blocks = tuple(chip for chip, _ in chip_blocks(s.stage_chips))
     whole = {"chip_order": blocks, "stage_chips": s.stage_chips, "layers": s.layers}
-    for name, found in whole.items():
+    for name, value in whole.items():
         wanted, banned = getattr(pins, name), getattr(bans, name)
         if name == "chip_order" and wanted is not None:
             wanted = tuple(chip for chip in wanted if chip in blocks)
-        if wanted is not None and found != wanted:
-            yield f"{name} is {listed(found)}, pinned to {listed(wanted)}"
-        if banned is not None and found == banned:
-            yield f"{name} {listed(found)} is forbidden"
+        if wanted is not None and value != wanted:
+            yield f"{name} is {listed(value)}, pinned to {listed(wanted)}"
+        if banned is not None and value == banned:
+            yield f"{name} {listed(value)} is forbidden"
     yield from _pinned_by_chip(problem, s)
 
 
 def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for chip in problem.chip_names:
-        here = [index for index, name in enumerate(s.stage_chips) if name == chip]
-        found: dict[str, set[object]] = {"stages": {len(here)}}
-        for one in _BY_CHIP:
-            values = getattr(s, one.attribute)
-            found[one.name] = {values[index] for index in here}
-        for name, given in found.items():
+        stages = [index for index, name in enumerate(s.stage_chips) if name == chip]
+        decided: dict[str, set[object]] = {"stages": {len(stages)}}
+        decided |= {dim.name: {getattr(s, dim.attribute)[stage] for stage in stages} for dim in _BY_CHIP}
+        for name, values in decided.items():
             wanted = pinned_for(getattr(pins, name), chip)
             banned = forbidden_for(getattr(bans, name), chip)
-            for value in sorted(given, key=repr):
+            for value in sorted(values, key=repr):
                 if wanted is not None and value not in wanted:
                     yield f"{name} of {chip} is {value}, pinned to {listed(wanted)}"
                 if value in banned:

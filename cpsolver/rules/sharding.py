@@ -12,17 +12,14 @@ NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
 """What is not shared out under a pipeline, unless the launcher can."""
 
 
-@rule(
-    "the distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one",
-    briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
-)
+@rule(briefly=lambda *_: "the distributed optimizer needs dp x cp > 1")
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """The distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one."""
     if s.distributed_optimizer and s.dp * s.cp == 1:
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
-@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
+@rule()
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """Some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer.
 
@@ -39,10 +36,7 @@ def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
     return chosen({"sharded": alone, "sharding_group": group}, asked)
 
 
-@rule(
-    "gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline",
-    briefly=_sharding_in_short,
-)
+@rule(briefly=_sharding_in_short)
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     """Gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline.
 
