@@ -14,22 +14,10 @@ Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
 Origin = Literal["chip", "vendor default", "default"]
 
 EFFICIENCY_NAMES = (
-    "gemm_bf16",
-    "gemm_fp16",
-    "gemm_fp8",
-    "attention_forward",
-    "attention_backward",
-    "memory",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "collective_half_payload_mib",
-    "collective_latency_us",
-    "network",
-    "network_latency_us",
-    "kernel_latency_us",
-    "host_link",
+    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "attention_forward", "attention_backward", "memory"),
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("collective_half_payload_mib", "collective_latency_us"),
+    *("network", "network_latency_us", "kernel_latency_us", "host_link"),
 )
 """What a chip's `efficiency` holds after loading.
 
