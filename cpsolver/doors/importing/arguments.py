@@ -157,10 +157,6 @@ class Arguments:
             self.trouble(f"--{name}", "must be whole numbers", " ".join(texts))
             return None
 
-    def flag(self, name: str) -> bool:
-        """Whether an argument that takes no value is given."""
-        return self.has(name)
-
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""
         unread = [name for name in self.given if name not in self._looked_up and f"--{name}" not in self.unknown]

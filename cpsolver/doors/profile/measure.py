@@ -44,7 +44,7 @@ class Bench:
             call = layer.stack_call(self.device, self.model, tokens, int(task.size["layers"]))
             return Measurement(task.kind, task.size, self.clock.seconds(call))
         variant = (str(task.size["attention"]), str(task.size["recompute"]))
-        saved, allocated = layer.kept_bytes(self.device, self.model, tokens, *variant)
+        saved, allocated = layer.saved_bytes(self.device, self.model, tokens, *variant)
         return Measurement(task.kind, task.size, bytes=float(saved), allocated=allocated)
 
 
@@ -68,12 +68,12 @@ def _gemm(task: MeasurementTask, device: TorchDevice) -> Call:
     """A GEMM with its operands as a linear layer has them: y = x w^T, dx = dy w, dw = dy^T x, with w of (n, k)."""
     torch, size = device.torch, task.size
     m, n, k, batch = (int(size[name]) for name in ("m", "n", "k", "batch"))
-    precision, product = str(size["precision"]), size["product"]
+    precision, direction = str(size["precision"]), size["product"]
     lead = (batch,) if batch > 1 else ()
     if precision == "fp8":
         return _fp8_gemm(device, m, n, k, batch)
-    a = device.random(*lead, k, m).mT if product == "weight_gradient" else device.random(*lead, m, k)
-    b = device.random(*lead, n, k).mT if product == "forward" else device.random(*lead, k, n)
+    a = device.random(*lead, k, m).mT if direction == "weight_gradient" else device.random(*lead, m, k)
+    b = device.random(*lead, n, k).mT if direction == "forward" else device.random(*lead, k, n)
     a, b = a.to(device.dtype(precision)), b.to(device.dtype(precision))
     out = torch.empty(*lead, m, n, dtype=a.dtype, device=device.where)
     return lambda: torch.matmul(a, b, out=out)
