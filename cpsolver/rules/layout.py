@@ -62,8 +62,8 @@ def batch(problem: Problem, s: Strategy) -> Iterator[str]:
     if min(s.micro_batches) < 1:
         yield f"a size in micro_batches is {min(s.micro_batches)}, and must be at least 1"
     if count != s.microbatches(problem.batch):
-        told = f"{problem.batch} / (dp {s.dp} x mbs {s.mbs})"
-        yield f"micro_batches has {count} sizes, not {s.microbatches(problem.batch)}: global batch {told}"
+        share = f"{problem.batch} / (dp {s.dp} x mbs {s.mbs})"
+        yield f"micro_batches has {count} sizes, not {s.microbatches(problem.batch)}: global batch {share}"
     if total * s.dp != problem.batch:
         yield f"micro_batches have {total} sequences x dp {s.dp} = {total * s.dp}, not global batch {problem.batch}"
 

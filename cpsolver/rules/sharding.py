@@ -1,4 +1,4 @@
-"""Rules on what data-parallel ranks share out."""
+"""Rules on what data-parallel ranks shard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule
 
 NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
-"""What is not shared out under a pipeline, unless the launcher can."""
+"""What is not sharded under a pipeline, unless the launcher can."""
 
 
 @rule(briefly=lambda *_: "the distributed optimizer needs dp x cp > 1")
@@ -61,8 +61,8 @@ def _group(problem: Problem, s: Strategy) -> Iterator[str]:
     if not s.distributed_optimizer:
         yield f"sharding_group {group} needs the distributed optimizer"
     if not 1 < group < replicas or replicas % group:
-        found = product({"dp": s.dp, "cp": s.cp})
-        yield f"sharding_group {group} is no part of {found} replicas: a divisor between 1 and {replicas}, or 0 for all"
+        total = product({"dp": s.dp, "cp": s.cp})
+        yield f"sharding_group {group} is no part of {total} replicas: a divisor between 1 and {replicas}, or 0 for all"
     elif problem.model.moe is not None:
         routed = s.tp * replicas // (s.etp * s.ep)
         if routed and routed % group and group % routed:

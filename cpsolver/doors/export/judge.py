@@ -17,7 +17,7 @@ from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations
-from cpsolver.rules.framework import launcher
+from cpsolver.rules.pins import launcher
 from cpsolver.rules.pipeline import schedule
 from cpsolver.spec.search import Decisions
 

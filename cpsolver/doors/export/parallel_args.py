@@ -153,7 +153,8 @@ def layout_string(s: Strategy, mtp_layers: int = 0) -> str:
     "|" separates them, "x*n" and "(x)*n" repeat.
     """
     by_stage = stage_chunks(s)
-    parts = [_letters(by_stage[stage][chunk]) for chunk in range(s.vpp) for stage in range(s.pp)]
+    counts = [by_stage[stage][chunk] for chunk in range(s.vpp) for stage in range(s.pp)]
+    parts = ["t" * count if count < 2 else f"t*{count}" for count in counts]
     parts[0] = "E" + parts[0]
     parts[-1] += "m" * mtp_layers + "L"
     if len(parts) < 3:
@@ -163,7 +164,3 @@ def layout_string(s: Strategy, mtp_layers: int = 0) -> str:
         times = len(list(run))
         middle += f"({part}|)*{times}" if times > 1 and part else f"{part}|" * times
     return f"{parts[0]}|{middle}{parts[-1]}"
-
-
-def _letters(layers: int) -> str:
-    return "t" * layers if layers < 2 else f"t*{layers}"

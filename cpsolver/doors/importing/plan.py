@@ -58,8 +58,8 @@ def _divisions(
     """Note a batch, microbatches or a sequence that the degrees do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
-        product = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
-        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {product}", batch)
+        factors = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
+        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {factors}", batch)
     elif split is not None and split.vpp > 1:
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
@@ -115,12 +115,9 @@ def _flash(arguments: Arguments) -> bool:
         return True
     if backend in ("unfused", "local"):
         return False
-    return backend in ("flash", "fused", "auto") or not (local or _legacy(arguments))
-
-
-def _legacy(arguments: Arguments) -> bool:
-    """Frameworks whose attention is unfused without --use-flash-attn: those without Transformer Engine."""
-    return any(name in arguments.given for name in ("use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"))
+    # arguments of frameworks without Transformer Engine, whose attention is unfused without --use-flash-attn
+    legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
+    return backend in ("flash", "fused", "auto") or not (local or legacy)
 
 
 def _schedule(
@@ -143,7 +140,7 @@ def _schedule(
         if sizes is None:
             refusals.append("--optimized-pipeline without sizes in --manual-mbs: they are found when it runs")
         elif len(sizes) != m or sum(sizes) * degrees.dp != batch:
-            message = f"{len(sizes)} sizes, {sum(sizes)} in all: {m} are needed, {batch // degrees.dp} in all"
-            refusals.append(f"--manual-mbs has {message}")
+            needed = f"{m} are needed, {batch // degrees.dp} in all"
+            refusals.append(f"--manual-mbs has {len(sizes)} sizes, {sum(sizes)} in all: {needed}")
         return "1f1b", tuple(sizes or ())
     return "1f1b", ()

@@ -86,21 +86,18 @@ def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> 
         device = ChipSpeeds(problem, chip)
     except UnknownFigureError:
         return []
-    return [
-        ModelComparison(_named(gemm), gemm.median_s, _gemm_seconds(device, gemm), gemm.spread)
-        for gemm in measured.of("gemm", precision=problem.spec.training.precision)
-    ]
+    comparisons = []
+    for gemm in measured.of("gemm", precision=problem.spec.training.precision):
+        m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
+        predicted = float(device.layer_gemm(m, n, k, batch)[0])
+        comparisons.append(ModelComparison(_named(gemm), gemm.median_s, predicted, gemm.spread))
+    return comparisons
 
 
 def _named(gemm: Measurement) -> str:
     m, n, k, batch = (gemm.number(name) for name in ("m", "n", "k", "batch"))
     times = f"{batch} x " if batch > 1 else ""
     return f"{times}{m} x {n} x {k}, {_PASS[str(gemm.size['product'])]}"
-
-
-def _gemm_seconds(speeds: ChipSpeeds, gemm: Measurement) -> float:
-    m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
-    return float(speeds.layer_gemm(m, n, k, batch)[0])
 
 
 def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelComparison]:

@@ -134,7 +134,6 @@ def _recorded(torch: Any, call: Call) -> Call:
 def _host_copy(task: MeasurementTask, device: TorchDevice) -> Call:
     torch, count = device.torch, int(task.size["bytes"])
     host = torch.ones(count, dtype=torch.uint8).pin_memory()
-    there = torch.ones(count, dtype=torch.uint8, device=device.where)
-    if task.size["direction"] == "to the device":
-        return lambda: there.copy_(host, non_blocking=True)
-    return lambda: host.copy_(there, non_blocking=True)
+    memory = torch.ones(count, dtype=torch.uint8, device=device.where)
+    target, source = (memory, host) if task.size["direction"] == "to the device" else (host, memory)
+    return lambda: target.copy_(source, non_blocking=True)

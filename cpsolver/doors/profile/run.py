@@ -114,7 +114,8 @@ def conclude(
     stack = problem.stack
     attention_work = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
     measured_figures, rejected = measured_efficiencies(measured, known_peaks, settings(), *attention_work)
-    facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, _on(device, measured))
+    origin = f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"
+    facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, origin)
     fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)
     chip = complete_chip({**fields, "architecture": None})
     model = problem.model
@@ -132,7 +133,3 @@ def conclude(
         layers=tuple(compare.layer_comparisons(problem, chip, measured)) if has_dense else (),
         bytes=tuple(compare.byte_comparisons(problem, measured)) if has_dense else (),
     )
-
-
-def _on(device: TorchDevice, measured: MeasurementSet) -> str:
-    return f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"

@@ -186,13 +186,10 @@ def _collectives(wanted: MeasurementScope, kind: DeviceKind, settings: Settings)
             continue
         for place, collective in enumerate(COLLECTIVES):
             for payload in payloads:
-                yield _collective(collective, group, payload, 2 + (place > 0) + 2 * (group < wanted.devices))
-
-
-def _collective(name: str, group: int, payload: int, rank: int) -> MeasurementTask:
-    size: dict[str, int | str] = {"collective": name, "group": group, "payload": payload}
-    label = f"{name} of {payload:,} bytes over {group}"
-    return MeasurementTask("collective", size, label, bytes=2.0 * payload, rank=rank)
+                size: dict[str, int | str] = {"collective": collective, "group": group, "payload": payload}
+                label = f"{collective} of {payload:,} bytes over {group}"
+                rank = 2 + (place > 0) + 2 * (group < wanted.devices)
+                yield MeasurementTask("collective", size, label, bytes=2.0 * payload, rank=rank)
 
 
 def tensor_parallel_sizes(heads: int, ffn: int, asked: Sequence[int]) -> tuple[int, ...]:
