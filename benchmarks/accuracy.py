@@ -14,12 +14,11 @@ from statistics import fmean, median
 from benchmarks import fit_residuals
 from benchmarks.fit import FELT, FEWEST_ROWS, load_left_out
 from benchmarks.fit_model import BEND, NOISE, Free, load_free
-from cpsolver.evidence.runs.predict import predict
 from cpsolver.evidence.runs.score import DIMENSIONS as GROUPS
 from cpsolver.evidence.runs.score import Scored, TimeScore, worst
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.evidence.runs.validation import Validation, validate
-from cpsolver.profiles.calibration import ALL, Calibration, Fitted, load_calibration
+from cpsolver.evidence.runs.validation import Validation, predict, validate
+from cpsolver.profiles.constants import ALL, Calibration, Fitted, load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE.parent / "docs" / "accuracy.md"

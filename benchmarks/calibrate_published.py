@@ -22,19 +22,17 @@ import numpy as np
 
 from benchmarks.fit_model import calibration, load_free
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
-from cpsolver.evidence.calibrate.leave_out import leave_out
+from cpsolver.evidence.calibrate.leave_one_out import leave_out
 from cpsolver.evidence.intervals import UNSEEN, half_width, spread
-from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants
-from cpsolver.evidence.posterior.evidence import Seen
-from cpsolver.evidence.posterior.misfit import load_spread, spots
-from cpsolver.evidence.posterior.posterior import Belief, learn
-from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place
+from cpsolver.evidence.posterior.constants import UncertainConstant, moved, uncertain_constants
+from cpsolver.evidence.posterior.misfit import load_spread, locations
+from cpsolver.evidence.posterior.posterior import Posterior, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Observation, PlacedPlan
 from cpsolver.evidence.posterior.time_posterior import unlearnt
-from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import Calibration, load_calibration
+from cpsolver.profiles.constants import Calibration, load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "calibrate_published.md"
@@ -45,13 +43,13 @@ SEEDS = 5
 class Straight(Lineariser):
     """Predictions whose slopes are those at the published constants, worked out once: they hardly change from there."""
 
-    def __init__(self, constants: Sequence[Uncertain], places: Sequence[Place]) -> None:
+    def __init__(self, constants: Sequence[UncertainConstant], places: Sequence[PlacedPlan]) -> None:
         super().__init__(constants)
         self._memory = {place: stage_memory(place.problem, place.strategy) for place in places}
         found = super().__call__(places, np.zeros(len(self.constants)))
         self._slopes = dict(zip(places, found.slope, strict=True))
 
-    def __call__(self, places: Sequence[Place], at: Floats) -> Linear:
+    def __call__(self, places: Sequence[PlacedPlan], at: Floats) -> Linear:
         """Values at the positions exactly."""
         values = []
         for place in places:
@@ -79,7 +77,7 @@ class Group:
 
     name: str
     runs: Sequence[MeasuredRun]
-    places: Sequence[Place]
+    places: Sequence[PlacedPlan]
     lineariser: Lineariser
     published_half: Floats
 
@@ -114,14 +112,14 @@ def load_group(entry: dict[str, Any]) -> Group:
     runs = [known[name] for name in entry["runs"]]
     places = []
     for run in runs:
-        case = make_case(run)
-        places.append(Place(calibrated(case, base), case.strategy))
+        case = placed_plan(run)
+        places.append(PlacedPlan(case.problem.with_constants(base), case.strategy))
     constants = uncertain_constants(place.problem for place in places)
     lineariser = Straight([each for each in constants if each.kind != "memory"], places)
     return Group(entry["name"], runs, places, lineariser, _published_half(places))
 
 
-def _published_half(places: Sequence[Place]) -> Floats:
+def _published_half(places: Sequence[PlacedPlan]) -> Floats:
     """Half the interval that comes without runs: the group was left out of the fit, so that of left-out publishers."""
     known = load_calibration()
     unseen = Calibration(
@@ -152,13 +150,13 @@ def scores(group: Group) -> dict[int, Score]:
 
 def score(group: Group, learnt: Sequence[int], held_out: Sequence[int]) -> Score:
     """Learn from some runs and predict others."""
-    seen = [Seen(group.runs[at].id, group.places[at], group.runs[at].step_time_s) for at in learnt]
-    belief = learn(seen, [place.problem for place in group.places], lineariser=group.lineariser)
+    seen = [Observation(group.runs[at].id, group.places[at], group.runs[at].step_time_s) for at in learnt]
+    posterior = learn(seen, [place.problem for place in group.places], lineariser=group.lineariser)
     others = [group.places[at] for at in held_out]
     measured, noise = group.log_seconds[list(held_out)], load_spread().noise ** 2
-    linear = belief.linear(others)
-    mean, covariance = belief.step_times(others, linear)
-    _, before = unlearnt(load_spread(), belief.times.prior).forecast(spots(others), linear)
+    linear = posterior.linear(others)
+    mean, covariance = posterior.step_times(others, linear)
+    _, before = unlearnt(load_spread(), posterior.times.prior).forecast(locations(others), linear)
     sds, befores = (np.sqrt(np.diag(each) + noise) for each in (covariance, before))
     halves = [
         half_width(float(sd), float(sd_before), float(half))
@@ -171,15 +169,15 @@ def score(group: Group, learnt: Sequence[int], held_out: Sequence[int]) -> Score
         float(np.abs(np.exp(mean - measured) - 1).mean()),
         float((np.abs(measured - mean) <= halves).mean()),
         float(np.mean(halves)),
-        float(_refused(belief)),
+        float(_refused(posterior)),
     )
 
 
-def _refused(belief: Belief) -> bool:
+def _refused(posterior: Posterior) -> bool:
     """As cpsolver.evidence.calibrate.checks.nothing_learnt has it."""
-    if not belief.seen:
+    if not posterior.observations:
         return False
-    off, left = belief.times.off, leave_out(belief.times)
+    off, left = posterior.times.off, leave_out(posterior.times)
     before, after = (float(np.abs(np.exp(each) - 1).mean()) for each in (-off, left.constants - off))
     return after >= before
 

@@ -23,14 +23,14 @@ from benchmarks.fit_margin import fit_margins
 from benchmarks.fit_memory import fit_memory
 from benchmarks.fit_model import Fit, Floats, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
-from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import PUBLISHED as TABLE
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.document import load_yaml
-from cpsolver.profiles.calibration import PUBLISHED, Calibration, Fitted, load_calibration
+from cpsolver.profiles.constants import PUBLISHED_FIT, Calibration, Fitted, load_calibration
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "cpsolver" / "profiles" / "calibrations" / f"{PUBLISHED}.yaml"
+OUTPUT = PUBLISHED_FIT
 LEFT_OUT = HERE / "results" / "left_out.csv"
 """log(predicted / measured) of every run, from fits that have seen nothing of the run's source or publisher."""
 SOURCES = TABLE.parent / "sources.yaml"
@@ -48,7 +48,7 @@ FELT = 0.002
 def main(rounds: int, skip_cross_validation: bool) -> None:
     """Fit, cross-validate, write cpsolver/profiles/calibrations/published.yaml."""
     runs = [run for run in read_runs(TABLE).runs if run.complete]
-    cases = [make_case(run) for run in runs]
+    cases = [placed_plan(run) for run in runs]
     measured = [run.step_time_s or 0.0 for run in runs]
     free = load_free(HERE / "fit_constants.yaml")
     fit = Fit(cases, measured, free)
@@ -128,7 +128,7 @@ def _with(calibration: Calibration, more: dict[str, dict[str, Fitted]]) -> Calib
 
 
 def _write(calibration: Calibration) -> None:
-    whole = calibration.model_copy(update={"name": PUBLISHED})
+    whole = calibration.model_copy(update={"name": OUTPUT.stem})
     OUTPUT.write_text(_as_yaml(whole), encoding="utf-8")
     click.echo(f"wrote {OUTPUT.relative_to(HERE.parent)}")
 

@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 
 from cpsolver.evaluation.meters import memory_bytes
-from cpsolver.evidence.runs.case import Case
-from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import Calibration, Fitted
+from cpsolver.profiles.constants import Calibration, Fitted
 from hw_specs.units import gib_to_bytes
 
 FEWEST = 8
@@ -23,14 +22,16 @@ _STEP = 1000
 """Margins are rounded up to thousandths."""
 
 
-def fit_margins(runs: Sequence[MeasuredRun], cases: Sequence[Case], calibration: Calibration) -> dict[str, Fitted]:
+def fit_margins(
+    runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan], calibration: Calibration
+) -> dict[str, Fitted]:
     """Fitted memory_margin by stack, for a calibration whose other constants are settled."""
     short: dict[str, list[float]] = {}
     start: dict[str, float] = {}
     for run, case in zip(runs, cases, strict=True):
         if run.peak_mem_gib is None:
             continue
-        problem = calibrated(case, calibration)
+        problem = case.problem.with_constants(calibration)
         said = memory_bytes(problem, case.strategy, run.peak_mem_kind)
         short.setdefault(problem.stack.name, []).append(1.0 - said / gib_to_bytes(run.peak_mem_gib))
         start[problem.stack.name] = case.problem.stack.memory_margin

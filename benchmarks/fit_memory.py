@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from cpsolver.evaluation.evaluate import stage_memory
-from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import ALL, Fitted
+from cpsolver.profiles.constants import ALL, Fitted
 from cpsolver.profiles.stack import load_stack
 from hw_specs.units import gib_to_bytes
 
@@ -46,7 +46,7 @@ class Reading:
     moving: float
 
 
-def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[Case]) -> dict[str, dict[str, Fitted]]:
+def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan]) -> dict[str, dict[str, Fitted]]:
     """Fitted activation_overhead, cached_share and cached_bytes by stack."""
     readings = [_reading(run, case) for run, case in zip(runs, cases, strict=True) if run.peak_mem_gib]
     counted = [each for each in readings if each.kind == "allocated"]
@@ -86,7 +86,7 @@ def _with_more(reading: Reading, share: float) -> Reading:
     return replace(reading, needed=reading.needed + more, moving=reading.moving + more)
 
 
-def _reading(run: MeasuredRun, case: Case) -> Reading:
+def _reading(run: MeasuredRun, case: PlacedPlan) -> Reading:
     stage = max(stage_memory(case.problem, case.strategy), key=lambda memory: memory.total)
     needed = {"allocated": stage.allocated, "reserved": stage.allocated + stage.fragments}
     kind = run.peak_mem_kind or ""

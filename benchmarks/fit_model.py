@@ -20,9 +20,9 @@ from scipy.optimize import least_squares
 
 from cpsolver.cost.memory import StageBytes
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
-from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.problem.problem import Supply
-from cpsolver.profiles.calibration import ALL, Calibration, Fitted
+from cpsolver.profiles.constants import ALL, Calibration, Fitted
 from cpsolver.profiles.stack import Stack, load_stack
 
 Floats = NDArray[np.float64]
@@ -59,7 +59,7 @@ class Free:
             return float((np.log(value / (1 - value)) - np.log(start / (1 - start))) / self.spread)
         return float(np.log(value / start) / self.spread)
 
-    def serves(self, case: Case) -> bool:
+    def serves(self, case: PlacedPlan) -> bool:
         """Whether a run's prediction can depend on it."""
         if self.group == ALL:
             return True
@@ -117,7 +117,7 @@ class Predictor:
         self._found = found
         self._stacks: dict[str, Stack] = {}
 
-    def step_time_s(self, case: Case, memory_bytes: list[StageBytes] | None = None) -> float:
+    def step_time_s(self, case: PlacedPlan, memory_bytes: list[StageBytes] | None = None) -> float:
         """The step time of a run; memory, which does not depend on the calibration, may be given."""
         problem = case.problem
         name = problem.stack.name
@@ -153,7 +153,7 @@ def _column(positions: Floats, index: int) -> list[float]:
 class Fit:
     """Fits the free constants to runs; `served`: for each constant the runs whose prediction can depend on it."""
 
-    def __init__(self, cases: Sequence[Case], measured: Sequence[float], free: Sequence[Free], workers: int = 2):
+    def __init__(self, cases: Sequence[PlacedPlan], measured: Sequence[float], free: Sequence[Free], workers: int = 2):
         self.cases, self.measured, self.free = list(cases), list(measured), list(free)
         self.served = [[at for at, case in enumerate(cases) if each.serves(case)] for each in free]
         self._memory = [stage_memory(case.problem, case.strategy) for case in self.cases]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from cpsolver.evidence.intervals import UNSEEN, keys_of
-from cpsolver.evidence.runs.case import Case
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.profiles.calibration import Residuals
+from cpsolver.profiles.constants import Residuals
 
 FEWEST = 8
 """A group needs so many runs to speak for itself."""
@@ -23,7 +23,7 @@ LEAST = 0.02
 
 
 def residual_groups(
-    runs: Sequence[MeasuredRun], cases: Sequence[Case], errors: Sequence[float], left_out: dict[str, float]
+    runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan], errors: Sequence[float], left_out: dict[str, float]
 ) -> dict[str, Residuals]:
     """Quantiles of log(measured / predicted) by group, from the widest to the narrowest; UNSEEN: left-out sources."""
     by_key: dict[str, list[float]] = defaultdict(list)

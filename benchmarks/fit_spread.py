@@ -1,4 +1,4 @@
-"""Fits how far clusters are from predictions that have not seen them, and writes it to evidence/posterior/spread.yaml.
+"""Fits how far clusters are from predictions that have not seen them, and writes profiles/calibrations/spread.yaml.
 
     python -m benchmarks.fit_spread
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
-from pathlib import Path
 
 import click
 import numpy as np
@@ -23,16 +22,15 @@ from scipy.special import logsumexp
 from benchmarks.fit import load_left_out
 from cpsolver.evaluation.meters import memory_bytes
 from cpsolver.evidence.posterior.constants import uncertain_constants
-from cpsolver.evidence.posterior.misfit import Spots, Spread, covariance, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Place
-from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.posterior.misfit import Locations, Spread, covariance, load_spread, locations
+from cpsolver.evidence.posterior.predictions import Floats, Lineariser, PlacedPlan
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import SPREAD, load_calibration
 from hw_specs.units import gib_to_bytes
 
-OUTPUT = Path(__file__).parent.parent / "cpsolver" / "evidence" / "posterior" / "spread.yaml"
+OUTPUT = SPREAD
 HELD = 0.02
 """How strongly shares of the levels are held together: there are sixteen clusters for four of them."""
 
@@ -43,7 +41,7 @@ class Source:
 
     off: Floats
     slope: Floats
-    places: Spots
+    places: Locations
 
 
 @click.command()
@@ -55,10 +53,10 @@ def main() -> None:
     click.echo(OUTPUT.read_text(encoding="utf-8"))
 
 
-def place_of(run: MeasuredRun) -> Place:
+def place_of(run: MeasuredRun) -> PlacedPlan:
     """A run as the planner sees it, with the published constants."""
-    case = make_case(run)
-    return Place(calibrated(case, load_calibration()), case.strategy)
+    case = placed_plan(run)
+    return PlacedPlan(case.problem.with_constants(load_calibration()), case.strategy)
 
 
 def sources_of(runs: Sequence[MeasuredRun], left_out: dict[str, float]) -> list[Source]:
@@ -72,7 +70,7 @@ def sources_of(runs: Sequence[MeasuredRun], left_out: dict[str, float]) -> list[
         every = uncertain_constants([place.problem for place in places])
         constants = [each for each in every if each.kind != "memory"]
         slope = Lineariser(constants)(places, np.zeros(len(constants))).slope
-        found.append(Source(np.array([-left_out[run.id] for run in some]), slope, spots(places)))
+        found.append(Source(np.array([-left_out[run.id] for run in some]), slope, locations(places)))
     return found
 
 

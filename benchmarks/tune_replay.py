@@ -22,15 +22,14 @@ from ruamel.yaml import YAML
 
 from benchmarks.fit_model import calibration, load_free
 from benchmarks.withhold import OUTPUT as WITHHELD
-from cpsolver.doors.tune.candidates import Candidates
+from cpsolver.doors.tune.candidates import CandidatePlans
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.posterior import Belief
-from cpsolver.evidence.posterior.predictions import Floats, Place
-from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.posterior.posterior import Posterior
+from cpsolver.evidence.posterior.predictions import Floats, PlacedPlan
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.ranking import layout_of
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
@@ -65,22 +64,22 @@ class Task:
         return seconds.index(best) + 1, close
 
 
-class Measured(Candidates):
+class Measured(CandidatePlans):
     """The layouts of a task in the place of what searches find: all of them run, for they did."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._known = {plan: Place(task.problem, plan) for plan in task.measured}
+        self._known = {plan: PlacedPlan(task.problem, plan) for plan in task.measured}
 
-    def place(self, strategy: Strategy) -> Place:
+    def place(self, strategy: Strategy) -> PlacedPlan:
         """A layout with its problem."""
         return self._known[strategy]
 
-    def search(self, belief: Belief, positions: Floats | None = None) -> list[Strategy]:
+    def search(self, posterior: Posterior, positions: Floats | None = None) -> list[Strategy]:
         """All of them."""
         return list(self._known)
 
-    def legal(self, belief: Belief, keep: Sequence[Strategy]) -> list[Strategy]:
+    def legal(self, posterior: Posterior, keep: Sequence[Strategy]) -> list[Strategy]:
         """All of them."""
         return [*keep, *(plan for plan in self._known if plan not in keep)]
 
@@ -96,10 +95,10 @@ def tasks() -> Iterator[Task]:
         layouts: dict[object, list[MeasuredRun]] = {}
         for name in entry["runs"]:
             layouts.setdefault(layout_of(runs[name]), []).append(runs[name])
-        cases = [make_case(same[0]) for same in layouts.values()]
+        cases = [placed_plan(same[0]) for same in layouts.values()]
         times = [statistics.fmean(run.step_time_s or 0.0 for run in same) for same in layouts.values()]
         plans = {case.strategy: time for case, time in zip(cases, times, strict=True)}
-        yield Task(str(entry["name"]), calibrated(cases[0], found), plans)
+        yield Task(str(entry["name"]), cases[0].problem.with_constants(found), plans)
 
 
 def thompson_order(task: Task, seed: int) -> list[Strategy]:

@@ -1,7 +1,7 @@
 """How well ways of choosing trials do on simulated clusters: ``python -m benchmarks.tune_simulated [--save]``.
 
 On every cluster each policy has ten trials; no training command is run. A cluster is the cost model with constants
-that the policies do not know (doors/tune/simulated.py), with --misfit also with errors that no constant explains.
+that the policies do not know (examples/simulated_cluster.py), with --misfit also with errors that no constant explains.
 Records are kept in a file of JSON lines: a run that is stopped goes on where it was. With --save the tables go to
 benchmarks/results/tune_simulated.md, of everything that the file holds.
 """
@@ -122,7 +122,7 @@ def _heading() -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return f"""{date.today().isoformat()}, {machine}.
 Simulated clusters, not measured ones: the cost model with constants drawn from the spreads of
-cpsolver/evidence/posterior/uncertain.yaml, those of step times {load_spread().scale} times as wide (spread.yaml).
+cpsolver/profiles/calibrations/uncertain.yaml, those of step times {load_spread().scale} times as wide (spread.yaml).
 Tasks in turn: {"; ".join(TASKS)}.
 {TRIALS} trials of {ITERATIONS} iterations; step times scatter by {NOISE:.0%} from run to run and again in a run;
 {FAILURES:.0%} of the runs fail whatever the plan, the same ones for every policy.
@@ -140,8 +140,8 @@ CPU seconds are of choosing; in random and grid with searches that seeds share."
 def _section(records: list[dict[str, Any]], misfit: bool) -> list[str]:
     title = "## Constants and errors that no constant explains" if misfit else "## Constants alone"
     best = (
-        "Levels of misfit are drawn as evidence/posterior/spread.yaml has them. The fastest plan is not proven: it is\n"
-        f"the fastest of the best {DEEP} without misfit and of all that any policy tried."
+        "Levels of misfit are drawn as profiles/calibrations/spread.yaml has them. The fastest plan is not proven: it\n"
+        f"is the fastest of the best {DEEP} without misfit and of all that any policy tried."
         if misfit
         else "The fastest plan is proven: an exact search with the true constants."
     )

@@ -13,26 +13,24 @@ from typing import Any
 
 import numpy as np
 
-import cpsolver
 from benchmarks.tune_policies import POLICIES, TASKS, TRIALS, first_search, problem_of, random_plans, with_search
 from cpsolver.doors.tune.logs import default_skip
-from cpsolver.doors.tune.simulated import Cluster, Truth, hidden_truth
 from cpsolver.doors.tune.trial import Proposal, Trial
-from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.misfit import load_spread
 from cpsolver.evidence.posterior.posterior import learn
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.predictions import Observation, PlacedPlan
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.constants import PUBLISHED_FIT, SPREAD, UNCERTAIN
 from cpsolver.search.search import search
+from examples.simulated_cluster import SimulatedCluster, Truth, hidden_truth
 
 NOISE, FAILURES, ITERATIONS = 0.02, 0.05, 10
 LEARNT = 5
 """Trials after which the belief is held against the truth."""
 DEEP = 40
 """With misfit no search finds the fastest plan: that many of the best without it are looked at."""
-CENTRAL = 1.2815515655446004
-"""Standard deviations that enclose four in five of a Gaussian."""
 GIB = 2**30
 
 
@@ -73,11 +71,9 @@ def run_case(case: Case, policies: tuple[str, ...], best: float | None = None) -
 
 def inputs(task: str) -> str:
     """A short name for the task's spec and the files that truths are drawn from: with others, records are of others."""
-    package = Path(cpsolver.__file__).parent
-    posterior, fit = "evidence/posterior", "profiles/calibrations/published.yaml"
-    files = (f"{posterior}/uncertain.yaml", f"{posterior}/spread.yaml", fit)
+    files = (UNCERTAIN, SPREAD, PUBLISHED_FIT)
     spec = repr(TASKS.get(task)).encode()
-    return sha256(b"".join([spec, *((package / name).read_bytes() for name in files)])).hexdigest()[:12]
+    return sha256(b"".join([spec, *(path.read_bytes() for path in files)])).hexdigest()[:12]
 
 
 def _record(case: Case, truth: Truth, best: float, policy: str) -> dict[str, Any]:
@@ -99,7 +95,7 @@ def _record(case: Case, truth: Truth, best: float, policy: str) -> dict[str, Any
 
 def run_trials(case: Case, truth: Truth, policy: str) -> tuple[list[Trial], list[Trial | None], str | None]:
     """What the policy tried, what it would settle for after each trial, and why it stopped early, if it did."""
-    cluster = Cluster(truth, case.seed, NOISE, FAILURES)
+    cluster = SimulatedCluster(truth, case.seed, NOISE, FAILURES)
     chooser, trials, settled = POLICIES[policy](case.task, case.seed), list[Trial](), list[Trial | None]()
     for number in range(1, TRIALS + 1):
         proposal = chooser.next(trials)
@@ -114,7 +110,7 @@ def _true_s(truth: Truth, trial: Trial | None) -> float | None:
     return truth.step_time_s(trial.strategy) if trial is not None and trial.measured else None
 
 
-def _trial(cluster: Cluster, proposal: Proposal, number: int) -> Trial:
+def _trial(cluster: SimulatedCluster, proposal: Proposal, number: int) -> Trial:
     run = cluster.run(proposal.strategy, number, ITERATIONS)
     trial = Trial(
         number=number,
@@ -137,32 +133,32 @@ def _trial(cluster: Cluster, proposal: Proposal, number: int) -> Trial:
     return replace(trial, step_time_s=seconds, peak_memory_gib=bytes_held / GIB, memory_kind="allocated")
 
 
-def seen_of(problem: Problem, trials: list[Trial]) -> list[Seen]:
+def seen_of(problem: Problem, trials: list[Trial]) -> list[Observation]:
     """What the trials say: those that were measured, and those that ran out of memory."""
     found = []
     for trial in trials:
-        place, name = Place(problem, trial.strategy), str(trial.number)
+        place, name = PlacedPlan(problem, trial.strategy), str(trial.number)
         if trial.outcome == "oom":
-            found.append(Seen(name, place, out_of_memory=True))
+            found.append(Observation(name, place, out_of_memory=True))
         elif trial.measured:
             held = None if trial.peak_memory_gib is None else trial.peak_memory_gib * GIB
-            found.append(Seen(name, place, trial.step_time_s, held, trial.memory_kind))
+            found.append(Observation(name, place, trial.step_time_s, held, trial.memory_kind))
     return found
 
 
 def coverage(case: Case, truth: Truth, trials: list[Trial]) -> dict[str, Any]:
     """How often 80 % intervals hold the truth: of constants, and of step times of plans that were not tried."""
     problem = problem_of(case.task)
-    belief = learn(seen_of(problem, trials), [problem])
+    posterior = learn(seen_of(problem, trials), [problem])
     true = dict(zip((each.key for each in truth.constants), truth.positions, strict=True))
-    at = np.array([true[each.key] for each in belief.constants])
-    spreads = np.sqrt(np.diag(belief.covariance))
-    prior = np.array([1.0 if each.kind == "memory" else load_spread().scale for each in belief.constants])
-    inside = np.abs(at - belief.mean) <= CENTRAL * spreads
+    at = np.array([true[each.key] for each in posterior.constants])
+    spreads = np.sqrt(np.diag(posterior.covariance))
+    prior = np.array([1.0 if each.kind == "memory" else load_spread().scale for each in posterior.constants])
+    inside = np.abs(at - posterior.mean) <= WITHIN_80 * spreads
     told = spreads < 0.9 * prior
     plans = untried(case, trials)
-    mean, covariance = belief.step_times([Place(problem, plan) for plan in plans])
-    before = learn([], [problem]).step_times([Place(problem, plan) for plan in plans])
+    mean, covariance = posterior.step_times([PlacedPlan(problem, plan) for plan in plans])
+    before = learn([], [problem]).step_times([PlacedPlan(problem, plan) for plan in plans])
     logs = np.array([log(truth.step_time_s(plan)) for plan in plans])
     return {
         "constants": [int(inside.sum()), len(inside)],
@@ -176,7 +172,7 @@ def coverage(case: Case, truth: Truth, trials: list[Trial]) -> dict[str, Any]:
 
 def _held(logs: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> list[float]:
     """Plans inside their interval, plans, and the median width of the intervals, largest over smallest less 1."""
-    wide = CENTRAL * np.sqrt(np.diag(covariance))
+    wide = WITHIN_80 * np.sqrt(np.diag(covariance))
     return [int((np.abs(logs - mean) <= wide).sum()), len(logs), float(np.median(np.exp(2 * wide) - 1))]
 
 

@@ -17,11 +17,12 @@ import numpy as np
 
 from benchmarks.fit import ROUNDS_LEFT_OUT
 from benchmarks.fit_model import Fit, load_free, positions_of
-from cpsolver.evidence.runs.case import Case, make_case
+from cpsolver.evidence.posterior.predictions import PlacedPlan
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.ranking import layout_of, task_of
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "withheld.yaml"
@@ -33,7 +34,7 @@ FEWEST_RUNS = 25
 def main() -> None:
     """Fit without each group of runs and keep the constants."""
     runs = [run for run in read_runs(PUBLISHED).runs if run.complete]
-    cases = [make_case(run) for run in runs]
+    cases = [placed_plan(run) for run in runs]
     free = load_free(HERE / "fit_constants.yaml")
     fit = Fit(cases, [run.step_time_s or 0.0 for run in runs], free)
     begin = positions_of(free, load_calibration())
@@ -54,7 +55,7 @@ def task_groups(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[int]]]:
     return [(f"{runs[rows[0]].model} on {runs[rows[0]].num_gpus} {runs[rows[0]].chip}", rows) for rows in many]
 
 
-def stack_groups(runs: Sequence[MeasuredRun], cases: Sequence[Case]) -> list[tuple[str, list[int]]]:
+def stack_groups(runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan]) -> list[tuple[str, list[int]]]:
     """Places of the runs of every chip and stack with FEWEST_RUNS or more."""
     groups = _grouped([(run.chip, case.problem.stack.name) for run, case in zip(runs, cases, strict=True)])
     many = [rows for rows in groups if len(rows) >= FEWEST_RUNS]

@@ -19,7 +19,7 @@ Importing this module is cheap: what a function needs is imported when it is cal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def load_problem(path: File, *, calibration: File | None = None, **search: objec
     """
     from cpsolver.problem.load import load_problem as load
 
-    return load(_path(path), None if calibration is None else _path(calibration), **search)
+    return load(fspath(path), None if calibration is None else fspath(calibration), **search)
 
 
 def make_problem(
@@ -149,7 +149,7 @@ def make_problem(
         "search": search,
     }
     names = {"model": model, "stack": stack, "launcher": launcher}
-    return make(spec or {}, names, sections, None if calibration is None else _path(calibration))
+    return make(spec or {}, names, sections, None if calibration is None else fspath(calibration))
 
 
 def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -> Strategy:
@@ -159,7 +159,7 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
     """
     from cpsolver.problem.strategy_file import load_strategy as load
 
-    return load(_path(path), problem, number)
+    return load(fspath(path), problem, number)
 
 
 def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = None) -> Result:
@@ -235,11 +235,11 @@ def export(
 
     check_target(target)
     if folder is not None:
-        check_directory(_path(folder))
+        check_directory(fspath(folder))
     launch = with_warnings(problem, strategy, launch_of(problem, strategy, target))
     if folder is not None:
-        check_folder(_path(folder), launch, force)
-        write_files(_path(folder), launch)
+        check_folder(fspath(folder), launch, force)
+        write_files(fspath(folder), launch)
     return launch
 
 
@@ -248,9 +248,3 @@ def _problem(source: Problem | Fields | File) -> Problem:
     if isinstance(source, Mapping):
         return make_problem(source)
     return load_problem(source) if isinstance(source, str | PathLike) else source
-
-
-def _path(path: File) -> str:
-    from os import fspath
-
-    return fspath(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", "-j", type=click.IntRange(1, 4096), help="Cells solved at once; by default one a core.")
 @click.option(
     "--time-limit",
+    "time_limit_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="For each cell: stop after so many seconds with the best plans so far.",
@@ -41,20 +42,7 @@ if TYPE_CHECKING:
 @click.option("--html", "html_file", metavar="FILE", help="Also draw them: one page with plots and a table.")
 @click.option("--on", type=click.Choice(["ray"]), help="Solve on a Ray cluster; a local one without --ray-address.")
 @click.option("--ray-address", metavar="ADDRESS", help="Of the Ray cluster: HOST:PORT, ray://HOST:PORT or auto.")
-def batch(
-    sweep: str,
-    as_json: bool,
-    db: str | None,
-    jobs: int | None,
-    time_limit: float | None,
-    retry_failed: bool,
-    calibration: str | None,
-    csv_file: str | None,
-    parquet_file: str | None,
-    html_file: str | None,
-    on: str | None,
-    ray_address: str | None,
-) -> None:
+def batch(as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None, **options: Any) -> None:
     """Solve every cell of SWEEP (a YAML or JSON file, or - for standard input): models, chips, sizes, prices.
 
     \b
@@ -68,13 +56,13 @@ def batch(
     """
     from cpsolver.doors.batch.run import SweepRequest, run_batch
 
-    request = SweepRequest(sweep, db, jobs, time_limit, on, ray_address, retry_failed, calibration)
+    request = SweepRequest(**options)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
     answer = run_batch(request)
     if answer.interrupted:
         missing = sum(row is None for row in answer.rows)
-        told = f"stopped: {len(answer.rows) - missing:,} of {len(answer.rows):,} cells are kept in {answer.database}"
-        say_error(f"{told}; the same command goes on with the other {missing:,}")
+        done = f"stopped: {len(answer.rows) - missing:,} of {len(answer.rows):,} cells are kept in {answer.database}"
+        say_error(f"{done}; the same command goes on with the other {missing:,}")
         click.get_current_context().exit(EXIT_INTERRUPTED)
     _deliver(answer, as_json, csv_file, parquet_file, html_file)
     click.get_current_context().exit(_exit_code(answer))

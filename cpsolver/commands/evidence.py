@@ -18,7 +18,7 @@ from cpsolver.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from cpsolver.evidence.calibrate.lesson import Lesson
+    from cpsolver.evidence.calibrate.result import CalibrationResult
     from cpsolver.evidence.runs.validation import Validation
 
 worst_option = click.option(
@@ -70,12 +70,11 @@ def _validated(path: str | None, output: str | None, scatter: str | None, calibr
     Raises InputError for a table that cannot be read, and for files of the answer that could not be written.
     """
     from cpsolver.doors.report.progress import Bar
-    from cpsolver.evidence.runs.predict import predict
     from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-    from cpsolver.evidence.runs.validation import validate
+    from cpsolver.evidence.runs.validation import predict, validate
     from cpsolver.inputs.errors import InputError, Trouble
     from cpsolver.inputs.output import check_writable
-    from cpsolver.profiles.overlay import load_overlay
+    from cpsolver.profiles.constants import load_overlay
 
     cases = str(PUBLISHED) if path is None else path
     check_writable(output, cases)
@@ -107,28 +106,28 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     refused. Needs scipy (apss-cp[calibrate]). docs/calibrate.md has the columns, the file and what it changes.
     Exit codes: 0 written; 2 bad input, or refused.
     """
+    from cpsolver.doors.report.calibration import calibration_document, calibration_report
     from cpsolver.doors.report.document import versions
-    from cpsolver.doors.report.learnt import calibration_document, calibration_report
-    from cpsolver.evidence.calibrate.writing import overlay_of, overlay_text
-    from cpsolver.evidence.posterior.library import check_scipy
+    from cpsolver.evidence.calibrate.overlay import overlay_of, overlay_text
+    from cpsolver.evidence.posterior import check_scipy
     from cpsolver.inputs.output import check_writable, deliver
 
     check_scipy("calibrate")
     target = output or ("calibration.yaml" if runs == "-" else str(Path(runs).with_suffix(".calibration.yaml")))
     check_writable(target, runs)
-    lesson = _learnt(runs)
-    overlay = overlay_of(lesson, str(versions()["apss_cp"]))
-    refused = bool(lesson.doubts) and not anyway
+    result = _calibrated(runs)
+    overlay = overlay_of(result, str(versions()["apss_cp"]))
+    refused = bool(result.doubts) and not anyway
     if not refused:
         deliver(overlay_text(overlay).rstrip("\n"), target)
     written = None if refused else target
     write_answer(
         as_json,
         None,
-        lambda: calibration_document(lesson, overlay, written),
-        lambda: calibration_report(lesson, overlay, written, worst),
+        lambda: calibration_document(result, overlay, written),
+        lambda: calibration_report(result, overlay, written, worst),
     )
-    for trouble in (*lesson.evidence.troubles, *lesson.doubts):
+    for trouble in (*result.evidence.troubles, *result.doubts):
         say_error(str(trouble))
     if refused:
         kept = f" ({target} is as it was)" if Path(target).exists() else ""
@@ -136,11 +135,11 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     click.get_current_context().exit(EXIT_BAD_INPUT if refused else 0)
 
 
-def _learnt(path: str) -> Lesson:
+def _calibrated(path: str) -> CalibrationResult:
     """What the runs of a table teach, with bars on stderr; raises InputError where no run can be learnt from."""
     from cpsolver.doors.report.progress import Bar
-    from cpsolver.evidence.calibrate.lesson import learn_from
-    from cpsolver.evidence.calibrate.runs import evidence_of
+    from cpsolver.evidence.calibrate.observations import evidence_of
+    from cpsolver.evidence.calibrate.result import calibrate as learn
     from cpsolver.evidence.runs.table import read_runs
     from cpsolver.inputs.errors import InputError, Trouble
 
@@ -153,4 +152,4 @@ def _learnt(path: str) -> Lesson:
         message = "none of its runs has a step time that can be learnt from"
         raise InputError([*table.troubles, Trouble("", "; ".join([message, *reasons]), file=name)])
     with Bar("learning from runs") as bar:
-        return learn_from(evidence, name, bar)
+        return learn(evidence, name, bar)

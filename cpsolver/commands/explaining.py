@@ -70,13 +70,7 @@ def explain(
     legal.
     """
     import cpsolver
-    from cpsolver.doors.report.explanations import (
-        account_document,
-        account_report,
-        favourite_document,
-        favourite_report,
-        of_problem,
-    )
+    from cpsolver.doors.report import explanations
     from cpsolver.doors.report.progress import Terminal
     from cpsolver.inputs.output import check_writable
 
@@ -85,14 +79,11 @@ def explain(
     check_writable(output, spec, *filter(None, [strategy]))
     if plan is None:
         account = cpsolver.explain(problem, display=Terminal())
-        sound, document = bool(account.result.plans), account_document(account)
-        report = account_report(account)
+        sound, document = bool(account.result.plans), explanations.account_document(account)
+        report = explanations.account_report(account)
     else:
         verdict = cpsolver.explain(problem, plan, display=Terminal())
-        sound, document, report = (
-            not verdict.broken,
-            favourite_document(problem, verdict),
-            favourite_report(problem, verdict),
-        )
-    write_answer(as_json, output, lambda: of_problem(problem, document), lambda: report)
+        sound, document = not verdict.broken, explanations.favourite_document(problem, verdict)
+        report = explanations.favourite_report(problem, verdict)
+    write_answer(as_json, output, lambda: explanations.of_problem(problem, document), lambda: report)
     click.get_current_context().exit(0 if sound else EXIT_INFEASIBLE)

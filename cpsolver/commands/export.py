@@ -109,10 +109,9 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
 
         return load_plan(path, number, problem)
     from cpsolver import InputError, Trouble
-    from cpsolver.explanation.account import with_search
 
     if problem.spec.search.top < number:
-        problem = with_search(problem, top=number)
+        problem = problem.with_(search={"top": number})
     result = _searched(problem, target)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))

@@ -70,7 +70,7 @@ def solve(
     """
     import cpsolver
     from cpsolver.doors.report.progress import Terminal
-    from cpsolver.inputs.output import check_files
+    from cpsolver.inputs.output import check_files, write_file
 
     problem = cpsolver.load_problem(spec, calibration=calibration, top=top, time_limit_s=time_limit)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
@@ -78,7 +78,9 @@ def solve(
     result = cpsolver.solve(problem, display=Terminal(verbose))
     write_result(problem, result, as_json, output)
     if html is not None:
-        _write_result_page(html, problem, result)
+        from cpsolver.doors.report.html.page import result_page
+
+        write_file(html, result_page(problem, result))
     if trace is not None:
         rank = trace_plan or 1
         chosen = next((plan for plan in result.plans if plan.rank == rank), None)
@@ -117,7 +119,7 @@ def evaluate(
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
     import cpsolver
-    from cpsolver.inputs.output import check_files
+    from cpsolver.inputs.output import check_files, write_file
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
     plan = cpsolver.load_strategy(strategy, problem, plan_rank)
@@ -125,9 +127,12 @@ def evaluate(
     broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
     _write_evaluation(problem, plan, evaluation, broken, as_json, output)
     if html is not None:
-        _write_evaluation_page(html, problem, plan, evaluation, broken)
+        from cpsolver.doors.report.html.page import evaluation_page
+
+        write_file(html, evaluation_page(problem, plan, evaluation, broken))
     if trace is not None:
-        _write_trace(trace, problem, _as_answer(plan, evaluation), "the plan could not be evaluated")
+        answer = None if evaluation is None else cpsolver.Plan(1, plan, evaluation, 0.0)
+        _write_trace(trace, problem, answer, "the plan could not be evaluated")
     if evaluation is None:
         for violation in broken:
             say_error(f"{strategy}: {violation}")
@@ -186,22 +191,6 @@ def _write_evaluation(
         write_answer(as_json, output, document, report)
 
 
-def _write_result_page(path: str, problem: Problem, result: Result) -> None:
-    from cpsolver.doors.report.html.page import result_page
-    from cpsolver.inputs.output import write_file
-
-    write_file(path, result_page(problem, result))
-
-
-def _write_evaluation_page(
-    path: str, problem: Problem, plan: Strategy, evaluation: Evaluation | None, broken: Sequence[Violation]
-) -> None:
-    from cpsolver.doors.report.html.page import evaluation_page
-    from cpsolver.inputs.output import write_file
-
-    write_file(path, evaluation_page(problem, plan, evaluation, broken))
-
-
 def _check_trace_plan(problem: Problem, trace: str | None, rank: int | None) -> None:
     """Raises InputError where a plan is asked for that the search will not return, or no file for its trace."""
     from cpsolver.inputs.errors import InputError, Trouble
@@ -212,13 +201,6 @@ def _check_trace_plan(problem: Problem, trace: str | None, rank: int | None) -> 
     if rank is not None and rank > top:
         allowed = f"1 to {top}, or a larger --top (search.top)"
         raise InputError(Trouble("--trace-plan", "is not a plan of this search", rank, allowed))
-
-
-def _as_answer(plan: Strategy, evaluation: Evaluation | None) -> Plan | None:
-    """A given plan as the only one of a search's answer; None for one that could not be evaluated."""
-    from cpsolver import Plan
-
-    return None if evaluation is None else Plan(1, plan, evaluation, 0.0)
 
 
 def _write_trace(path: str, problem: Problem, plan: Plan | None, missing: str) -> None:

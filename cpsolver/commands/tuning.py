@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cpsolver.commands.common import json_option, spec_argument
+from cpsolver.commands.common import json_option, spec_argument, write_answer
 
 if TYPE_CHECKING:
-    from cpsolver.doors.tune.request import Opened, Request
+    from cpsolver.doors.tune.request import OpenTuning, TuneRequest
 
 EXIT_NOTHING_MEASURED = 4
 _positive = click.FloatRange(min=0, min_open=True)
@@ -57,66 +56,48 @@ def tune(spec: str, as_json: bool, **options: Any) -> None:
     read, and how to go on after a kill: give the same command again. Ctrl-C ends the running trial and reports.
     Needs scipy (apss-cp[tune]). Exit codes: 0 a plan was measured; 2 bad input; 4 no trial succeeded.
     """
-    from cpsolver.doors.tune.request import Request
+    from cpsolver.doors.tune.request import TuneRequest
 
-    request = Request(spec=spec, **options)
-    code = _run(request, as_json)
-    click.get_current_context().exit(code)
+    click.get_current_context().exit(_run(TuneRequest(spec=spec, **options), as_json))
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """An answer, as text or as JSON, and the exit code that goes with it."""
-
-    report: Any
-    document: dict[str, Any]
-    code: int
+_Answer = tuple[Any, dict[str, Any], int]
+"""What came of it, as text and as JSON, and the exit code that goes with it."""
 
 
-def _run(request: Request, as_json: bool) -> int:
-    from cpsolver.doors.report.document import dumps
+def _run(request: TuneRequest, as_json: bool) -> int:
     from cpsolver.doors.tune.request import opened
-    from cpsolver.inputs.output import deliver, deliver_report
 
     request.check()
     with opened(request) as tuning:
-        if request.ask:
-            shown = _asked(tuning)
-        elif request.tell is not None:
-            shown = _told(tuning)
-        else:
-            shown = _tuned(tuning)
-        if as_json:
-            deliver(dumps(shown.document), None)
-        else:
-            deliver_report(shown.report)
+        run = _asked if request.ask else _tuned if request.tell is None else _reported
+        report, document, code = run(tuning)
+        write_answer(as_json, None, lambda: document, lambda: report)
         for note in tuning.write_runs():
             click.echo(f"note: {note}", err=True)
-    return shown.code
+    return code
 
 
-def _asked(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import asked_document
+def _asked(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import asked_report
+    from cpsolver.doors.tune.result import asked_document
 
     trials, reason = tuning.ask()
     document = asked_document(trials, reason, tuning.state.folder)
-    code = 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
-    return _Shown(asked_report(trials, reason), document, code)
+    return asked_report(trials, reason), document, 0 if trials or tuning.measured else EXIT_NOTHING_MEASURED
 
 
-def _told(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import trial_document
+def _reported(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import told_report
+    from cpsolver.doors.tune.result import trial_document
 
     trial = tuning.tell()
-    return _Shown(told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0)
+    return told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0
 
 
-def _tuned(tuning: Opened) -> _Shown:
-    from cpsolver.doors.tune.answer import document
+def _tuned(tuning: OpenTuning) -> _Answer:
     from cpsolver.doors.tune.report import tuning_report
+    from cpsolver.doors.tune.result import document
 
     answer = tuning.tune()
-    code = 0 if tuning.measured else EXIT_NOTHING_MEASURED
-    return _Shown(tuning_report(answer), document(answer), code)
+    return tuning_report(answer), document(answer), 0 if tuning.measured else EXIT_NOTHING_MEASURED

@@ -13,7 +13,8 @@ from cpsolver.cost.memory import LayerBytes
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.techniques import OffloadModule, techniques
+from cpsolver.profiles.switches import OffloadModule
+from cpsolver.profiles.techniques import techniques
 from hw_specs import Chip
 
 ATTENTION: tuple[OffloadModule, ...] = ("qkv_linear", "core_attn", "attn_proj")

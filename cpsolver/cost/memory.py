@@ -102,7 +102,7 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
     scores = scores + ELEMENT * (
-        triangle_copies(problem, tokens) * heads * wide + tokens * _repeated_kv(problem, shard)
+        triangle_copies(problem, tokens) * heads * wide + tokens * _expanded_kv(problem, shard)
     )
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
     inside, fed = _feed_forward_elements(problem, shard, kind)
@@ -135,7 +135,7 @@ def _attention_elements(problem: Problem, shard: Shard) -> Floats:
     return np.asarray(2 * heads * (keys + values) + ranks + gate)
 
 
-def _repeated_kv(problem: Problem, shard: Shard) -> Floats:
+def _expanded_kv(problem: Problem, shard: Shard) -> Floats:
     """Elements a token of keys and values repeated for the heads that share them, beside what is kept of them anyway.
 
     Attention without a fused kernel keeps them so: megatron/core/transformer/dot_product_attention.py,

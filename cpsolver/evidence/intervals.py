@@ -13,8 +13,7 @@ from math import exp
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.calibration import Calibration, load_calibration
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Calibration, Overlay, load_calibration
 
 EVERY = "every run"
 UNSEEN = "unseen source"
@@ -58,7 +57,7 @@ def half_width(sd: float, sd_before: float, published: float) -> float:
     """Half an interval, as a logarithm, where runs have left `sd` of a standard deviation `sd_before`.
 
     `published`: half the interval without the runs. Where that is wider than `sd_before` says, it knows of more that
-    may go wrong than the belief does, and the answer is wider by as much.
+    may go wrong than the posterior does, and the answer is wider by as much.
     """
     return WITHIN_80 * sd * max(1.0, published / (WITHIN_80 * sd_before))
 

@@ -3,6 +3,6 @@
 Imports from search and what stands before it.
 """
 
-from cpsolver.explanation.cause import Explanation, explain_infeasible, explanation
+from cpsolver.explanation.cause import Explanation, explanation
 
-__all__ = ["Explanation", "explain_infeasible", "explanation"]
+__all__ = ["Explanation", "explanation"]

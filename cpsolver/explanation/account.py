@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from cpsolver.explanation.cause import Explanation, explain_deadline, explain_infeasible, explanation
+from cpsolver.explanation.cause import Explanation, explain_deadline, explanation
 from cpsolver.explanation.favourite import FREED, Favourite, favourite
 from cpsolver.explanation.remedies import Prices, wish_prices
 from cpsolver.plans.strategy import Strategy
@@ -72,17 +72,17 @@ def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
     if result.status != "infeasible" or result.reasons:
         return result
     with display.waiting(_NO_PLAN):
-        return replace(result, reasons=explain_deadline(problem) or explain_infeasible(problem, result))
+        return replace(result, reasons=explain_deadline(problem) or explanation(problem, result).lines())
 
 
 def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
     """Why the spec has no plan, or what its wishes cost."""
-    one = with_search(problem, top=1)
+    single = problem.with_(search={"top": 1})
     with display.searching() as listener:
-        result = search(one, listener)
+        result = search(single, listener)
     if result.plans:
         with display.waiting("solving without each of the spec's wishes"):
-            return Account(one, result, prices=wish_prices(one, result.plans[0]))
+            return Account(single, result, prices=wish_prices(single, result.plans[0]))
     with display.waiting(_NO_PLAN):
         late = explain_deadline(problem) if result.status == "infeasible" else ()
         why = Explanation(causes=list(late)) if late else explanation(problem, result)
@@ -96,9 +96,3 @@ def explain_plan(problem: Problem, strategy: Strategy, display: SearchDisplay = 
     """What the plan breaks or loses against the best one, and which of its decisions, freed alone, help most."""
     with display.counting("solving around the plan") as tell:
         return favourite(problem, strategy, lambda done: tell(done, len(FREED) + 1))
-
-
-def with_search(problem: Problem, **settings: Any) -> Problem:
-    """The problem with other settings of its spec's search section, taken as they are."""
-    changed = problem.spec.search.model_copy(update=settings)
-    return replace(problem, spec=problem.spec.model_copy(update={"search": changed}))

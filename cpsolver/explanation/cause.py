@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cpsolver.cost.modules import applicable
 from cpsolver.explanation.changes import Budget, Changer, Remedy, seconds_words, wrong_layer_sum
@@ -52,22 +52,14 @@ class Explanation:
         return (*self.causes, *said)
 
 
-def explain_infeasible(problem: Problem, result: Result) -> tuple[str, ...]:
-    """Lines for people, most important first; empty for a result that is not infeasible.
-
-    Takes some seconds. On Ctrl-C it returns what it has found so far.
-    """
-    return explanation(problem, result).lines()
-
-
 def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> Explanation:
-    """Why an infeasible result has no plan, within that many seconds."""
+    """Why an infeasible result has no plan, within that many seconds; on Ctrl-C what is known so far."""
     found = Explanation()
     if result.status != "infeasible":
         return found
     budget = Budget(seconds)
     try:
-        _causes(problem, result, found, budget)
+        _causes(problem, found, budget)
         factor = found.closest.factor if found.closest else None
         rules = found.conflict.rules if found.conflict else ()
         for remedy in remedies(Changer(problem, budget, factor is not None), factor, rules):
@@ -80,13 +72,11 @@ def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> 
     return found
 
 
-def _causes(problem: Problem, result: Result, found: Explanation, budget: Budget) -> None:
+def _causes(problem: Problem, found: Explanation, budget: Budget) -> None:
     if wrong_layer_sum(problem):
         layers = problem.spec.search.pin.layers or ()
-        found.causes.append(
-            f"search.pin.layers has {sum(layers)} layers in all, the model {problem.model.name} has "
-            f"{problem.model.layers}."
-        )
+        total = f"search.pin.layers has {sum(layers)} layers in all"
+        found.causes.append(f"{total}, the model {problem.model.name} has {problem.model.layers}.")
     elif not len(enumerate_rows(problem)):
         found.conflict = find_conflict(problem)
     if found.conflict is not None:
@@ -96,13 +86,13 @@ def _causes(problem: Problem, result: Result, found: Explanation, budget: Budget
     if not found.causes:
         found.closest = closest_plan(problem, budget.part(_CLOSEST_S))
     if found.closest is not None:
-        found.causes.append(_no_fit(problem, result))
+        found.causes.append(_no_fit(problem))
         found.causes += memory_lines(problem, found.closest)
     elif not found.causes:
         found.causes.append(_unknown(problem))
 
 
-def _no_fit(problem: Problem, result: Result) -> str:
+def _no_fit(problem: Problem) -> str:
     asked = [str(wish) for wish in wishes(problem)]
     under = f" under {'; '.join(asked)}" if asked else ""
     chips = ", ".join(problem.chip_names)
@@ -188,9 +178,7 @@ def _unknown(problem: Problem) -> str:
 def without_deadline(problem: Problem) -> Problem:
     """The problem of the single fastest plan on as many of the devices as it likes."""
     settings = {"objective": "throughput", "deadline": None, "top": 1, "time_limit_s": _FASTEST_S}
-    cluster = problem.spec.cluster.model_copy(update={"idle": problem.may_idle})
-    chosen = problem.spec.search.model_copy(update=settings)
-    return replace(problem, spec=problem.spec.model_copy(update={"search": chosen, "cluster": cluster}))
+    return problem.with_(search=settings, cluster={"idle": problem.may_idle})
 
 
 def explain_deadline(problem: Problem) -> tuple[str, ...]:

@@ -100,8 +100,7 @@ def leanest(problem: Problem) -> Problem:
     flash = bool(space.variants.flash_attention.max())
     lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.vpp.min()), "flash_attention": flash}
     free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
-    search = search.model_copy(update={"pin": search.pin.model_copy(update=free)})
-    return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
+    return problem.with_(search={"pin": search.pin.model_copy(update=free)})
 
 
 def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Plan | None:
@@ -109,8 +108,7 @@ def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Pl
     if budget.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
     limit, began = max(0.05, min(_EACH_S if most is None else most, budget.left)), time.monotonic()
-    settings = problem.spec.search.model_copy(update={"top": 1, "time_limit_s": limit})
-    result = search(replace(problem, spec=problem.spec.model_copy(update={"search": settings})))
+    result = search(problem.with_(search={"top": 1, "time_limit_s": limit}))
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
     budget.cut_short = budget.cut_short or result.status == "unknown"
@@ -122,9 +120,9 @@ def rank_of(problem: Problem, plan: Plan) -> tuple[int, float]:
     return rank(problem, plan.strategy, plan.evaluation.step_time_s)
 
 
-def is_better(one: tuple[int, float], other: tuple[int, float]) -> bool:
+def is_better(rank: tuple[int, float], other: tuple[int, float]) -> bool:
     """Whether a rank is before another by more than rounding."""
-    return one[0] < other[0] or (one[0] == other[0] and one[1] < other[1] * (1 - _GAIN))
+    return rank[0] < other[0] or (rank[0] == other[0] and rank[1] < other[1] * (1 - _GAIN))
 
 
 def wrong_layer_sum(problem: Problem) -> bool:

@@ -126,10 +126,6 @@ def states_share(problem: Problem) -> float:
     return need / have
 
 
-def _state_bytes_each(problem: Problem) -> float:
-    return held(problem).each
-
-
 def _states_bytes(problem: Problem) -> tuple[float, float]:
     """What one copy of the states needs, and what is free on the devices with most memory."""
     left, have = problem.num_gpus, 0.0
@@ -137,11 +133,11 @@ def _states_bytes(problem: Problem) -> tuple[float, float]:
         count = min(left, supply.limit)
         have += count * problem.capacity_bytes(supply.chip)
         left -= count
-    return total_parameters(problem.model) * _state_bytes_each(problem), have
+    return total_parameters(problem.model) * held(problem).each, have
 
 
 def _states_line(problem: Problem) -> str:
-    parameters, each = total_parameters(problem.model), _state_bytes_each(problem)
+    parameters, each = total_parameters(problem.model), held(problem).each
     need, have = _states_bytes(problem)
     verdict = "more than" if need > have else "of"
     return (

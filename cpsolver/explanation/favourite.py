@@ -89,21 +89,14 @@ def favourite(
             proven = proven and plan.proven
     if evaluation is not None and not found.broken:
         own = rank(problem, strategy, evaluation.step_time_s)
-        found.changes = sorted(
-            (change for change in found.changes if is_better(rank_of(problem, change.plan), own)),
-            key=lambda change: rank_of(problem, change.plan),
-        )
-    found.changes = _first_of_each(found.changes)
+        better = (change for change in found.changes if is_better(rank_of(problem, change.plan), own))
+        found.changes = sorted(better, key=lambda change: rank_of(problem, change.plan))
+    first: dict[Strategy, Change] = {}  # a later group with the same plan has gained nothing by freeing more
+    for change in found.changes:
+        first.setdefault(change.plan.strategy, change)
+    found.changes = list(first.values())
     found.in_time = budget.left > 0 and not budget.cut_short and proven
     return found
-
-
-def _first_of_each(changes: list[Change]) -> list[Change]:
-    """Without a group whose plan a group named before it gives too: freeing more has then gained nothing."""
-    found: dict[Strategy, Change] = {}
-    for change in changes:
-        found.setdefault(change.plan.strategy, change)
-    return list(found.values())
 
 
 def _freed(changer: Changer, strategy: Strategy, groups: tuple[Group, ...]) -> Plan | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 
-from cpsolver.explanation.changes import Budget, Changer, Remedy, best_plan, is_better, rank_of
+from cpsolver.explanation.changes import Budget, Changer, Remedy, is_better, rank_of
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
@@ -47,18 +47,13 @@ def remedies(changer: Changer, least_factor: float | None, rules: tuple[str, ...
             helped = True
             yield remedy
     counted = bool({"batch", "interleaving"} & set(rules))
+    kinds: list[Iterable[Remedy | None]] = [_batches(changer) if counted else (), _limits(changer)]
     if least_factor is not None:
-        yield from filter(None, _margin(changer, least_factor))
-        yield from filter(None, _limits(changer))
-        yield from filter(None, _more_gpus(changer))
-        yield from filter(None, _shorter(changer))
-        yield from filter(None, _chips(changer, least_factor))
-        return
-    yield from filter(None, _batches(changer) if counted else ())
-    yield from filter(None, _limits(changer))
-    if counted or not helped:
-        yield from filter(None, _near_gpus(changer))
-        yield from filter(None, _nodes(changer))
+        kinds = [_margin(changer, least_factor), _limits(changer), _more_gpus(changer), _shorter(changer)]
+        kinds.append(_chips(changer, least_factor))
+    elif counted or not helped:
+        kinds += [_near_gpus(changer), _nodes(changer)]
+    yield from filter(None, chain.from_iterable(kinds))
 
 
 # What the user wishes
@@ -160,8 +155,7 @@ def _shorter(changer: Changer) -> Iterator[Remedy | None]:
     for times in (2**power for power in range(1, _TIMES.bit_length())):
         if now % times == 0 and now // times >= _SHORTEST:
             text = f"with sequences of {now // times:,} tokens instead of {now:,}"
-            remedy = changer.remedy({_SEQUENCE: now // times}, text, times - 1)
-            if remedy is not None:
+            if remedy := changer.remedy({_SEQUENCE: now // times}, text, times - 1):
                 yield remedy
                 return
 
@@ -185,8 +179,7 @@ def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
         gib = chip.memory_capacity_bytes / GIB
         text = f"with {chip.name} ({gib:.1f} GiB) in place of {', '.join(c.name for c in present)}"
         size = chip.memory_capacity_bytes / most - 1
-        remedy = changer.remedy({("cluster", "chips"): {chip.name: {}}}, text, size)
-        if remedy is not None:
+        if remedy := changer.remedy({("cluster", "chips"): {chip.name: {}}}, text, size):
             yield remedy
             return
 
@@ -260,8 +253,7 @@ def _nodes(changer: Changer) -> Iterator[Remedy | None]:
     sizes = sorted((size for size in divisors(total) if size != now and size <= 8 * now), key=lambda s: abs(s - now))
     for size in sizes[:_TRIES]:
         text = f"with {size} GPUs in a node instead of {now}"
-        remedy = changer.remedy({("cluster", "gpus_per_node"): size}, text, abs(size - now) / min(size, now))
-        if remedy is not None:
+        if remedy := changer.remedy({("cluster", "gpus_per_node"): size}, text, abs(size - now) / min(size, now)):
             yield remedy
             return
 
@@ -280,23 +272,12 @@ class Prices:
 def wish_prices(problem: Problem, best: Plan, seconds: float = _PRICES_S) -> Prices:
     """The single wishes without which a plan exists that is better than `best` in the spec's objective."""
     budget = Budget(seconds)
-    tried = list(_freed(Changer(problem, budget)))
+    changer = Changer(problem, budget)
+    single: list[tuple[dict[Path, Any], str]] = [({wish.path: None}, f"without {wish}") for wish in wishes(problem)]
+    single += settings_freed(problem)
+    tried = [price for changes, text in single if (price := changer.remedy(changes, text, 0.0))]
     own = rank_of(problem, best)
-    found = sorted(
-        (price for price in tried if is_better(rank_of(problem, price.plan), own)),
-        key=lambda price: rank_of(problem, price.plan),
-    )
+    better = (price for price in tried if is_better(rank_of(problem, price.plan), own))
+    found = sorted(better, key=lambda price: rank_of(problem, price.plan))
     settled = best.proven and budget.left > 0 and not budget.cut_short and all(price.plan.proven for price in tried)
     return Prices(tuple(found), settled)
-
-
-def _freed(changer: Changer) -> Iterator[Remedy]:
-    single: list[tuple[dict[tuple[str, ...], Any], str]] = [
-        ({wish.path: None}, f"without {wish}") for wish in wishes(changer.problem)
-    ]
-    single += settings_freed(changer.problem)
-    for changes, text in single:
-        other = changer.changed(changes)
-        plan = None if other is None else best_plan(other, changer.budget)
-        if other is not None and plan is not None:
-            yield Remedy(text, other.spec, plan, 0.0)

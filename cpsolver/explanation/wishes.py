@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.inputs.errors import shown
@@ -44,8 +44,7 @@ def wishes(problem: Problem) -> tuple[Wish, ...]:
 def only_wish(problem: Problem, wish: Wish) -> Problem:
     """The problem with that entry alone."""
     part = {name: Decisions() for name in ("pin", "forbid")} | {wish.part: Decisions(**{wish.name: wish.values})}
-    search = problem.spec.search.model_copy(update=part)
-    return replace(problem, spec=problem.spec.model_copy(update={"search": search}))
+    return problem.with_(search=part)
 
 
 def taken(plan: Strategy, name: str) -> str:

@@ -13,7 +13,7 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import Names, resolve, unknown_names
-from cpsolver.profiles.overlay import Overlay, load_overlay
+from cpsolver.profiles.constants import Overlay, load_overlay
 from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.spec import Spec, parse_spec, with_files_in
 from cpsolver.spec.training import Training
@@ -64,7 +64,12 @@ def _with_overlay(
     data: Mapping[str, Any], calibration: str | None, document: Document | None = None, base: Path | None = None
 ) -> Problem:
     """The problem with an overlay's constants; what is wrong with the overlay's file comes first."""
-    overlay, wrong = _overlay(calibration)
+    overlay: Overlay | None = None
+    wrong: list[Trouble] = []
+    try:
+        overlay = None if calibration is None else load_overlay(calibration)
+    except InputError as error:
+        wrong += error.troubles
     try:
         problem = problem_from(data, document, base, overlay)
     except InputError as error:
@@ -74,35 +79,21 @@ def _with_overlay(
     return problem
 
 
-def _overlay(path: str | None) -> tuple[Overlay | None, tuple[Trouble, ...]]:
-    """The overlay of the file, or what is wrong with it."""
-    try:
-        return (None, ()) if path is None else (load_overlay(path), ())
-    except InputError as error:
-        return None, error.troubles
-
-
 def problem_from(
-    data: Mapping[str, Any],
-    document: Document | None = None,
-    base: Path | None = None,
-    overlay: Overlay | None = None,
+    data: Mapping[str, Any], document: Document | None = None, base: Path | None = None, overlay: Overlay | None = None
 ) -> Problem:
     """The problem in plain values; see `load_problem`."""
     try:
         return resolve(parse_spec(data, document, base), overlay)
     except InputError as error:
         found = list(error.troubles)
-        found += [trouble for trouble in unknown_names(_sound_names(data, base)) if not _told(trouble, found)]
+        known = {(trouble.where, trouble.message) for trouble in found}
+        found += [name for name in unknown_names(_sound_names(data, base)) if (name.where, name.message) not in known]
         found = [_with_path(trouble) for trouble in found]
     if document is not None:
         inside = [trouble for trouble in found if trouble.file in (None, document.file)]
         found = document.in_order(inside) + [trouble for trouble in found if trouble not in inside]
     raise InputError(found)
-
-
-def _told(trouble: Trouble, found: list[Trouble]) -> bool:
-    return any((one.where, one.message) == (trouble.where, trouble.message) for one in found)
 
 
 def _with_path(trouble: Trouble) -> Trouble:
@@ -114,7 +105,8 @@ def _sound_names(data: Mapping[str, Any], base: Path | None) -> Names:
     cluster = data.get("cluster")
     chips = cluster.get("chips") if isinstance(cluster, Mapping) else None
     if isinstance(chips, Mapping):
-        chips = {name: _without_limit(chip) for name, chip in chips.items()}
+        own = {name: chip if isinstance(chip, Mapping) else {} for name, chip in chips.items()}
+        chips = {name: {key: item for key, item in chip.items() if key != "max"} for name, chip in own.items()}
     model, requests = _field(Spec, "model", data.get("model")), _field(Cluster, "chips", chips) or {}
     if base is not None:
         model, requests = with_files_in(base, model, requests)
@@ -130,7 +122,3 @@ def _field(section: type[BaseModel], name: str, value: Any) -> Any:
         return TypeAdapter(annotated).validate_python(value)
     except ValidationError:
         return None  # told with all that is wrong with the spec
-
-
-def _without_limit(chip: Any) -> Any:
-    return {key: item for key, item in chip.items() if key != "max"} if isinstance(chip, Mapping) else {}

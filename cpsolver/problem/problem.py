@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.framework import Framework, load_launcher
-from cpsolver.profiles.overlay import Overlay
 from cpsolver.profiles.stack import Stack
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
@@ -63,15 +65,30 @@ class Problem:
         if devices == self.num_gpus:
             return self
         if devices not in self._of_size:
-            cluster = self.spec.cluster.model_copy(update={"num_gpus": devices, "idle": False})
             supplies = tuple(replace(supply, limit=min(supply.limit, devices)) for supply in self.supplies)
-            spec = self.spec.model_copy(update={"cluster": cluster})
-            self._of_size[devices] = replace(self, spec=spec, supplies=supplies)
+            self._of_size[devices] = self.with_(cluster={"num_gpus": devices, "idle": False}, supplies=supplies)
         return self._of_size[devices]
 
     @cached_property
     def _of_size(self) -> dict[int, Problem]:
         return {}
+
+    def with_(
+        self, *, search: Mapping[str, Any] | None = None, cluster: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Problem:
+        """The problem with values of its spec's sections, and `fields` of its own, replaced; nothing is looked up."""
+        sections = {"search": search or {}, "cluster": cluster or {}}
+        changed = {name: getattr(self.spec, name).model_copy(update=dict(new)) for name, new in sections.items() if new}
+        return replace(self, **{"spec": self.spec.model_copy(update=changed), **fields})
+
+    def with_constants(self, *layers: ConstantLayer) -> Problem:
+        """The problem with layers of constants over its own, in order; an overlay also tells intervals from then on."""
+        supplies, stack, overlay = self.supplies, self.stack, self.overlay
+        for layer in layers:
+            supplies = tuple(replace(supply, chip=layer.chip(supply.chip)) for supply in supplies)
+            stack = layer.stack(stack)
+            overlay = layer if isinstance(layer, Overlay) else overlay
+        return replace(self, supplies=supplies, stack=stack, overlay=overlay)
 
     @property
     def node(self) -> int:

@@ -111,16 +111,13 @@ class RankMap:
         if s.grouped:
             parts = replicas.reshape(s.pp, -1, s.sharding_ranks, s.tp)
             found["instance"] = _along(parts, 2)
-        found |= {"pp": _along(self.dense, 0), "model": self._model()}
+        shards = self.dense.transpose(1, 2, 0, 3).reshape(s.dp * s.cp, s.pp * s.tp)
+        found |= {"pp": _along(self.dense, 0), "model": _sorted(shards)}
         if self.tied and s.pp > 1:
             found["embedding"] = found["pp"][:, [0, -1]]
         if self.experts:
             found |= {"ep": _along(self.expert, 2), "etp": _along(self.expert, 3), "edp": _along(self.expert, 1)}
         return found
-
-    def _model(self) -> Ints:
-        s = self.strategy
-        return _sorted(self.dense.transpose(1, 2, 0, 3).reshape(s.dp * s.cp, s.pp * s.tp))
 
     def place(self, rank: int) -> Place:
         """Where a rank stands."""

@@ -15,11 +15,10 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_troub
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.problem import Problem, Supply
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.framework import Framework, both, load_launcher
-from cpsolver.profiles.overlay import Overlay
-from cpsolver.profiles.stack import load_stack
-from cpsolver.profiles.techniques import Switch
+from cpsolver.profiles.stack import Stack, load_stack
+from cpsolver.profiles.switches import Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
@@ -80,16 +79,26 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
         troubles += _not_covered(overlay, spec, {chip.name for chip in chips.values()}, stack.name)
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
+    problem = assemble(spec, model, chips, load_calibration().stack(stack), both(launcher, stack.runs))
+    return problem if overlay is None else problem.with_constants(overlay)
+
+
+def assemble(
+    spec: Spec, model: Architecture, chips: Mapping[str, Chip], stack: Stack, launcher: Framework | None = None
+) -> Problem:
+    """The problem of parts that were looked up already; `chips` by their names in the spec."""
     total, limits = spec.cluster.num_gpus, {name: request.max for name, request in spec.cluster.chips.items()}
-    supplies = (Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
-    problem = Problem(spec, model, tuple(supplies), load_calibration().stack(stack), both(launcher, stack.runs))
-    return problem if overlay is None else laid_over(problem, overlay)
+    supplies = tuple(Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
+    return Problem(spec, model, supplies, stack, launcher)
 
 
-def laid_over(problem: Problem, overlay: Overlay) -> Problem:
-    """The problem, its constants as published, with those of an overlay that covers it."""
-    supplies = tuple(replace(supply, chip=overlay.chip(supply.chip)) for supply in problem.supplies)
-    return replace(problem, supplies=supplies, stack=overlay.stack(problem.stack), overlay=overlay)
+def resolve_like(problem: Problem, spec: Spec) -> Problem:
+    """The problem of a spec that differs from this problem's in neither model, chips nor stack.
+
+    All is checked as `resolve` does; model, chips and stack stay as they are here, with whatever was learnt of them.
+    """
+    found = resolve(spec, problem.overlay)
+    return replace(found, supplies=problem.supplies, stack=problem.stack, model=problem.model)
 
 
 def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> Iterator[Trouble]:
@@ -150,8 +159,8 @@ def _chips(troubles: list[Trouble], requests: Mapping[str, ChipRequest], trainin
     attempts = {name: _attempt(troubles, partial(_chip, name, each, training)) for name, each in requests.items()}
     chips = {name: chip for name, chip in attempts.items() if chip is not None}
     names = [chip.name for chip in chips.values()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in twice]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    troubles += [Trouble("cluster.chips", "two entries are the same chip", value=name) for name in doubled]
     return chips
 
 
@@ -174,7 +183,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
         try:
             found = load_architecture(model)
         except UnknownModelError as error:
-            raise _unknown("model", model, error.nearest, "apss-cp models") from None
+            raise _unknown("model", "model", model, error.nearest, ("model",)) from None
     else:
         fields = _read(model, ("model",)) if isinstance(model, str) else model
         try:
@@ -187,7 +196,7 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     reasons = unsupported_reasons(found)
     if reasons:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
-        raise InputError((Trouble("model", message, value=found.name, path=("model",)),))
+        raise InputError(Trouble("model", message, value=found.name, path=("model",)))
     return found
 
 
@@ -211,7 +220,7 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
         try:
             chip = load_calibration().chip(load_chip(name))
         except UnknownChipError as error:
-            raise _unknown("cluster.chips", name, error.nearest, "apss-cp chips", path) from None
+            raise _unknown("chip", "cluster.chips", name, error.nearest, path) from None
     else:
         fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
         path = path if request.spec is None else (*path, "spec")
@@ -221,24 +230,13 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
             raise _invalid(path, error, fields, Chip) from None
     reasons = unusable_reasons(chip, training.precision, training.host_link)
     if reasons:
-        raise InputError((Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path),))
+        raise InputError(Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path))
     return chip
 
 
-def _unknown(where: str, value: str, nearest: tuple[str, ...], listing: str, path: Any = None) -> InputError:
-    kind = "model" if where == "model" else "chip"
-    return InputError(
-        (
-            Trouble(
-                where,
-                f"unknown {kind}",
-                value=value,
-                allowed=f"a name that `{listing}` lists, or the {kind}'s own fields",
-                nearest=nearest,
-                path=path or (where,),
-            ),
-        )
-    )
+def _unknown(kind: str, where: str, value: str, nearest: tuple[str, ...], path: KeyPath) -> InputError:
+    allowed = f"a name that `apss-cp {kind}s` lists, or the {kind}'s own fields"
+    return InputError(Trouble(where, f"unknown {kind}", value, allowed, nearest, path=path))
 
 
 def _plain(trouble: Trouble) -> dict[str, Any]:

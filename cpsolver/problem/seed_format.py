@@ -98,21 +98,16 @@ def _groups_from_seed(data: Mapping[str, Any], problem: Problem, pp: int) -> tup
     chips = chips * pp if len(chips) == 1 else chips
     layers = data.get("pipeline-stage-layers") or [problem.model.layers // pp] * pp
     kinds = [tuple(_nothing(value) for value in entry) for entry in zip(*(data[name] for name in _LISTS), strict=True)]
-    types = list(dict.fromkeys(chips))
+    types, given = list(dict.fromkeys(chips)), data.get(_MODULES)
     groups = []
     for chip, count in zip(chips, layers, strict=True):
         granularity, method, amount = kinds[types.index(chip)]
         kind: RecomputeKind = "selective" if granularity == "selective" else "none"
         if granularity == "full":
             kind = "uniform" if method == "uniform" else "block"
-        modules = _modules_from_seed(data, types.index(chip))
-        groups.append(StageGroup(chip, (count,), kind, (int(amount or 0),), modules if kind == "selective" else ()))
+        modules = tuple(_nothing(given[types.index(chip)]) or ()) if given and kind == "selective" else ()
+        groups.append(StageGroup(chip, (count,), kind, (int(amount or 0),), modules))
     return merged_groups(tuple(groups))
-
-
-def _modules_from_seed(data: Mapping[str, Any], place: int) -> tuple[str, ...]:
-    given = data.get(_MODULES)
-    return tuple(_nothing(given[place]) or ()) if given else ()
 
 
 def _exchange_from_seed(data: Mapping[str, Any], cp: int) -> tuple[int, bool]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cpsolver.plans.strategy import CORE, MODULES, RecomputeKind, Schedule, Sharded
 from cpsolver.profiles.judging import SHARDED, among, either, fact, negated
-from cpsolver.profiles.techniques import OffloadModule, OptimizerName, Precision, Switch
+from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 
 Split = Literal["none", "first_last", "any"]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.facts import Facts
@@ -110,9 +111,7 @@ def _stricter(fact: str, one: Any, other: Any) -> Any:
 
 def _read(name: str) -> dict[str, Any]:
     """A profile's fields; a profile that extends another has its facts where it states none of its own."""
-    from ruamel.yaml import YAML
-
-    fields: dict[str, Any] = YAML(typ="safe").load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    fields: dict[str, Any] = dict(package_data(_FOLDER / f"{name}.yaml"))
     base = fields.pop("extends", None)
     if base is not None:
         fields["facts"] = {**_read(base)["facts"], **(fields.get("facts") or {})}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.profiles.framework import Framework, stack_framework
 
@@ -133,9 +134,7 @@ def load_stack(name: str) -> Stack:
 @lru_cache
 def _read(name: str) -> dict[str, Any]:
     """A profile's fields; one that extends another has its constants and facts where it states none of its own."""
-    from ruamel.yaml import YAML
-
-    fields: dict[str, Any] = YAML(typ="safe").load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    fields: dict[str, Any] = dict(package_data(_FOLDER / f"{name}.yaml"))
     base = fields.pop("extends", None)
     if base is not None:
         for part in ("constants", "runs"):

@@ -1,42 +1,16 @@
-"""The names of a spec's training switches, and what each saves and costs: numbers with sources, in techniques.yaml."""
+"""What the training switches of a spec (switches.py) save and cost: numbers with sources, in techniques.yaml."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Confidence = Literal["verified", "secondary", "assumed"]
-Precision = Literal["bf16", "fp16", "fp8"]
-OptimizerName = Literal[
-    "adam",
-    "precision_aware",
-    "precision_aware_bf16",
-    "precision_aware_bf16_grads",
-    "precision_aware_fp8",
-    "quantized_states",
-    "cadam",
-    "ema_adamw",
-    "lion",
-]
-OffloadModule = Literal[
-    "attention", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
-]
-"""A module whose input goes to the host; attention: all that it keeps but for its norm's input."""
-Switch = Literal[
-    "release_fp32_gradients",
-    "reuse_fp32_parameters",
-    "optimizer_offload",
-    "swap_optimizer",
-    "triangle_attention",
-    "fused_gate_up",
-    "fp8_parameter_gather",
-    "fp8_activations",
-]
-"""A field of the spec's training section that only some frameworks can have another value for than its default."""
+from cpsolver.inputs.data import package_schema
 
+Confidence = Literal["verified", "secondary", "assumed"]
 _FILE = Path(__file__).parent / "techniques.yaml"
 
 
@@ -101,9 +75,7 @@ class Techniques(_Frozen):
         raise AttributeError(item)
 
 
-@lru_cache
+@cache
 def techniques() -> Techniques:
     """The numbers that come with the package."""
-    from ruamel.yaml import YAML
-
-    return Techniques.model_validate(YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+    return package_schema(_FILE, Techniques)

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.techniques import OffloadModule, OptimizerName, Precision, techniques
+from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision
+from cpsolver.profiles.techniques import techniques
 
 MOST = 1_048_576
 """The largest count that a spec may hold: 2**20."""

@@ -12,11 +12,11 @@ from benchmarks.fit_memory import Reading, _solve
 from benchmarks.fit_model import Fit, Free, Predictor, bent, calibration, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
 from cpsolver.evidence.intervals import EVERY, UNSEEN
-from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.evidence.runs.validation import predict
+from cpsolver.profiles.constants import load_calibration
 from cpsolver.profiles.stack import load_stack
 from tests.support.checkout import ROOT
 
@@ -33,7 +33,7 @@ def runs(start: str) -> list[MeasuredRun]:
 
 
 def test_constants_are_found_where_runs_tell_them_and_left_at_their_start_where_not() -> None:
-    cases = [make_case(run) for run in runs("kort22")]
+    cases = [placed_plan(run) for run in runs("kort22")]
     truth = calibration(FREE, TRUTH)
     fit = Fit(cases, [Predictor(truth).step_time_s(case) for case in cases], FREE, workers=1)
     found = fit.run(rounds=8)
@@ -74,7 +74,7 @@ def test_saying_too_little_memory_costs_more_than_too_much() -> None:
 
 def test_a_small_group_borrows_from_the_wider_one_and_a_tiny_one_says_nothing() -> None:
     chosen = runs("kort22") + runs("internevo_tgs")
-    cases = [make_case(run) for run in chosen]
+    cases = [placed_plan(run) for run in chosen]
     errors = [0.3 if run.id.startswith("kort22") else 0.01 for run in chosen]
     groups = residual_groups(chosen, cases, errors, {run.id: 0.2 for run in chosen})
     assert groups[UNSEEN].low == pytest.approx(-0.2)
@@ -85,17 +85,17 @@ def test_a_small_group_borrows_from_the_wider_one_and_a_tiny_one_says_nothing() 
 
 def test_cases_keep_what_the_row_says() -> None:
     run = runs("internevo_tgs_tp2_hyb_1024")[0] if runs("internevo_tgs_tp2_hyb_1024") else runs("internevo_tgs")[0]
-    case = make_case(run)
+    case = placed_plan(run)
     assert case.problem.supplies[0].chip.scale_out.bandwidth_gbit_s == run.internode_gbps_per_gpu
     assert (case.strategy.tp, case.strategy.dp) == (run.tp, run.dp)
     assert case.strategy.sharding_group == (run.sharding_group or 0)
-    other = make_case(replace(run, sharding="none"))
+    other = placed_plan(replace(run, sharding="none"))
     assert not other.strategy.distributed_optimizer
 
 
 def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() -> None:
     found, start = runs("zb_1F1B_")[:FEWEST], load_stack("zero-bubble").memory_margin
-    cases = [make_case(run) for run in found]
+    cases = [placed_plan(run) for run in found]
     assert fit_margins(found, cases, load_calibration()) == {}  # none is above the margin of all stacks
     assert found[0].peak_mem_gib is not None
     worst = replace(found[0], peak_mem_gib=found[0].peak_mem_gib * 2)
@@ -109,7 +109,7 @@ def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() ->
 
 
 def test_a_fit_without_some_runs_is_that_of_the_others() -> None:
-    cases = [make_case(run) for run in runs("kort22")]
+    cases = [placed_plan(run) for run in runs("kort22")]
     measured = [1.1 * Predictor(calibration(FREE, TRUTH)).step_time_s(case) for case in cases]
     begin = np.array([0.1, 0.0, 0.0])
     left = Fit(cases, measured, FREE, workers=1).without((1, 3), begin)

@@ -12,10 +12,10 @@ from scipy.stats import multivariate_normal
 
 from benchmarks import fit_spread
 from benchmarks.fit_spread import Source, log_likelihood
-from cpsolver.evidence.posterior.misfit import Spots, covariance, load_spread
+from cpsolver.evidence.posterior.misfit import Locations, covariance, load_spread
 from cpsolver.inputs.document import load_yaml
 
-PLACES = Spots(np.array([[0.0, 0.0], [1.0, 0.0], [3.0, 2.0]]), ("a", "a", "b"), ("1", "2", "3"))
+PLACES = Locations(np.array([[0.0, 0.0], [1.0, 0.0], [3.0, 2.0]]), ("a", "a", "b"), ("1", "2", "3"))
 SOURCE = Source(np.array([0.1, 0.05, -0.2]), np.array([[0.3, 0.0], [0.2, 0.1], [0.0, 0.4]]), PLACES)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.profiles.overlay import load_overlay
+from cpsolver.profiles.constants import load_overlay
 from tests.support.calibrating import LAYOUTS, cluster_rows, measured, row, text_of
 from tests.support.command import in_tmp, run, write
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from cpsolver.doors.report import catalogue, stacks
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 from cpsolver.profiles.stack import Constants, load_stack, stack_names
 from hw_specs import load_chip
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -109,7 +109,7 @@ def test_a_fitted_constant_in_json(fitted: None) -> None:
 
 def test_a_stack_has_what_it_is_fitted_with(fitted: None) -> None:
     own = FITTED.model_copy(update={"stacks": {"megatron-deepspeed-bloom": FITTED.stacks["megatron-core"]}})
-    found = stacks.fitted_constants(load_stack("megatron-deepspeed-bloom-bf16"), own)
+    found = own.fitted_constants(load_stack("megatron-deepspeed-bloom-bf16"))
     assert {name: entry.value for name, entry in found.items()} == {
         "elementwise_traffic": 2,
         "allocator_overhead": 0.25,

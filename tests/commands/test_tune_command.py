@@ -113,7 +113,7 @@ def test_the_state_knows_the_command_and_goes_on() -> None:
 def test_a_plan_that_the_target_refuses_is_told_and_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     from cpsolver.doors.export import judge
     from cpsolver.doors.export.launch import CannotExpress
-    from cpsolver.doors.tune import kit
+    from cpsolver.doors.tune import jobs
 
     launch_of, refusals = judge.launch_of, iter([("no such thing",)])
 
@@ -122,7 +122,7 @@ def test_a_plan_that_the_target_refuses_is_told_and_passed_over(monkeypatch: pyt
             raise CannotExpress(reasons)
         return launch_of(*args)
 
-    monkeypatch.setattr(kit, "launch_of", picky)
+    monkeypatch.setattr(jobs, "launch_of", picky)
     found = tune("--run", TRAINING, "--max-trials", "2")
     assert found["trials"][0]["note"] == "megatron-lm cannot run this plan: no such thing"
     assert [trial["outcome"] for trial in found["trials"]] == ["failed", "ok"]

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import sys
-import types
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rich.console import Console
 from cpsolver.doors.report import progress
 from cpsolver.doors.report.scatter import scatter_html
 from cpsolver.doors.report.validation import validation_report
-from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.validation import Validation, validate
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -43,9 +42,7 @@ def predict(run: MeasuredRun) -> Prediction:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("cpsolver.evidence.runs.predict")
-    module.predict = predict  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cpsolver.evidence.runs.predict", module)
+    monkeypatch.setattr("cpsolver.evidence.runs.validation.predict", predict)
 
 
 @pytest.fixture
@@ -172,7 +169,7 @@ def test_a_row_that_makes_no_model_is_left_out_with_the_reason(tmp_path: Path) -
     row = {"heads": 7, "kv_heads": 7, "tp": 1, "dp": 8}
 
     def of_a_case(run: MeasuredRun) -> Prediction:
-        make_case(run)
+        placed_plan(run)
         return predict(run)
 
     found = validate(runs(tmp_path, row), of_a_case)

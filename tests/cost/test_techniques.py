@@ -18,7 +18,8 @@ from cpsolver.plans.strategy import CORE
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import stack_names
-from cpsolver.profiles.techniques import Figures, OptimizerName, techniques
+from cpsolver.profiles.switches import OptimizerName
+from cpsolver.profiles.techniques import Figures, techniques
 from cpsolver.spec.spec import parse_spec
 from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink

@@ -7,10 +7,9 @@ from statistics import fmean
 
 import pytest
 
-from cpsolver.evidence.runs.predict import predict
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.evidence.runs.validation import Validation, validate
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.evidence.runs.validation import Validation, predict, validate
+from cpsolver.profiles.constants import load_calibration
 
 pytestmark = pytest.mark.full
 

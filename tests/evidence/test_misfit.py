@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from cpsolver.doors.tune.trial import TRIAL_MEMORIES
-from cpsolver.evidence.posterior.misfit import Spots, covariance, features, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.misfit import Locations, covariance, features, load_spread, locations
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.run import MemoryKind
-from cpsolver.profiles.overlay import COORDINATES
+from cpsolver.profiles.constants import COORDINATES
 from tests.support.believed import menu, places, small, spots_of, spread_of
 from tests.support.problems import chip_spec, problem_of, strategy_of
 
@@ -20,8 +20,8 @@ PLAN = strategy_of("x:4", dp=8)
 ONLY_SHARED = spread_of(misfit=1.0, leftover=0.0)
 
 
-def _between(one: Place, other: Place) -> float:
-    return float(covariance(ONLY_SHARED, spots([one]), spots([other]))[0, 0])
+def _between(one: PlacedPlan, other: PlacedPlan) -> float:
+    return float(covariance(ONLY_SHARED, locations([one]), locations([other]))[0, 0])
 
 
 def test_sizes_are_all_there() -> None:
@@ -32,14 +32,14 @@ def test_sizes_are_all_there() -> None:
 
 
 def test_covariance_is_symmetric_and_no_combination_has_a_negative_variance() -> None:
-    here = spots(places(small()))
+    here = locations(places(small()))
     found = covariance(load_spread(), here, here)
     assert (found == found.T).all()
     assert np.linalg.eigvalsh(found).min() >= -1e-12
 
 
 def test_a_plan_has_the_whole_variance() -> None:
-    spread, here = load_spread(), spots(places(small()))
+    spread, here = load_spread(), locations(places(small()))
     expected = spread.misfit**2 + spread.leftover**2
     assert np.diag(covariance(spread, here, here)) == pytest.approx(np.full(len(menu()), expected))
 
@@ -51,9 +51,9 @@ def test_what_is_shared_falls_with_distance_by_its_formula() -> None:
 
 def test_the_leftover_is_of_the_very_plan_and_task() -> None:
     own = spread_of(misfit=0.0, leftover=1.0)
-    same, task = Place(small(), PLAN), problem_of({"x": chip_spec()}, gpus=8, node=2, batch=32)
-    split = [Place(small(), strategy_of(f"x:{counts}", dp=4)) for counts in ("2,2", "3,1")]
-    where = spots([Place(small(), PLAN), same, Place(task, PLAN), *split])
+    same, task = PlacedPlan(small(), PLAN), problem_of({"x": chip_spec()}, gpus=8, node=2, batch=32)
+    split = [PlacedPlan(small(), strategy_of(f"x:{counts}", dp=4)) for counts in ("2,2", "3,1")]
+    where = locations([PlacedPlan(small(), PLAN), same, PlacedPlan(task, PLAN), *split])
     expected = np.eye(5)
     expected[0, 1] = expected[1, 0] = 1.0
     assert (covariance(own, where, where) == expected).all()
@@ -62,17 +62,17 @@ def test_the_leftover_is_of_the_very_plan_and_task() -> None:
 def test_other_chips_and_other_stacks_share_nothing() -> None:
     other_chip = problem_of({"y": chip_spec()}, gpus=8, node=2, batch=16)
     other_stack = replace(small(), stack=small().stack.model_copy(update={"name": "another"}))
-    one = Place(small(), PLAN)
-    assert _between(one, Place(small(), PLAN)) == 1.0
-    assert _between(one, Place(other_chip, strategy_of("y:4", dp=8))) == 0.0
-    assert _between(one, Place(other_stack, PLAN)) == 0.0
+    one = PlacedPlan(small(), PLAN)
+    assert _between(one, PlacedPlan(small(), PLAN)) == 1.0
+    assert _between(one, PlacedPlan(other_chip, strategy_of("y:4", dp=8))) == 0.0
+    assert _between(one, PlacedPlan(other_stack, PLAN)) == 0.0
 
 
 def test_a_doubling_is_one_step_and_a_switch_two() -> None:
-    base = features([Place(small(), PLAN)])[0]
+    base = features([PlacedPlan(small(), PLAN)])[0]
 
     def apart(**changes: object) -> list[float]:
-        moved = np.abs(features([Place(small(), replace(PLAN, **changes))])[0] - base)  # type: ignore[arg-type]
+        moved = np.abs(features([PlacedPlan(small(), replace(PLAN, **changes))])[0] - base)  # type: ignore[arg-type]
         return [float(each) for each in moved if each]
 
     assert apart(mbs=2) == [1.0]
@@ -82,9 +82,9 @@ def test_a_doubling_is_one_step_and_a_switch_two() -> None:
 
 
 def test_nothing_has_no_covariance() -> None:
-    none = spots([])
+    none = locations([])
     assert covariance(ONLY_SHARED, none, spots_of([0.0])).shape == (0, 1)
-    assert none == Spots(none.coordinates, (), ())
+    assert none == Locations(none.coordinates, (), ())
 
 
 def test_overlays_know_how_many_numbers_say_where_a_layout_lies() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.evidence.calibrate.lesson import learn_from
-from cpsolver.evidence.calibrate.runs import evidence_of
+from cpsolver.evidence.calibrate.observations import evidence_of
+from cpsolver.evidence.calibrate.result import calibrate
 from cpsolver.evidence.runs.table import read_runs
 from tests.support.calibrating import LAYOUTS, cluster_rows, row, text_of
 from tests.support.command import in_tmp, run, write
@@ -54,12 +54,12 @@ def test_a_run_that_ran_out_counts_for_memory_alone() -> None:
     evidence = evidence_of(read_runs(write("runs.csv", text_of(rows))))
     assert [each.run.id for each in evidence.rows] == ["run-0", "run-1", "run-2", "short"]
     assert evidence.left_out == {"failed for a reason that says nothing of the layout": ("lost",)}
-    lesson = learn_from(evidence, "runs.csv")
-    assert len(lesson.told) == 3
-    (short,) = lesson.ran_out
+    result = calibrate(evidence, "runs.csv")
+    assert len(result.runs) == 3
+    (short,) = result.ran_out
     assert short.name == "short"
     assert short.explained
-    assert not lesson.readings
+    assert not result.readings
 
 
 def test_a_run_that_should_have_fitted_moves_memory_and_is_told() -> None:

@@ -11,29 +11,28 @@ import numpy as np
 import pytest
 
 from cpsolver.doors.report.interval import Interval, interval_of, provenance
-from cpsolver.evidence.calibrate.lesson import Lesson, learn_from
-from cpsolver.evidence.calibrate.runs import evidence_of
-from cpsolver.evidence.calibrate.writing import overlay_of, overlay_text
+from cpsolver.evidence.calibrate.observations import evidence_of
+from cpsolver.evidence.calibrate.overlay import overlay_of, overlay_text
+from cpsolver.evidence.calibrate.result import CalibrationResult, calibrate
 from cpsolver.evidence.intervals import WITHIN_80, half_width, spread
 from cpsolver.evidence.posterior.forecast import forecast, posterior_of
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.errors import InputError
-from cpsolver.problem.resolve import laid_over
-from cpsolver.profiles.overlay import Overlay, load_overlay
+from cpsolver.profiles.constants import Overlay, load_overlay
 from tests.support.calibrating import cluster_rows, text_of
 
 
 @pytest.fixture(scope="module")
-def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+def result(tmp_path_factory: pytest.TempPathFactory) -> CalibrationResult:
     table = tmp_path_factory.mktemp("runs") / "runs.csv"
     table.write_text(text_of(cluster_rows(5)), encoding="utf-8")
-    return learn_from(evidence_of(read_runs(table)), "runs.csv")
+    return calibrate(evidence_of(read_runs(table)), "runs.csv")
 
 
 @pytest.fixture(scope="module")
-def text(lesson: Lesson) -> str:
-    return overlay_text(overlay_of(lesson, "1.2.3"))
+def text(result: CalibrationResult) -> str:
+    return overlay_text(overlay_of(result, "1.2.3"))
 
 
 @pytest.fixture
@@ -42,58 +41,63 @@ def overlay(text: str, tmp_path: Path) -> Overlay:
     return load_overlay(tmp_path / "ours.yaml")
 
 
-def _places(lesson: Lesson) -> list[Place]:
+def _places(result: CalibrationResult) -> list[PlacedPlan]:
     """A run that was learnt from, the same with other degrees, and on more nodes."""
-    place = lesson.evidence.rows[0].seen.place
+    place = result.evidence.rows[0].observation.plan
     wider = replace(place.strategy, dp=4 * place.strategy.dp)
-    return [place, Place(place.problem, replace(place.strategy, mbs=2)), Place(place.problem.of_size(64), wider)]
+    return [
+        place,
+        PlacedPlan(place.problem, replace(place.strategy, mbs=2)),
+        PlacedPlan(place.problem.of_size(64), wider),
+    ]
 
 
-def test_forecasts_of_the_file_are_those_of_the_belief(lesson: Lesson, overlay: Overlay) -> None:
-    noise = lesson.belief.times.spread.noise**2
-    for place in _places(lesson):
-        mean, covariance = lesson.belief.step_times([place])
-        found = forecast(laid_over(place.problem, overlay), overlay, place.strategy)
+def test_forecasts_of_the_file_are_those_of_the_belief(result: CalibrationResult, overlay: Overlay) -> None:
+    noise = result.posterior.times.spread.noise**2
+    for place in _places(result):
+        mean, covariance = result.posterior.step_times([place])
+        found = forecast(place.problem.with_constants(overlay), overlay, place.strategy)
         assert found.mean == pytest.approx(mean[0], abs=2e-4)  # slopes are taken a little elsewhere
         assert found.sd == pytest.approx((covariance[0, 0] + noise) ** 0.5, rel=5e-3)
 
 
-def test_the_posterior_of_the_file_is_the_belief(lesson: Lesson, overlay: Overlay) -> None:
+def test_the_posterior_of_the_file_is_the_belief(result: CalibrationResult, overlay: Overlay) -> None:
     found, constants = posterior_of(overlay)
-    assert [each.key for each in constants] == [each.key for each in lesson.belief.constants if each.kind != "memory"]
-    assert np.abs(found.mean - lesson.belief.times.mean).max() < 1e-5
-    assert np.abs(found.covariance - lesson.belief.times.covariance).max() < 1e-5
+    of_times = [each.key for each in result.posterior.constants if each.kind != "memory"]
+    assert [each.key for each in constants] == of_times
+    assert np.abs(found.mean - result.posterior.times.mean).max() < 1e-5
+    assert np.abs(found.covariance - result.posterior.times.covariance).max() < 1e-5
     assert [level.weight for level in found.levels] == pytest.approx(
-        [level.weight for level in lesson.belief.times.levels], abs=1e-5
+        [level.weight for level in result.posterior.times.levels], abs=1e-5
     )
 
 
-def test_the_problem_has_the_constants_of_the_posterior_mean(lesson: Lesson, overlay: Overlay) -> None:
-    problem = lesson.evidence.rows[0].seen.place.problem
-    ours, theirs = laid_over(problem, overlay), lesson.belief.problem(problem)
+def test_the_problem_has_the_constants_of_the_posterior_mean(result: CalibrationResult, overlay: Overlay) -> None:
+    problem = result.evidence.rows[0].observation.plan.problem
+    ours, theirs = problem.with_constants(overlay), result.posterior.problem(problem)
     for name, figure in ours.supplies[0].chip.efficiency.items():
         assert figure.value == pytest.approx(theirs.supplies[0].chip.efficiency[name].value, rel=1e-6)
     assert ours.stack.step_overhead_ms == pytest.approx(theirs.stack.step_overhead_ms, rel=1e-6)
 
 
-def test_a_plan_like_the_runs_gets_a_tighter_interval(lesson: Lesson, overlay: Overlay) -> None:
-    place = _places(lesson)[1]
+def test_a_plan_like_the_runs_gets_a_tighter_interval(result: CalibrationResult, overlay: Overlay) -> None:
+    place = _places(result)[1]
     low, high, _ = spread(place.problem, place.strategy)
-    ours_low, ours_high, basis = spread(laid_over(place.problem, overlay), place.strategy)
-    found = forecast(laid_over(place.problem, overlay), overlay, place.strategy)
+    ours_low, ours_high, basis = spread(place.problem.with_constants(overlay), place.strategy)
+    found = forecast(place.problem.with_constants(overlay), overlay, place.strategy)
     assert found.sd < 0.5 * found.sd_before
     assert ours_high - ours_low < 0.9 * (high - low)
     assert basis.startswith("learnt from 5 runs in ")
 
 
-def test_a_plan_of_what_no_run_tells_does_not(lesson: Lesson, overlay: Overlay) -> None:
-    place = lesson.evidence.rows[0].seen.place  # with a context and sequences that no run had
+def test_a_plan_of_what_no_run_tells_does_not(result: CalibrationResult, overlay: Overlay) -> None:
+    place = result.evidence.rows[0].observation.plan  # with a context and sequences that no run had
     training = place.problem.spec.training.model_copy(update={"sequence_length": 131072, "global_batch_size": 8})
     spec = place.problem.spec.model_copy(update={"training": training})
     problem = replace(place.problem, spec=spec)
     plan = replace(place.strategy, cp=8, tp=2, dp=1)
     low, high, _ = spread(problem, plan)
-    ours_low, ours_high, _ = spread(laid_over(problem, overlay), plan)
+    ours_low, ours_high, _ = spread(problem.with_constants(overlay), plan)
     assert ours_high - ours_low >= high - low
 
 
@@ -102,9 +106,9 @@ def test_half_an_interval_grows_with_what_the_published_one_knew() -> None:
     assert half_width(0.1, 0.2, published=4 * WITHIN_80 * 0.2) == pytest.approx(4 * WITHIN_80 * 0.1)
 
 
-def test_the_middle_of_the_interval_is_the_forecast(lesson: Lesson, overlay: Overlay) -> None:
-    place = _places(lesson)[0]
-    problem = laid_over(place.problem, overlay)
+def test_the_middle_of_the_interval_is_the_forecast(result: CalibrationResult, overlay: Overlay) -> None:
+    place = _places(result)[0]
+    problem = place.problem.with_constants(overlay)
     found = forecast(problem, overlay, place.strategy)
     interval = interval_of(problem, place.strategy, exp(found.predicted))
     assert log(interval.low_s * interval.high_s) / 2 == pytest.approx(found.mean)

@@ -10,19 +10,18 @@ import pytest
 
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evidence.posterior import predictions
-from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants, with_values
-from cpsolver.evidence.posterior.predictions import Lineariser, Place, memories
-from cpsolver.profiles.calibration import CHIP_FACTORS
-from cpsolver.profiles.overlay import uncertain
+from cpsolver.evidence.posterior.constants import UncertainConstant, Values, moved, uncertain_constants
+from cpsolver.evidence.posterior.predictions import Lineariser, PlacedPlan, memories
+from cpsolver.profiles.constants import CHIP_FACTORS, uncertain
 from cpsolver.profiles.stack import Constants
 from hw_specs import Chip
 from tests.support.believed import menu, places, small
 from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
 KINDS = [
-    Uncertain("chips", "x", "factor", 1.0, 0.2),
-    Uncertain("stacks", "s", "overlap", 0.9, 0.8, share=True),
-    Uncertain("memory", "s", "overhead", 0.05, 0.04, more_than_one=True),
+    UncertainConstant("chips", "x", "factor", 1.0, 0.2),
+    UncertainConstant("stacks", "s", "overlap", 0.9, 0.8, share=True),
+    UncertainConstant("memory", "s", "overhead", 0.05, 0.04, more_than_one=True),
 ]
 ALL = uncertain_constants([small()])
 TIMES = [each for each in ALL if each.kind != "memory"]
@@ -34,13 +33,13 @@ MEMORY = [each for each in ALL if each.kind == "memory"]
 
 @pytest.mark.parametrize("each", KINDS, ids=lambda each: each.name)
 @pytest.mark.parametrize("at", [-1.0, 0.0, 0.3, 4.0])
-def test_position_is_the_inverse_of_value(each: Uncertain, at: float) -> None:
+def test_position_is_the_inverse_of_value(each: UncertainConstant, at: float) -> None:
     assert each.position(each.value(at)) == pytest.approx(at, abs=1e-9)
     assert each.value(0.0) == pytest.approx(each.start)
 
 
 @pytest.mark.parametrize("each", KINDS, ids=lambda each: each.name)
-def test_a_constant_rises_with_its_position(each: Uncertain) -> None:
+def test_a_constant_rises_with_its_position(each: UncertainConstant) -> None:
     values = [each.value(at) for at in (-1.0, 0.0, 1.0, 2.0)]
     assert values == sorted(set(values))
 
@@ -94,7 +93,7 @@ def _efficiency(chip: Chip) -> dict[str, float]:
 
 def test_only_the_named_chip_is_scaled() -> None:
     problem = problem_of({"x": chip_spec(), "y": chip_spec()})
-    found = with_values(problem, {("y", "network"): 0.5, ("z", "gemm"): 0.5}, "a test")
+    found = problem.with_constants(Values({("y", "network"): 0.5, ("z", "gemm"): 0.5}, "a test"))
     (old_x, old_y), (x, y) = ([_efficiency(supply.chip) for supply in each.supplies] for each in (problem, found))
     assert x == old_x
     assert y == {**old_y, "network": old_y["network"] * 0.5}
@@ -103,13 +102,15 @@ def test_only_the_named_chip_is_scaled() -> None:
 
 def test_only_the_named_stack_is_changed() -> None:
     stack = small().stack
-    found = with_values(small(), {(stack.name, "host_layer_us"): 7.0, ("another", "straggling"): 7.0}, "a test")
+    values = {(stack.name, "host_layer_us"): 7.0, ("another", "straggling"): 7.0}
+    found = small().with_constants(Values(values, "a test"))
     assert (found.stack.host_layer_us, found.stack.straggling) == (7.0, stack.straggling)
     assert found.stack.constants.host_layer_us.source == "a test"
 
 
 def test_a_factor_lifts_no_efficiency_above_its_peak() -> None:
-    chip = with_values(small(), {("x", name): 100.0 for name in ("gemm", "memory", "network")}, "a test").supplies[0]
+    values = {("x", name): 100.0 for name in ("gemm", "memory", "network")}
+    chip = small().with_constants(Values(values, "a test")).supplies[0]
     found = _efficiency(chip.chip)
     assert (found["gemm_bf16"], found["memory"], found["network"]) == (1.0, 1.0, 1.0)
 
@@ -123,14 +124,14 @@ def test_positions_of_nought_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("each", MEMORY, ids=lambda each: each.name)
-def test_constants_of_memory_move_no_step_time(each: Uncertain) -> None:
+def test_constants_of_memory_move_no_step_time(each: UncertainConstant) -> None:
     far = moved(small(), [each], [2.0], "a test")
     for plan in menu():
         assert evaluate(far, plan).step_time_s == evaluate(small(), plan).step_time_s
 
 
 @pytest.mark.parametrize("each", TIMES, ids=lambda each: each.name)
-def test_constants_of_step_times_move_no_memory(each: Uncertain) -> None:
+def test_constants_of_step_times_move_no_memory(each: UncertainConstant) -> None:
     far = moved(small(), [each], [2.0], "a test")
     for plan in menu():
         assert stage_memory(far, plan) == stage_memory(small(), plan)
@@ -183,7 +184,7 @@ def test_slopes_are_kept_while_constants_are_near_and_values_are_always_exact(mo
 
 
 def test_an_equal_plan_is_a_place_of_its_own() -> None:
-    lineariser, (one, same) = Lineariser(TIMES), (Place(small(), menu()[0]) for _ in range(2))
+    lineariser, (one, same) = Lineariser(TIMES), (PlacedPlan(small(), menu()[0]) for _ in range(2))
     found = lineariser([one, same], np.zeros(len(TIMES)))
     assert found.value[0] == found.value[1]
     assert one != same
@@ -197,7 +198,7 @@ def test_constants_of_another_chip_have_no_slope() -> None:
 @pytest.mark.parametrize("kind", ["allocated", "reserved", "device", "need"])
 def test_memory_is_in_the_terms_of_its_kind(kind: str) -> None:
     plan = strategy_of("x:4", dp=8)
-    found = memories([Place(small(), plan)], [kind], MEMORY, np.zeros(len(MEMORY)))
+    found = memories([PlacedPlan(small(), plan)], [kind], MEMORY, np.zeros(len(MEMORY)))
     (stage,) = stage_memory(small(), plan)
     terms = {"allocated": stage.allocated, "reserved": stage.device - stage.framework, "device": stage.device}
     assert found.value[0] == pytest.approx(np.log(terms.get(kind, stage.total / 40e9)))

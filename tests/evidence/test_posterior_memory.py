@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from cpsolver.evaluation.meters import memory_bytes
-from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.memory_posterior import MemoryEvidence, _curvature, _gradient, _minus_log, learn_memory
-from cpsolver.evidence.posterior.posterior import Belief, learn
-from cpsolver.evidence.posterior.predictions import Floats, Linear, Place
+from cpsolver.evidence.posterior.posterior import Posterior, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Observation, PlacedPlan
 from tests.support.believed import menu, places, small
 
 ZERO = np.zeros(2)
@@ -76,22 +75,22 @@ def test_far_evidence_has_no_overflow() -> None:
 
 
 @cache
-def _place(at: int = 1) -> Place:
+def _place(at: int = 1) -> PlacedPlan:
     return places(small())[at]
 
 
-def _believe(*seen: Seen, problem_gb: float = 40) -> Belief:
+def _believe(*seen: Observation, problem_gb: float = 40) -> Posterior:
     return learn(seen, [small(problem_gb)])
 
 
-def _need(belief: Belief, place: Place) -> float:
-    return belief.fill(place)[0]
+def _need(posterior: Posterior, place: PlacedPlan) -> float:
+    return posterior.fill(place)[0]
 
 
-def _tight(share: float) -> Place:
+def _tight(share: float) -> PlacedPlan:
     """The plan on devices of which its published need is that share."""
     need = exp(_need(_believe(), _place()))
-    return Place(small(40 * need / share), _place().strategy)
+    return PlacedPlan(small(40 * need / share), _place().strategy)
 
 
 def test_without_evidence_the_prior_stays() -> None:
@@ -111,7 +110,7 @@ def test_what_is_needed_is_what_the_memory_model_says() -> None:
 def test_running_out_raises_the_need_and_fitting_never_does(share: float) -> None:
     place = _tight(share)
     before = _need(_believe(), place)
-    ran_out, fitted = Seen("a", place, out_of_memory=True), Seen("b", place, step_time_s=1.0)
+    ran_out, fitted = Observation("a", place, out_of_memory=True), Observation("b", place, step_time_s=1.0)
     assert _need(learn([ran_out]), place) > before - 1e-9
     assert _need(learn([fitted]), place) < before + 1e-9
     if 0.9 < share < 1.1:
@@ -121,8 +120,10 @@ def test_running_out_raises_the_need_and_fitting_never_does(share: float) -> Non
 
 def test_running_out_is_told_of_other_plans_too_and_is_no_step_time() -> None:
     place, other = _tight(0.9), _place(3)
-    found = learn([Seen("a", place, out_of_memory=True)])
-    assert _need(found, Place(place.problem, other.strategy)) > _need(_believe(), Place(place.problem, other.strategy))
+    found = learn([Observation("a", place, out_of_memory=True)])
+    assert _need(found, PlacedPlan(place.problem, other.strategy)) > _need(
+        _believe(), PlacedPlan(place.problem, other.strategy)
+    )
     assert not len(found.times.off)
 
 
@@ -130,7 +131,7 @@ def test_running_out_is_told_of_other_plans_too_and_is_no_step_time() -> None:
 @pytest.mark.parametrize("factor", [0.85, 1.2])
 def test_a_reading_pulls_towards_it(kind: str, factor: float) -> None:
     read = factor * memory_bytes(small(), _place().strategy, kind)
-    found = _believe(Seen("a", _place(), 1.0, read, kind))
+    found = _believe(Observation("a", _place(), 1.0, read, kind))
     told = memory_bytes(found.problem(small()), _place().strategy, kind)
     assert min(read, read / factor) < told < max(read, read / factor)
     count = len(found.times.prior)
@@ -143,7 +144,7 @@ def test_exact_readings_are_followed_farther_than_rough_ones() -> None:
     moved = {}
     for kind in ("allocated", "device"):
         before = memory_bytes(small(), _place().strategy, kind)
-        told = _believe(Seen("a", _place(), 1.0, 1.15 * before, kind)).problem(small())
+        told = _believe(Observation("a", _place(), 1.0, 1.15 * before, kind)).problem(small())
         moved[kind] = log(memory_bytes(told, _place().strategy, kind) / before)
     spread = _believe().times.spread.memory
     assert spread["allocated"] < spread["device"]
@@ -152,7 +153,7 @@ def test_exact_readings_are_followed_farther_than_rough_ones() -> None:
 
 
 def test_readings_move_no_step_time_and_step_times_no_memory() -> None:
-    time, memory = Seen("a", _place(), 1.0), Seen("a", _place(), 1.0, 3e10, "allocated")
+    time, memory = Observation("a", _place(), 1.0), Observation("a", _place(), 1.0, 3e10, "allocated")
     one, both = _believe(time), _believe(memory)
     count = len(one.times.prior)
     assert (one.mean[:count] == both.mean[:count]).all()
@@ -161,5 +162,5 @@ def test_readings_move_no_step_time_and_step_times_no_memory() -> None:
 
 
 def test_every_plan_of_the_menu_has_a_need() -> None:
-    found = _believe(*(Seen(str(at), place, 1.0) for at, place in enumerate(places(small(), 3))))
-    assert all(np.isfinite(found.fill(Place(small(), plan))).all() for plan in menu())
+    found = _believe(*(Observation(str(at), place, 1.0) for at, place in enumerate(places(small(), 3))))
+    assert all(np.isfinite(found.fill(PlacedPlan(small(), plan))).all() for plan in menu())

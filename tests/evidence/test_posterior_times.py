@@ -8,13 +8,12 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from cpsolver.doors.tune.simulated import hidden_truth
 from cpsolver.evidence.posterior.constants import uncertain_constants
-from cpsolver.evidence.posterior.evidence import Seen
 from cpsolver.evidence.posterior.misfit import covariance
-from cpsolver.evidence.posterior.posterior import Belief, learn
-from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place
+from cpsolver.evidence.posterior.posterior import Posterior, learn
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Observation, PlacedPlan
 from cpsolver.evidence.posterior.time_posterior import closed_form, learn_times, unlearnt
+from examples.simulated_cluster import hidden_truth
 from tests.support.believed import places, small, spots_of, spread_of
 
 SPREAD = spread_of()
@@ -194,17 +193,17 @@ def test_intervals_hold_no_fewer_where_it_is_not() -> None:
 
 
 @cache
-def _near() -> tuple[Lineariser, list[Place]]:
+def _near() -> tuple[Lineariser, list[PlacedPlan]]:
     """Slopes taken once serve all these tests."""
     constants = [each for each in uncertain_constants([small()]) if each.kind != "memory"]
     return Lineariser(constants, at_origin=True), places(small())
 
 
 @cache
-def _learnt(seed: int, count: int, misfit: float = 0.0) -> tuple[Belief, Floats]:
+def _learnt(seed: int, count: int, misfit: float = 0.0) -> tuple[Posterior, Floats]:
     """What the first runs of a simulated cluster teach, and where its constants of step times truly lie."""
     truth, (lineariser, own) = hidden_truth(small(), seed, misfit=misfit), _near()
-    seen = [Seen(str(at), place, truth.step_time_s(place.strategy)) for at, place in enumerate(own[:count])]
+    seen = [Observation(str(at), place, truth.step_time_s(place.strategy)) for at, place in enumerate(own[:count])]
     found = learn(seen, lineariser=lineariser)
     assert [each.key for each in found.constants] == [each.key for each in truth.constants]
     return found, np.array(truth.positions)[: len(found.times.prior)]
@@ -230,8 +229,8 @@ def test_predictions_with_what_was_learnt_are_nearer_to_the_truth_also_of_plans_
 
 def test_what_was_measured_is_about_what_is_forecast() -> None:
     found, _ = _learnt(5, 6, misfit=1.0)
-    told, spread = found.step_times([each.place for each in found.seen])
-    measured = np.array([log(each.step_time_s or 0.0) for each in found.seen])
+    told, spread = found.step_times([each.plan for each in found.observations])
+    measured = np.array([log(each.step_time_s or 0.0) for each in found.observations])
     assert told == pytest.approx(measured, abs=0.03)
     assert np.sqrt(np.diag(spread)).max() < 0.025
 
@@ -247,7 +246,7 @@ def test_draws_are_of_the_posterior_and_those_of_memory_stay() -> None:
 
 def test_the_belief_is_the_same_in_any_order_of_the_runs() -> None:
     found, _ = _learnt(2, 5)
-    again = learn(tuple(reversed(found.seen)), lineariser=_near()[0])
+    again = learn(tuple(reversed(found.observations)), lineariser=_near()[0])
     assert again.mean == pytest.approx(found.mean, abs=1e-6)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cpsolver.evidence.runs.framework_years import framework_year
 from cpsolver.evidence.runs.ranking import kendall_tau, rank_score, regret
 from cpsolver.evidence.runs.score import (
     Scored,
+    framework_year,
     memory_by_kind,
     memory_score,
     parallel_kind,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cpsolver.explanation import Explanation, changes, explain_infeasible, explanation
+from cpsolver.explanation import Explanation, changes, explanation
 from cpsolver.explanation import cause as explain
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -158,7 +158,7 @@ def test_nearest_batches_are_the_nearest() -> None:
 
 def test_lines_start_with_the_cause_and_end_with_remedies() -> None:
     problem = _problem(pin={"tp": 3})
-    lines = explain_infeasible(problem, search(problem))
+    lines = explanation(problem, search(problem)).lines()
     assert lines[0].startswith("search.pin.tp = 3 leaves no plan")
     assert lines[1].startswith("Without search.pin.tp = 3 ")
     assert lines[-1].startswith("Without search.pin.tp = 3 (tp ")
@@ -173,7 +173,7 @@ def test_where_no_single_change_helps_it_says_so() -> None:
 
 def test_a_result_with_plans_needs_no_reasons() -> None:
     problem = _problem()
-    assert explain_infeasible(problem, search(problem)) == ()
+    assert explanation(problem, search(problem)).lines() == ()
 
 
 def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) ->
     problem = _problem(pin={"tp": 3})
     result = search(problem)
     monkeypatch.setattr(explain, "remedies", interrupted)
-    lines = explain_infeasible(problem, result)
+    lines = explanation(problem, result).lines()
     assert lines[0].startswith("search.pin.tp = 3 leaves no plan")
     assert "Interrupted" in lines[-1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cpsolver.profiles.calibration import ALL, Calibration, load_calibration
+from cpsolver.profiles.constants import ALL, Calibration, load_calibration
 from hw_specs import complete_chip, load_chip
 from tests.support.fitted import entry
 from tests.support.problems import chip_spec

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.shard import Candidates
-from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.explanation import explanation
 from cpsolver.plans.strategy import Strategy
@@ -137,7 +137,7 @@ def test_published_runs_of_these_frameworks_are_among_what_they_run() -> None:
     counted: Counter[str] = Counter()
     for run in read_runs(PUBLISHED).runs:
         try:
-            case = make_case(run) if run.complete else None
+            case = placed_plan(run) if run.complete else None
         except Unpredictable:
             continue
         if case is not None and case.problem.stack.runs is not None:

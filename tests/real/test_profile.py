@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ ASK = ("profile", "--device", "cpu", "--model", "tiny.yaml", "--seq", "32", "--t
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers, squares and payloads for a test, not for figures."""
     told = YAML(typ="safe").load(where._FILE.read_text(encoding="utf-8"))
     told |= {"flush_bytes": 1 << 20, "stream_bytes": dict.fromkeys(told["stream_bytes"], 1 << 20)}
@@ -47,9 +46,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     told["payload_bytes"]["cpu"] = [1024, 16384, 65536, 262144]
     YAML().dump(told, tmp_path / "settings.yaml")
     monkeypatch.setattr(where, "_FILE", tmp_path / "settings.yaml")
-    where.settings.cache_clear()
-    yield
-    where.settings.cache_clear()
 
 
 def tiny(kv_heads: int = 4) -> Any:

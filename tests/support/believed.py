@@ -11,8 +11,8 @@ import numpy as np
 
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.misfit import Spots, Spread
-from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.evidence.posterior.misfit import Locations, Spread
+from cpsolver.evidence.posterior.predictions import Floats, PlacedPlan
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import Constants
@@ -51,9 +51,9 @@ def menu() -> tuple[Strategy, ...]:
     return tuple(found)
 
 
-def places(problem: Problem, count: int | None = None) -> list[Place]:
+def places(problem: Problem, count: int | None = None) -> list[PlacedPlan]:
     """Plans of the menu with their problem."""
-    return [Place(problem, plan) for plan in menu()[:count]]
+    return [PlacedPlan(problem, plan) for plan in menu()[:count]]
 
 
 class Menu:
@@ -90,7 +90,7 @@ def spread_of(levels: dict[float, float] | None = None, **changes: float) -> Spr
     return Spread(levels=levels or {0.25: 0.4, 2.0: 0.6}, memory=memory, **given)
 
 
-def spots_of(coordinates: Sequence[float] | Floats, first: int = 0) -> Spots:
+def spots_of(coordinates: Sequence[float] | Floats, first: int = 0) -> Locations:
     """Plans of one cluster on a line, each its own; the numbers of their names begin with `first`."""
     names = tuple(str(first + index) for index in range(len(coordinates)))
-    return Spots(np.array(coordinates, dtype=float).reshape(-1, 1), ("one",) * len(names), names)
+    return Locations(np.array(coordinates, dtype=float).reshape(-1, 1), ("one",) * len(names), names)

@@ -9,12 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.constants import with_values
-from cpsolver.evidence.runs.case import make_case
+from cpsolver.evidence.posterior.constants import Values
 from cpsolver.evidence.runs.columns import COLUMNS
-from cpsolver.evidence.runs.predict import calibrated
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import read_runs
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 
 TRUTH = {("a800", "gemm"): 0.85, ("a800", "network"): 0.6, ("megatron-core", "step_overhead_ms"): 30.0}
 """What is so on the cluster: factors of a chip, values of a stack."""
@@ -59,8 +58,8 @@ def _seconds(text: str, truth: tuple[tuple[tuple[str, str], float], ...]) -> flo
         path = Path(folder) / "row.csv"
         path.write_text(text, encoding="utf-8")
         (run,) = read_runs(path).runs
-    case = make_case(run)
-    problem = with_values(calibrated(case, load_calibration()), dict(truth), "a test")
+    case = placed_plan(run)
+    problem = case.problem.with_constants(load_calibration(), Values(dict(truth), "a test"))
     return evaluate(problem, case.strategy).step_time_s
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cpsolver.evidence.intervals import EVERY, UNSEEN
-from cpsolver.profiles.calibration import ALL, Calibration, Fitted, Residuals
+from cpsolver.profiles.constants import ALL, Calibration, Fitted, Residuals
 
 
 def entry(value: float, rows: int, error: float = 0.1, start: float = 1.0) -> Fitted:

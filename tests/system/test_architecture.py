@@ -138,7 +138,6 @@ def test_commands_use_the_library_and_the_doors() -> None:
     }
     assert deeper == {
         ("export", "cpsolver.search.search"),  # among the plans that a target runs, without reasons where it runs none
-        ("export", "cpsolver.explanation.account"),
         ("export", "cpsolver.problem.ranks"),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Overlay
 from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
@@ -23,6 +23,6 @@ def test_the_page_has_every_field_of_the_file() -> None:
 
 
 def test_using_the_file_needs_no_scipy() -> None:
-    modules = "cpsolver.evidence.posterior.forecast, cpsolver.evidence.runs.predict, sys"
+    modules = "cpsolver.evidence.posterior.forecast, cpsolver.evidence.runs.validation, sys"
     script = f"import {modules}; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

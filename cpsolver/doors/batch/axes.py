@@ -46,11 +46,9 @@ class Axis:
 def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
     """The axis of that name in the grid; what is wrong with it is added to `found`, and None returned."""
     at: KeyPath = ("grid", name)
-    if is_field(name):
-        wrong = unknown_part(tuple(name.split(".")))
-        if wrong is not None:
-            found.append(_unknown(name, at))
-            return None
+    if is_field(name) and unknown_part(tuple(name.split("."))) is not None:
+        found.append(_unknown(name, at))
+        return None
     items = _values(values, at, found)
     before = len(found)
     read = [_choice(name, item, (*at, place), found) for place, item in enumerate(items or ())]
@@ -91,7 +89,7 @@ def _choice(name: str, item: Any, at: KeyPath, found: list[Trouble]) -> Choice |
     if isinstance(item, Mapping) and set(item) == {"label", "value"}:
         label, value, origin = item["label"], item["value"], (*at, "value")
     settings = tuple(Setting(path, one, origin) for path, one in leaves_of(tuple(name.split(".")), value))
-    return Choice(_label(label, value), settings)
+    return Choice(text_of(value if label is None else label), settings)
 
 
 def read_choice(item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
@@ -109,8 +107,10 @@ def read_choice(item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
             if unknown_part(path) is not None:
                 found.append(_unknown(".".join(path), (*at, key)))
             settings.append(Setting(path, one, (*at, key)))
-    told = _label(item.get("label"), fields if len(fields) > 1 else next(iter(fields.values()), None))
-    return Choice(told, tuple(settings)) if len(found) == before else None
+    label = item.get("label")
+    if label is None:
+        label = fields if len(fields) > 1 else next(iter(fields.values()), None)
+    return Choice(text_of(label), tuple(settings)) if len(found) == before else None
 
 
 def _unknown(name: str, at: KeyPath) -> Trouble:
@@ -119,10 +119,6 @@ def _unknown(name: str, at: KeyPath) -> Trouble:
     near = nearest_fields(name)
     allowed = None if near else ", ".join(fields)
     return Trouble(dotted(at), f"{part} is not a field of a spec", allowed=allowed, nearest=near, path=at)
-
-
-def _label(label: Any, value: Any) -> str:
-    return text_of(value) if label is None else text_of(label)
 
 
 def text_of(value: Any) -> str:

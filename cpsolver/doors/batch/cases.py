@@ -17,7 +17,7 @@ from cpsolver.doors.batch.sweep import Cell, Sweep
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import Overlay
+from cpsolver.profiles.constants import Overlay
 
 _ROOMS = ("inputs", "plans", "profiles", "spec", "problem", "cost", "evaluation", "rules", "search", "explanation")
 _ANSWERS = ("doors/report/columns.py", "doors/report/document.py", "doors/report/goals.py")
@@ -25,7 +25,7 @@ _CODE: dict[str, tuple[str, ...]] = {
     "cpsolver": (
         *(f"{room}/**/*.py" for room in _ROOMS),
         *("profiles/*.yaml", "profiles/calibrations/*.yaml"),
-        *("evidence/intervals.py", "evidence/posterior/*.py", "evidence/posterior/*.yaml", *_ANSWERS),
+        *("evidence/intervals.py", "evidence/posterior/*.py", *_ANSWERS),
     ),
     "models_zoo": ("*.py",),
     "hw_specs": ("*.py",),
@@ -76,18 +76,15 @@ def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay
         try:
             problem = problem_from(data, None, sweep.folder, overlay)
         except InputError as error:
-            wrong[place] = sorted((sweep.located(trouble, cell) for trouble in error.troubles), key=_place)
-            told = "; ".join(str(trouble) for trouble in wrong[place])
-            cases.append(SweepCase(cell, broken_key(data), data, None, told))
+            located = (sweep.located(trouble, cell) for trouble in error.troubles)
+            wrong[place] = sorted(located, key=lambda trouble: (trouble.line or 0, trouble.column or 0))
+            key = "x" + _digest(data)[1:]  # of the values as they are written
+            cases.append(SweepCase(cell, key, data, None, "; ".join(map(str, wrong[place]))))
         else:
             cases.append(SweepCase(cell, problem_key(problem), data, problem))
     if len(wrong) == len(cases):
         _check_base(sweep.cells, wrong)
     return cases
-
-
-def _place(trouble: Trouble) -> tuple[int, int]:
-    return trouble.line or 0, trouble.column or 0
 
 
 def _check_base(cells: Sequence[Cell], wrong: Mapping[int, Sequence[Trouble]]) -> None:
@@ -122,11 +119,6 @@ def problem_key(problem: Problem) -> str:
     if problem.overlay is not None:  # the chips and the stack have its constants; intervals take in the runs too
         spec["overlay"] = problem.overlay.model_dump(mode="json", exclude={"created", "runs_file"})
     return _digest(spec)
-
-
-def broken_key(data: Mapping[str, Any]) -> str:
-    """The name of a cell that is no problem: of its values as they are written."""
-    return "x" + _digest(data)[1:]
 
 
 def _digest(value: Any) -> str:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
-from cpsolver.doors.batch.lines import Done
-from cpsolver.doors.batch.rows import COLUMNS, per_dollar, reasons_text
+from cpsolver.doors.batch.rows import COLUMNS, Row, per_dollar, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import draft_of, file_error, write_file
 
-_FLAT = tuple(column for column in COLUMNS if column.kind != "json")
+_FLAT = tuple(column.name for column in COLUMNS if column.kind != "json")
 _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
 
 
@@ -29,35 +28,25 @@ def document(answer: SweepAnswer) -> dict[str, Any]:
         "counts": dict(Counter(row["status"] for _, row in answer.done)),
         "solved": answer.solved,
         "seconds": answer.seconds,
-        "cells": [_plain(case_row) for case_row in answer.done],
+        "cells": [{**row, **_unpacked(row), "labels": dict(case.cell.labels)} for case, row in answer.done],
         "versions": versions(),
     }
 
 
-def _plain(done: Done) -> dict[str, Any]:
-    case, row = done
-    unpacked = {name: None if row[name] is None else json.loads(row[name]) for name in _JSON}
-    return {**row, **unpacked, "labels": dict(case.cell.labels)}
+def _unpacked(row: Row) -> dict[str, Any]:
+    return {name: None if row[name] is None else json.loads(row[name]) for name in _JSON}
 
 
 def write_csv(answer: SweepAnswer, path: str) -> None:
     """A row a cell: the axes' labels, then the columns but for plans and proof. Empty: not known or none."""
     text = StringIO()
     writer = csv.writer(text)
-    writer.writerow(_names(answer))
-    writer.writerows(_values(answer, done) for done in answer.done)
+    axes = answer.sweep.axes
+    writer.writerow([*(f"axis:{name}" for name in axes), *_FLAT, "reasons", "tokens_per_s_per_dollar_per_hour"])
+    for case, row in answer.done:
+        labels = (case.cell.labels.get(name) for name in axes)
+        writer.writerow([*labels, *(row[name] for name in _FLAT), reasons_text(row), per_dollar(row)])
     write_file(path, text.getvalue())
-
-
-def _names(answer: SweepAnswer) -> list[str]:
-    axes = [f"axis:{name}" for name in answer.sweep.axes]
-    return [*axes, *(column.name for column in _FLAT), "reasons", "tokens_per_s_per_dollar_per_hour"]
-
-
-def _values(answer: SweepAnswer, done: Done) -> list[Any]:
-    case, row = done
-    labels = [case.cell.labels.get(name) for name in answer.sweep.axes]
-    return [*labels, *(row[column.name] for column in _FLAT), reasons_text(row), per_dollar(row)]
 
 
 def check_parquet() -> None:

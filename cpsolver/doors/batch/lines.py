@@ -65,21 +65,16 @@ def lines_of(done: Sequence[Done]) -> list[Line]:
     found: dict[str, list[Done]] = {}
     for case, row in done:
         found.setdefault(_name(case, row, varied), []).append((case, row))
-    return [Line(name, tuple(sorted(cells, key=_devices))) for name, cells in found.items()]
-
-
-def _devices(done: Done) -> int:
-    return int(done[1]["num_gpus"] or 0)
+    return [
+        Line(name, tuple(sorted(cells, key=lambda cell: int(cell[1]["num_gpus"] or 0))))
+        for name, cells in found.items()
+    ]
 
 
 def _name(case: SweepCase, row: Row, varied: Sequence[str]) -> str:
-    parts = [row["model"] or "?", mix_of(case, row), *_figures(row, varied)]
-    return ", ".join([*parts, *_other_labels(case)])
-
-
-def _figures(row: Row, varied: Sequence[str]) -> list[str]:
-    """The columns that tell lines apart; a cell that could not be read has none."""
-    return [f"{_MORE[name]} {row[name]}" for name in varied if row[name] is not None]
+    """The columns that tell lines apart; a cell that could not be read has few."""
+    figures = [f"{_MORE[name]} {row[name]}" for name in varied if row[name] is not None]
+    return ", ".join([row["model"] or "?", mix_of(case, row), *figures, *_other_labels(case)])
 
 
 def mix_of(case: SweepCase, row: Row) -> str:
@@ -91,17 +86,8 @@ def mix_of(case: SweepCase, row: Row) -> str:
             return case.cell.labels[str(axis[1])]
     if case.problem is None:
         return row["chips"] or "?"
-    return " + ".join(_shares(case))
-
-
-def _shares(case: SweepCase) -> list[str]:
-    assert case.problem is not None
-    total = case.problem.num_gpus
-    whole = {supply.name: supply.limit >= total for supply in case.problem.supplies}
-    return [
-        supply.name if whole[supply.name] else f"{supply.name} {supply.limit / total:.0%}"
-        for supply in case.problem.supplies
-    ]
+    total, supplies = case.problem.num_gpus, case.problem.supplies
+    return " + ".join(s.name if s.limit >= total else f"{s.name} {s.limit / total:.0%}" for s in supplies)
 
 
 def _other_labels(case: SweepCase) -> list[str]:

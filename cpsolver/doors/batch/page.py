@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from cpsolver.doors.batch.lines import MEASURES, Line, Measure, lines_of
 from cpsolver.doors.batch.rows import Row, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
-from cpsolver.doors.batch.summary import headline, told_of_run
+from cpsolver.doors.batch.summary import headline, run_line
 from cpsolver.doors.report.goals import dollars
-from cpsolver.doors.report.text import percent, seconds
+from cpsolver.doors.report.text import count, percent, seconds
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
@@ -45,7 +46,7 @@ def sweep_html(answer: SweepAnswer) -> str:
     lines = lines_of(answer.done)
     inks = {line.name: _ink(number) for number, line in enumerate(lines)}
     priced = any(line.best(MEASURES[2]) is not None for line in lines)
-    told = f"{headline(answer)}. {told_of_run(answer)}."
+    told = f"{headline(answer)}. {run_line(answer)}."
     body = [f"<h1>{escape(answer.sweep.file)}</h1>", f"<p>{escape(told)}</p>", _legend(inks)]
     for measure in MEASURES if priced else MEASURES[:2]:
         body += [f"<h2>{escape(measure.name)} against cluster size</h2>", _plot(lines, inks, measure)]
@@ -145,16 +146,10 @@ Point = tuple[int, float, Row]
 
 def _runs(line: Line, measure: Measure) -> Iterator[list[Point]]:
     """The line's points, in pieces: a cell without a plan is a gap, not a way straight through it."""
-    run: list[Point] = []
-    for _, row in line.done:
-        value = None if row["step_time_s"] is None else measure.value(row)
-        if value is not None:
-            run.append((int(row["num_gpus"]), value * measure.scale, row))
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
+    values = ((row, None if row["step_time_s"] is None else measure.value(row)) for _, row in line.done)
+    for known, run in groupby(values, key=lambda pair: pair[1] is not None):
+        if known:
+            yield [(int(row["num_gpus"]), (value or 0.0) * measure.scale, row) for row, value in run]
 
 
 def _way(runs: Sequence[Sequence[Point]], x: PlotAxis, y: PlotAxis) -> str:
@@ -178,7 +173,7 @@ def _cells(answer: SweepAnswer) -> str:
     for case, row in answer.done:
         cells = [f"<td>{escape(case.cell.name)}</td>", f'<td class="text">{escape(row["status"])}</td>']
         cells.append("<td>–</td>" if row["devices"] is None else f"<td>{row['devices']:,}</td>")
-        texts = (("step_time_s", seconds), ("tokens_per_s", _whole), ("mfu", percent))
+        texts = (("step_time_s", seconds), ("tokens_per_s", count), ("mfu", percent))
         for name, text in (*texts, ("dollars_per_million_tokens", dollars), ("memory_share", percent)):
             cells.append("<td>–</td>" if row[name] is None else f"<td>{escape(text(row[name]))}</td>")
         told = row["strategy"] or row["error"] or reasons_text(row) or ""
@@ -188,7 +183,3 @@ def _cells(answer: SweepAnswer) -> str:
 
 _LAST = "plan, or why none"
 _TEXT = ("status", _LAST)
-
-
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"

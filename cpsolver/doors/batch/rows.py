@@ -72,7 +72,8 @@ def new_row(case: SweepCase) -> Row:
 def _as_written(data: Mapping[str, Any]) -> Row:
     """What can be told of a spec that is wrong: names as text, sizes where they are whole numbers."""
     model, stack = data.get("model"), data.get("stack")
-    cluster, training = ({} if not isinstance(data.get(name), Mapping) else data[name] for name in _SECTIONS)
+    sections = (data.get(name) for name in ("cluster", "training"))
+    cluster, training = (section if isinstance(section, Mapping) else {} for section in sections)
     sizes = {"num_gpus": cluster, "gpus_per_node": cluster, "global_batch_size": training, "sequence_length": training}
     return {
         "model": model if isinstance(model, str) else None,
@@ -80,9 +81,6 @@ def _as_written(data: Mapping[str, Any]) -> Row:
         "stack": stack if isinstance(stack, str) else None,
         **{name: part[name] for name, part in sizes.items() if type(part.get(name)) is int and part[name] < 2**63},
     }
-
-
-_SECTIONS = ("cluster", "training")
 
 
 def figures(document: Mapping[str, Any]) -> Row:

@@ -17,7 +17,7 @@ from cpsolver.doors.batch.rows import Row, new_row
 from cpsolver.doors.batch.store import Store
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import load_overlay
+from cpsolver.profiles.constants import load_overlay
 
 
 @dataclass(frozen=True)

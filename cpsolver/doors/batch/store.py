@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from cpsolver.doors.batch.rows import COLUMNS, Row
 from cpsolver.inputs.errors import InputError
@@ -53,9 +52,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._database.close()
         os.close(self._lock)
 
@@ -76,11 +73,9 @@ class Store:
         found = self._database.execute("SELECT version FROM schema_version").fetchone()
         if found != (SCHEMA_VERSION,):
             version = "no version" if found is None else f"version {found[0]}"
-            raise file_error(
-                self._path,
-                f"has {version} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}: "
-                "give another file with --db, or go on with the apss-cp that made this one",
-            )
+            has = f"has {version} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
+            advice = "give another file with --db, or go on with the apss-cp that made this one"
+            raise file_error(self._path, f"{has}: {advice}")
         there = {name for _, name, *_ in self._database.execute("PRAGMA table_info(cells)")}
         for column in COLUMNS:  # one that reports have had since
             if column.name not in there:

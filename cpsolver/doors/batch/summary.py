@@ -25,7 +25,7 @@ Cells = Sequence[tuple[str, Callable[[Row], str]]]
 def summary(answer: SweepAnswer) -> RenderableType:
     """The whole report."""
     lines = lines_of(answer.done)
-    parts: list[RenderableType] = [Text(headline(answer), style="bold"), Text(told_of_run(answer)), ""]
+    parts: list[RenderableType] = [Text(headline(answer), style="bold"), Text(run_line(answer)), ""]
     parts += [LineTable(lines), ""]
     if len(answer.done) <= _MOST_CELLS:
         parts += [CellTable(answer.done), ""]
@@ -41,11 +41,11 @@ def headline(answer: SweepAnswer) -> str:
     return f"{plural(len(answer.cases), 'cell')}: {told}"
 
 
-def told_of_run(answer: SweepAnswer) -> str:
+def run_line(answer: SweepAnswer) -> str:
     """What this run did, what the database had already, and where all is kept."""
-    kept = len({case.key for case in answer.cases if case.problem is not None}) - answer.solved
+    known = len({case.key for case in answer.cases if case.problem is not None}) - answer.solved
     done = f"{answer.solved:,} solved in {duration(answer.seconds)}"
-    return f"{done}, {kept:,} taken from the database {answer.database}"
+    return f"{done}, {known:,} taken from the database {answer.database}"
 
 
 def errors(answer: SweepAnswer) -> list[RenderableType]:
@@ -60,8 +60,9 @@ def errors(answer: SweepAnswer) -> list[RenderableType]:
     ]
     if len(named) > _MOST_ERRORS:
         parts.append(Text(f"and {len(named) - _MOST_ERRORS:,} errors more"))
-    again = any(case.problem is not None for case, _ in failed)
-    return [*parts, Text("--retry-failed solves again those that failed while they ran")] if again else parts
+    if any(case.problem is not None for case, _ in failed):
+        parts.append(Text("--retry-failed solves again those that failed while they ran"))
+    return parts
 
 
 def _cells(names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -95,7 +95,7 @@ def load_sweep(path: str | Path) -> Sweep:
         inside = [trouble for trouble in found if trouble.file in (None, document.file)]
         raise InputError(document.in_order(inside) + [trouble for trouble in found if trouble not in inside])
     names = [axis.name for axis in axes]
-    cells = (*_grid_cells(axes), *_list_cells(chosen))
+    cells = (*_grid_cells(axes), *(Cell({"cell": choice.label}, choice.settings) for choice in chosen))
     columns = dict.fromkeys([*names, *(name for cell in cells for name in cell.labels)])
     name = document.file or str(path)
     return Sweep(name, document, base, base_document, base_at, folder, tuple(columns), cells)
@@ -174,8 +174,3 @@ def _grid_cells(axes: Sequence[Axis]) -> Iterator[Cell]:
     for choices in product(*(axis.choices for axis in axes)):
         labels = {axis.name: choice.label for axis, choice in zip(axes, choices, strict=True)}
         yield Cell(labels, tuple(setting for choice in choices for setting in choice.settings))
-
-
-def _list_cells(choices: Iterable[Choice]) -> Iterator[Cell]:
-    for choice in choices:
-        yield Cell({"cell": choice.label}, choice.settings)

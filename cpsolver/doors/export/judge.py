@@ -13,7 +13,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.resolve import resolve
+from cpsolver.problem.resolve import resolve_like
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations
@@ -65,10 +65,9 @@ def for_target(problem: Problem, target: str) -> Problem | None:
     if problem.spec.launcher is not None:
         return None
     try:
-        retargeted = resolve(problem.spec.model_copy(update={"launcher": target}), problem.overlay)
+        return resolve_like(problem, problem.spec.model_copy(update={"launcher": target}))
     except InputError:
         return None
-    return replace(retargeted, supplies=problem.supplies, stack=problem.stack, model=problem.model)
 
 
 def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
@@ -103,10 +102,9 @@ def _solved(
     problem: Problem, s: Strategy, target: str, count: int, search: Callable[[Problem], Any]
 ) -> tuple[Strategy, Launch, float] | None:
     try:
-        pinned = resolve(_pinned(problem, s, target, count), problem.overlay)
+        pinned = resolve_like(problem, _pinned(problem, s, target, count))
     except InputError:
         return None  # what is kept contradicts the spec itself
-    pinned = replace(pinned, supplies=problem.supplies, stack=problem.stack, model=problem.model)
     for plan in search(pinned).plans:
         try:
             return plan.strategy, exporter(target)(pinned, plan.strategy), plan.evaluation.step_time_s

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import Trouble
 from cpsolver.spec.training import MOST
 
@@ -19,10 +20,7 @@ _LIKE = 0.85
 @cache
 def table() -> dict[str, frozenset[str]]:
     """The names in arguments.yaml by its headings, without dashes."""
-    from ruamel.yaml import YAML
-
-    data = YAML(typ="safe").load(_TABLE.read_text(encoding="utf-8"))
-    return {heading: frozenset(names.split()) for heading, names in data.items()}
+    return {heading: frozenset(names.split()) for heading, names in package_data(_TABLE).items()}
 
 
 def _known() -> frozenset[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.profile.efficiencies import GivenPeaks, KnownPeaks, MeasuredEfficiency
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names, one_line
 from hw_specs import Chip, UnknownChipError, chip_names, complete_chip, load_chip, unusable_reasons
 
@@ -46,10 +47,7 @@ def similar_entries(device_name: str) -> tuple[str, ...]:
 
 @lru_cache
 def _patterns() -> tuple[tuple[str, str | None], ...]:
-    from ruamel.yaml import YAML
-
-    entries = YAML(typ="safe").load(_FILE.read_text(encoding="utf-8"))["names"]
-    return tuple((entry["pattern"], entry["chip"]) for entry in entries)
+    return tuple((entry["pattern"], entry["chip"]) for entry in package_data(_FILE)["names"])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from cpsolver.doors.profile.efficiencies import MeasuredEfficiency
 from cpsolver.doors.profile.task import Measurement, MeasurementSet
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.profiles.constants import load_calibration
 from hw_specs import EFFICIENCY_NAMES, Chip, UnknownFigureError
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+from cpsolver.inputs.data import package_schema
 
 DeviceKind = Literal["cuda", "npu", "cpu"]
 _FILE = Path(__file__).parent / "settings.yaml"
@@ -62,9 +63,6 @@ class Settings(_SettingsRecord):
         return self.quick_timing if quick else self.timing
 
 
-@lru_cache
 def settings() -> Settings:
     """The settings that come with the package."""
-    from ruamel.yaml import YAML
-
-    return Settings.model_validate(YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+    return package_schema(_FILE, Settings)

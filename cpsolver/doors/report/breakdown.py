@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.degrees import layer_traffic
-from cpsolver.doors.report.text import PART_NAMES, bar, percent, runs, seconds
+from cpsolver.doors.report.text import PART_NAMES, bar, percent, runs, seconds, span_text
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import Strategy
 from hw_specs.units import bytes_to_gib
@@ -50,11 +50,9 @@ class TimeBreakdown:
         parts = parts_used(self._evaluation)
         widest = max(parts.values())
         room = min(50, max(8, options.max_width - 56))
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(justify="right", no_wrap=True)
-        table.add_column(style="cyan", no_wrap=True)
+        figures = (Column(justify="right", no_wrap=True) for _ in range(2))
+        columns = Column(style="dim", no_wrap=True), *figures, Column(style="cyan", no_wrap=True)
+        table = Table.grid(*columns, padding=(0, 2, 0, 0))
         for name, value in parts.items():
             drawn = bar(value / widest, room, console.encoding)
             table.add_row(self._names.get(name, name), seconds(value, of=total), percent(value / total), drawn)
@@ -69,8 +67,7 @@ class MemoryByStage:
         self._stages = stages
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        chip_width = min(12, max(len(stage.chip) for stage in self._stages))
-        chip_width = max(chip_width, len("chip"))
+        chip_width = max(len("chip"), min(12, max(len(stage.chip) for stage in self._stages)))
         room = options.max_width - _FIXED - chip_width
         capacity = room >= 0  # what is usable stands in the table of plans too
         table = Table.grid(padding=(0, 1, 0, 0))
@@ -95,15 +92,14 @@ class MemoryByStage:
 
 def _chosen(lines: list[_Line]) -> Iterator[tuple[str, StageEvaluation | None]]:
     """All lines when they are few; else of each chip type the first, the last and the fullest."""
-    keep = set(range(len(lines)))
-    if len(lines) > _MOST_LINES:
-        keep = set()
+    chosen = set(range(len(lines)) if len(lines) <= _MOST_LINES else ())
+    if not chosen:
         for _, same in groupby(range(len(lines)), key=lambda index: lines[index][1].chip):
             block = list(same)
-            keep |= {block[0], block[-1], max(block, key=lambda index: lines[index][1].memory.total)}
-    for kept, same in groupby(range(len(lines)), key=lambda index: index in keep):
+            chosen |= {block[0], block[-1], max(block, key=lambda index: lines[index][1].memory.total)}
+    for shown, same in groupby(range(len(lines)), key=lambda index: index in chosen):
         run = list(same)
-        if kept or len(run) == 1:
+        if shown or len(run) == 1:
             yield from (lines[index] for index in run)
         else:
             first, last = lines[run[0]][0], lines[run[-1]][0]
@@ -114,8 +110,7 @@ def _alike(stages: Sequence[StageEvaluation]) -> Iterator[_Line]:
     """(stage numbers, one of them) for each run of neighbours that show the same numbers."""
     for _, same in groupby(enumerate(stages), key=lambda pair: _cells(pair[1])):
         run = list(same)
-        first, last = run[0][0], run[-1][0]
-        yield (f"{first}" if first == last else f"{first}–{last}"), run[0][1]
+        yield span_text(run[0][0], run[-1][0]), run[0][1]
 
 
 def _cells(stage: StageEvaluation) -> tuple[str, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.profiles.calibration import ALL, CHIP_FACTORS, Fitted, load_calibration
+from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
 from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
 from models_zoo import (
     Architecture,
@@ -24,12 +24,13 @@ from models_zoo import (
 )
 
 _BILLION = 1e9
+_Kind = TypeVar("_Kind", Architecture, Chip)
 
 
 def models_report(name: str | None = None) -> RenderableType:
     """All models, or one; raises InputError for an unknown name."""
     if name is not None:
-        return _model_detail(_model(name))
+        return _model_detail(_entry("model", load_architecture, name))
     entries = []
     for arch in list_architectures():
         shape = (str(arch.layers), f"{arch.hidden:,}", f"{arch.ffn:,}", f"{arch.heads}/{arch.kv_heads}")
@@ -47,7 +48,7 @@ def models_report(name: str | None = None) -> RenderableType:
 def chips_report(name: str | None = None) -> RenderableType:
     """All chips, or one; raises InputError for an unknown name."""
     if name is not None:
-        return _chip_detail(_chip(name))
+        return _chip_detail(_entry("chip", load_chip, name))
     entries = []
     for chip in list_chips():
         memory = (_figure(chip.memory.capacity_gb), _figure(chip.memory.bandwidth_gb_s))
@@ -65,33 +66,24 @@ def chips_report(name: str | None = None) -> RenderableType:
 def models_document(name: str | None = None) -> Any:
     """The same in plain values: a list, or one object."""
     if name is not None:
-        return _model_fields(_model(name))
+        return _model_fields(_entry("model", load_architecture, name))
     return [_model_fields(arch) for arch in list_architectures()]
 
 
 def chips_document(name: str | None = None) -> Any:
     """The same in plain values: a list, or one object."""
     if name is not None:
-        return _chip_fields(_chip(name))
+        return _chip_fields(_entry("chip", load_chip, name))
     return [_chip_fields(chip) for chip in list_chips()]
 
 
-def _model(name: str) -> Architecture:
+def _entry(kind: str, load: Callable[[str], _Kind], name: str) -> _Kind:
+    """An entry of a catalogue; raises InputError for an unknown name."""
     try:
-        return load_architecture(name)
-    except UnknownModelError as error:
-        raise _unknown("model", name, error.nearest) from None
-
-
-def _chip(name: str) -> Chip:
-    try:
-        return load_chip(name)
-    except UnknownChipError as error:
-        raise _unknown("chip", name, error.nearest) from None
-
-
-def _unknown(kind: str, name: str, nearest: tuple[str, ...]) -> InputError:
-    return InputError(Trouble(kind, f"unknown {kind}", name, f"a name that `apss-cp {kind}s` lists", nearest))
+        return load(name)
+    except (UnknownModelError, UnknownChipError) as error:
+        allowed = f"a name that `apss-cp {kind}s` lists"
+        raise InputError(Trouble(kind, f"unknown {kind}", name, allowed, error.nearest)) from None
 
 
 def _model_fields(arch: Architecture) -> dict[str, Any]:
@@ -107,12 +99,8 @@ def _chip_fields(chip: Chip) -> dict[str, Any]:
         name: {"value": used[name].value, "factors": [_factor_fields(*factor) for factor in factors]}
         for name, factors in fitted_factors(chip).items()
     }
-    return {
-        **chip.model_dump(mode="json"),
-        "calibrated": calibrated,
-        "supported": not reasons,
-        "unsupported_reasons": list(reasons),
-    }
+    usable = {"supported": not reasons, "unsupported_reasons": list(reasons)}
+    return {**chip.model_dump(mode="json"), "calibrated": calibrated, **usable}
 
 
 def _factor_fields(group: str, fitted: Fitted) -> dict[str, Any]:
@@ -124,10 +112,9 @@ def _factor_fields(group: str, fitted: Fitted) -> dict[str, Any]:
 def fitted_factors(chip: Chip) -> dict[str, list[tuple[str, Fitted]]]:
     """The fitted factors on each efficiency of a chip, those of all chips before those of its architecture."""
     found: dict[str, list[tuple[str, Fitted]]] = {}
-    for group in (ALL, chip.architecture or ""):
-        for factor, fitted in load_calibration().chips.get(group, {}).items():
-            for name in CHIP_FACTORS[factor]:
-                found.setdefault(name, []).append((group, fitted))
+    for group, factor, fitted in load_calibration().fitted_factors(chip):
+        for name in CHIP_FACTORS[factor]:
+            found.setdefault(name, []).append((group, fitted))
     return found
 
 
@@ -137,16 +124,13 @@ _Entry = tuple[tuple[str, ...], tuple[str, ...]]
 def _listing(what: str, heads: Sequence[str], entries: Sequence[_Entry], note: str) -> RenderableType:
     """Those that can be planned with their figures, then the others with the reasons."""
     table = _table(heads, left=(0, len(heads) - 1))
-    for row, reasons in entries:
-        if not reasons:
-            table.add_row(*row)
-    others = Table.grid(padding=(0, 2, 0, 0))
-    others.add_column(no_wrap=True)
-    others.add_column(justify="right", no_wrap=True)
-    others.add_column(style="dim")
+    columns = Column(no_wrap=True), Column(justify="right", no_wrap=True), Column(style="dim")
+    others = Table.grid(*columns, padding=(0, 2, 0, 0))
     for row, reasons in entries:
         if reasons:
             others.add_row(row[0], row[1], "; ".join(reasons))
+        else:
+            table.add_row(*row)
     parts: list[RenderableType] = [Text(f"{table.row_count} {what} can be planned", style="bold"), table, ""]
     if others.row_count:
         title = f"{others.row_count} {what} are in the catalogue and cannot be planned yet"
@@ -221,8 +205,8 @@ def _efficiencies(chip: Chip) -> RenderableType:
     notes = Table.grid(padding=(0, 1, 0, 0))
     for number, source in enumerate(sources, 1):
         notes.add_row(f"{number}:", Text(source))
-    told = Text(_used_note(chip), style="dim")
-    return Group(table, "", told, "", Text("where the values are from", style="dim"), notes)
+    used_note = Text(_used_note(chip), style="dim")
+    return Group(table, "", used_note, "", Text("where the values are from", style="dim"), notes)
 
 
 def _used_note(chip: Chip) -> str:
@@ -235,9 +219,7 @@ def _used_note(chip: Chip) -> str:
 
 
 def _detail(title: str, rows: Sequence[tuple[str, str]]) -> RenderableType:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = Table.grid(Column(style="dim", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for label, value in rows:
         if value.strip():
             table.add_row(label, Text(" ".join(value.split())))
@@ -250,10 +232,10 @@ def _parameters(arch: Architecture) -> str:
 
 
 def _published(arch: Architecture) -> str:
-    told: Iterator[str | None] = iter((arch.published_params_basis, arch.published_params_gap))
     if arch.published_params_billion is None:
         return ""
-    return "; ".join([f"{arch.published_params_billion:g} billion", *(text for text in told if text)])
+    size = f"{arch.published_params_billion:g} billion"
+    return "; ".join(filter(None, (size, arch.published_params_basis, arch.published_params_gap)))
 
 
 def _planned(reasons: Sequence[str]) -> str:

@@ -41,18 +41,17 @@ Fields = dict[str, Any]
 class SweepColumn:
     """A column of a sweep's database, CSV and Parquet file; `json` columns hold a JSON text.
 
-    `of`: its value, from the best plan's fields in the JSON document; None: the field of the same name, where it is
-    one of a plan.
+    `of`: its value, from the best plan's fields in the JSON document, or the field's name; None: that of the same name.
     """
 
     name: str
     kind: Literal["text", "int", "real", "json"]
     meaning: str
-    of: Callable[[Mapping[str, Any]], Any] | None = None
+    of: Callable[[Mapping[str, Any]], Any] | str | None = None
 
     def value(self, plan: Mapping[str, Any]) -> Any:
         """Its value for a plan, given as in the JSON document."""
-        return plan[self.name] if self.of is None else self.of(plan)
+        return self.of(plan) if callable(self.of) else plan[self.of or self.name]
 
 
 @dataclass(frozen=True)
@@ -149,19 +148,12 @@ FIGURES = (
     PlanFigure(
         _row("tokens/s", lambda p: count(p.evaluation.tokens_per_s)),
         lambda _, p: {"throughput_tokens_per_s": p.evaluation.tokens_per_s},
-        (SweepColumn("tokens_per_s", "real", "tokens a second", lambda plan: plan["throughput_tokens_per_s"]),),
+        (SweepColumn("tokens_per_s", "real", "tokens a second", "throughput_tokens_per_s"),),
     ),
     PlanFigure(
         _row("tokens/s per GPU", lambda p: f"{p.evaluation.tokens_per_s_per_gpu:,.1f}"),
         lambda _, p: {"throughput_tokens_per_s_per_gpu": p.evaluation.tokens_per_s_per_gpu},
-        (
-            SweepColumn(
-                "tokens_per_s_per_gpu",
-                "real",
-                "tokens a second and device",
-                lambda plan: plan["throughput_tokens_per_s_per_gpu"],
-            ),
-        ),
+        (SweepColumn("tokens_per_s_per_gpu", "real", "tokens a second and device", "throughput_tokens_per_s_per_gpu"),),
     ),
     PlanFigure(
         _row("MFU", lambda p: percent(p.evaluation.mfu)),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
@@ -23,6 +22,7 @@ from cpsolver.doors.report.goals import (
     worse_word,
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
+from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
@@ -45,11 +45,11 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
     if result.plans:
         best = result.plans[0]
         parts += tight(problem, best.evaluation)
-        parts += _section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
+        parts += section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
-    parts += _section("Proof", proof_account(problem, result))
+    parts += section("Proof", proof_account(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
-    parts += _section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
+    parts += section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
     return Group(*parts)
 
 
@@ -61,11 +61,11 @@ def evaluation_report(
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
     parts += tight(problem, evaluation)
     if violations:
-        parts += _section("Broken rules", *(Text(str(found), style="red") for found in violations))
-    parts += _section("Plan", PlanTable(problem, [column]))
+        parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
+    parts += section("Plan", PlanTable(problem, [column]))
     parts += _details(problem, strategy, evaluation, "")
     used = list(dict.fromkeys(strategy.stage_chips))
-    parts += _section("What this is", *disclaimer(problem, column.interval, used))
+    parts += section("What this is", *disclaimer(problem, column.interval, used))
     return Group(*parts)
 
 
@@ -76,10 +76,6 @@ def tie_lines(problem: Problem, result: Result, columns: Sequence[ShownPlan]) ->
     said = tie_sentence([plan.rank for plan, tie in zip(result.plans, tied, strict=True) if tie])
     if said:
         yield Text("\n" + said, style="yellow")
-
-
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
 def task(problem: Problem) -> Group:
@@ -169,9 +165,9 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
     times = Text(said, style="dim")
     memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
     return [
-        *_section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
-        *_section(f"Where the memory goes: GiB per GPU{whose}", *memory),
+        *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]
 
 
@@ -190,9 +186,7 @@ def memory_notes(problem: Problem, evaluation: Evaluation) -> Iterator[str]:
 def proof_account(problem: Problem, result: Result) -> Group:
     """How every candidate ended: a table, then what else there is to say."""
     proof = result.proof
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column()
+    table = Table.grid(Column(justify="right", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     table.add_row(count(proof.considered), "candidates: sizes, micro batch, chunks, flags, sharding", style="bold")
     for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
         table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {RULES[rule].words}", "dim")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,7 +20,7 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
 from cpsolver.rules import Violation
-from cpsolver.search.result import Plan, Proof, Result
+from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
 
 
@@ -50,7 +50,10 @@ def result_document(problem: Problem, result: Result) -> dict[str, Any]:
     return {
         "status": result.status,
         "problem": problem_document(problem),
-        "plans": [_plan(problem, *pair) for pair in zip(result.plans, shown, strict=True)],
+        "plans": [
+            {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **_numbers(problem, columns)}
+            for plan, columns in zip(result.plans, shown, strict=True)
+        ],
         "proof": _proof(result),
         "reasons": list(result.reasons),
         "versions": versions(),
@@ -107,10 +110,6 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _plan(problem: Problem, plan: Plan, shown: ShownPlan) -> dict[str, Any]:
-    return {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **_numbers(problem, shown)}
-
-
 def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
@@ -146,14 +145,5 @@ def _stage(stage: StageEvaluation) -> dict[str, Any]:
 
 
 def _proof(result: Result) -> dict[str, Any]:
-    proof: Proof = result.proof
-    fields = asdict(proof)
-    fields["refused"] = dict(proof.refused)
-    fields["complete"] = proof.complete
-    fields["gap"] = worst_gap(result.plans)
-    return fields
-
-
-def worst_gap(plans: Iterable[Plan]) -> float | None:
-    """The largest gap of the plans; None without plans."""
-    return max((plan.gap for plan in plans), default=None)
+    proof, gap = result.proof, max((plan.gap for plan in result.plans), default=None)
+    return {**asdict(proof), "refused": dict(proof.refused), "complete": proof.complete, "gap": gap}

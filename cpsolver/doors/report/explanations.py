@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.document import problem_document, versions
@@ -18,8 +18,7 @@ from cpsolver.explanation.account import Account
 from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
 from cpsolver.explanation.closest import strategy_text
-from cpsolver.explanation.conflict import Conflict
-from cpsolver.explanation.favourite import Change, Favourite
+from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
 from cpsolver.plans.strategy import Strategy
@@ -93,21 +92,14 @@ def of_problem(problem: Problem, document: Mapping[str, Any]) -> dict[str, Any]:
 def infeasible_document(problem: Problem, found: Explanation, reasons: Sequence[str]) -> dict[str, Any]:
     """Why a spec has no plan: sentences, the requirements that exclude each other, changes that were solved."""
     conflict, closest = found.conflict, found.closest
+    asked = [str(wish) for wish in conflict.wishes] if conflict else []
     return {
         "reasons": list(reasons),
         "causes": list(found.causes),
-        "conflict": conflict and _conflict(conflict),
+        "conflict": conflict and {"wishes": asked, "rules": list(conflict.rules), "dp": list(conflict.dps)},
         "closest": closest and {"strategy": strategy_to_dict(closest.strategy), "memory_factor": closest.factor},
         "remedies": [_remedy(problem, remedy) for remedy in found.remedies],
         "all_tried": found.in_time and not found.interrupted,
-    }
-
-
-def _conflict(conflict: Conflict) -> dict[str, Any]:
-    return {
-        "wishes": [str(wish) for wish in conflict.wishes],
-        "rules": list(conflict.rules),
-        "dp": list(conflict.dps),
     }
 
 
@@ -121,9 +113,9 @@ def _remedy(problem: Problem, remedy: Remedy) -> dict[str, Any]:
     }
 
 
-def changes_between(one: Spec, other: Spec) -> dict[str, Any]:
+def changes_between(spec: Spec, other: Spec) -> dict[str, Any]:
     """The new values by place, "cluster.num_gpus", where two specs differ."""
-    return dict(_changes((), one.model_dump(mode="json"), other.model_dump(mode="json")))
+    return dict(_changes((), spec.model_dump(mode="json"), other.model_dump(mode="json")))
 
 
 def _changes(path: tuple[str, ...], one: Any, other: Any) -> Iterator[tuple[str, Any]]:
@@ -141,15 +133,10 @@ def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableTyp
     """That there is a plan, and by how much each wish makes it slower, or dearer."""
     step = best.evaluation.step_time_s
     told = f"{seconds(step)} a step{_goal(problem, best)}"
-    lines: list[RenderableType] = [
-        Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
-    ]
-    if prices.found:
-        lines.append(Text("What the spec asks for, and what it costs alone:"))
-    else:
-        lines.append(
-            Text(f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone.")
-        )
+    head = Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
+    nothing = f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone."
+    costs = Text("What the spec asks for, and what it costs alone:" if prices.found else nothing)
+    lines: list[RenderableType] = [head, costs]
     for price in prices.found:
         without = price.plan.evaluation.step_time_s
         less = f", {percent(1 - without / step)} less a step" if without < step else ""
@@ -207,13 +194,11 @@ def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) ->
     slower = own.step_time_s / other.step_time_s - 1
     word = f"{percent(slower)} slower" if slower > 0 else f"{percent(-slower)} faster" if slower < 0 else "as fast"
     yield Text(f"{seconds(own.step_time_s)} a step against {seconds(other.step_time_s)}: {word}.")
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(3):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    figures = (Column(justify="right", no_wrap=True) for _ in range(3))
+    table = Table.grid(*figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
     table.add_row("yours", "best", "difference", "", style="dim")
     size = max(own.step_time_s, other.step_time_s)
-    for name, mine, its in _told_parts(own, other, size):
+    for name, mine, its in _differing_parts(own, other, size):
         more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
         table.add_row(seconds(mine, of=size), seconds(its, of=size), more, name)
     yield table
@@ -222,18 +207,14 @@ def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) ->
         yield Text("Their 80 % intervals overlap: a tie within what is known.", style="yellow")
 
 
-def _told_parts(own: Evaluation, other: Evaluation, size: float) -> list[tuple[str, float, float]]:
-    """The parts that differ by enough to be told, by name, and all others as one, so that the rows add up."""
-    parts = _parts(own, other)
-    told = [part for part in parts if abs(part[1] - part[2]) > _PART * size]
-    rest = [part for part in parts if part not in told]
-    named = [(PART_NAMES.get(name, name), mine, its) for name, mine, its in told]
-    return [*named, ("all else", sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
-
-
-def _parts(own: Evaluation, other: Evaluation) -> list[tuple[str, float, float]]:
+def _differing_parts(own: Evaluation, other: Evaluation, size: float) -> list[tuple[str, float, float]]:
+    """The parts that differ by enough to be shown, by name, and all others as one, so that the rows add up."""
     names = dict.fromkeys([*own.breakdown_s, *other.breakdown_s])
-    return [(name, own.breakdown_s.get(name, 0.0), other.breakdown_s.get(name, 0.0)) for name in names]
+    parts = [(name, own.breakdown_s.get(name, 0.0), other.breakdown_s.get(name, 0.0)) for name in names]
+    large = [part for part in parts if abs(part[1] - part[2]) > _PART * size]
+    rest = [part for part in parts if part not in large]
+    named = [(PART_NAMES.get(name, name), mine, its) for name, mine, its in large]
+    return [*named, ("all else", sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
 
 
 def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
@@ -261,13 +242,9 @@ def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:
         "breakdown_s": found.evaluation and dict(found.evaluation.breakdown_s),
         "strategy": strategy_to_dict(found.strategy),
         "best": found.best and _plan(found.best),
-        "changes": [_change(change) for change in found.changes],
+        "changes": [{"freed": c.freed, "gain_s": c.gain, **_plan(c.plan)} for c in found.changes],
         "all_settled": found.in_time,
     }
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {"freed": change.freed, "gain_s": change.gain, **_plan(change.plan)}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:

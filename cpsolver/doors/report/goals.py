@@ -72,9 +72,7 @@ def goal_rows(problem: Problem) -> list[tuple[str, Cell]]:
     """Rows of the plan table: dollars, devices in use and idle."""
     rows: list[tuple[str, Cell]] = []
     if device_prices(problem):
-        rows.append(
-            ("$ per M tokens", lambda s, e: dollars(dollars_per_million_tokens(problem, s, e.step_time_s))),
-        )
+        rows.append(("$ per M tokens", lambda s, e: dollars(dollars_per_million_tokens(problem, s, e.step_time_s))))
     if problem.may_idle:
         rows.append(("GPUs in use", lambda s, _: f"{s.devices:,}"))
         rows.append(("  idle", lambda s, _: f"{problem.num_gpus - s.devices:,}"))

@@ -10,7 +10,7 @@ from cpsolver.doors.report.text import about, plural, unit
 from cpsolver.evidence.intervals import EVERY, UNSEEN, keys_of, spread
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.calibration import Calibration, load_calibration
+from cpsolver.profiles.constants import Calibration, load_calibration
 
 _INSIDE = "80 % interval: the true step time lies inside four times in five, "
 _ASIDE = 0.02

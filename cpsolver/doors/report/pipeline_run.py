@@ -154,12 +154,5 @@ def _each(run: PipelineRun) -> list[tuple[StageEvaluation, ...]]:
 
 def _events(timeline: Timeline) -> Iterator[tuple[int, str, int, int, float, float]]:
     """Stage, kind, microbatch, chunk, start and end of every pass, by stage and then by time."""
-    columns = (
-        timeline.stage,
-        timeline.kind,
-        timeline.microbatch,
-        timeline.chunk,
-        timeline.start_s,
-        timeline.end_s,
-    )
+    columns = (timeline.stage, timeline.kind, timeline.microbatch, timeline.chunk, timeline.start_s, timeline.end_s)
     return zip(*(column.tolist() for column in columns), strict=True)

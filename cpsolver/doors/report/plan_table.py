@@ -77,10 +77,7 @@ class PlanTable:
             ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.stage_devices)),
             ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
             ("  recompute", lambda c: recompute_text(c.strategy, chip)),
-            (
-                "  memory, fullest",
-                lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB",
-            ),
+            ("  memory, fullest", lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB"),
         ]
         for label, cell in rows:
             cells = [cell(c) if chip in c.strategy.stage_chips else "–" for c in columns]

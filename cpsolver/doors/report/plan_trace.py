@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,10 @@ _COLOURS: dict[SpanKind, str] = {
 def write_traces(problem: Problem, result: Result, folder: Path) -> Iterator[str]:
     """Write a trace of every plan, `plan-<rank>.json`; yields a line about each. Raises OSError."""
     for plan in result.plans:
-        path, shown = write_plan_trace(problem, plan, folder)
-        wanted = plan.strategy.microbatches(problem.batch)
-        cut = f" (the first {shown:,} of {wanted:,} microbatches)" if shown < wanted else ""
-        yield f"wrote {path}{cut}"
-
-
-def write_plan_trace(problem: Problem, plan: Plan, folder: Path) -> tuple[Path, int]:
-    """Write `plan-<rank>.json` into the folder; returns its path and how many microbatches it shows. Raises OSError."""
-    path = folder / f"plan-{plan.rank}.json"
-    trace = plan_trace(problem, plan)
-    write_chrome_trace(path, trace)
-    return path, trace["otherData"]["microbatches_shown"]
+        path, trace = folder / f"plan-{plan.rank}.json", plan_trace(problem, plan)
+        write_chrome_trace(path, trace)
+        shown, wanted = trace["otherData"]["microbatches_shown"], trace["otherData"]["microbatches"]
+        yield f"wrote {path}" + (f" (the first {shown:,} of {wanted:,} microbatches)" if shown < wanted else "")
 
 
 def plan_trace(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -53,7 +45,7 @@ def plan_trace(problem: Problem, plan: Plan) -> dict[str, Any]:
     tracks = [Track(f"{problem.model.name}, plan {plan.rank}", _label(run, stage)) for stage in range(run.strategy.pp)]
     slices = [_slice(run, span) for row in run.by_stage for span in row]
     for name, lane in _lanes(transfers(run)):
-        slices += [_sent(one, len(tracks)) for one in lane]
+        slices += [_sent(transfer, len(tracks)) for transfer in lane]
         tracks.append(Track("transfers between stages", name))
     return chrome_trace(tracks, slices, _metadata(problem, plan, run))
 
@@ -78,21 +70,20 @@ def _slice(run: PipelineRun, span: Span) -> Slice:
     return Slice(span.stage, name, span.kind, span.start_s, span.end_s, _COLOURS[span.kind], args)
 
 
-def _sent(one: Transfer, track: int) -> Slice:
-    args = {"microbatch": one.microbatch, "from_stage": one.source, "to_stage": one.target}
-    return Slice(track, f"{one.kind}{one.microbatch}", "p2p", one.start_s, one.end_s, "rail_idle", args)
+def _sent(sent: Transfer, track: int) -> Slice:
+    args = {"microbatch": sent.microbatch, "from_stage": sent.source, "to_stage": sent.target}
+    return Slice(track, f"{sent.kind}{sent.microbatch}", "p2p", sent.start_s, sent.end_s, "rail_idle", args)
 
 
 def _lanes(sent: Iterator[Transfer]) -> Iterator[tuple[str, list[Transfer]]]:
     """(name, transfers one after the other) of every link and direction; where some overlap it has several lanes."""
     links: dict[tuple[int, int, str], list[list[Transfer]]] = {}
-    for one in sorted(sent, key=lambda one: (one.kind != "F", one.source, one.start_s)):
-        lanes = links.setdefault((one.source, one.target, one.kind), [])
-        free = [lane for lane in lanes if lane[-1].end_s <= one.start_s]
-        if free:
-            free[0].append(one)
-        else:
-            lanes.append([one])
+    for transfer in sorted(sent, key=lambda transfer: (transfer.kind != "F", transfer.source, transfer.start_s)):
+        lanes = links.setdefault((transfer.source, transfer.target, transfer.kind), [])
+        free = next((lane for lane in lanes if lane[-1].end_s <= transfer.start_s), None)
+        if free is None:
+            lanes.append(free := [])
+        free.append(transfer)
     for (source, target, kind), lanes in links.items():
         what = "activations" if kind == "F" else "gradients"
         for number, lane in enumerate(lanes):
@@ -117,10 +108,6 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "simulated_step_time_s": run.end_s if run.whole else None,
         "after_pipeline_s": after_s,
         "trace_end_s": run.end_s,
-        "stage_idle_share": _plain(run.idle_share.tolist()),
+        "stage_idle_share": [round(share, 6) for share in run.idle_share.tolist()],
         "stage_microbatch_s": [{name: getattr(stage, name) for name in parts} for stage in evaluation.stages],
     }
-
-
-def _plain(shares: Sequence[float]) -> list[float]:
-    return [round(share, 6) for share in shares]

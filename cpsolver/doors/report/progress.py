@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cpsolver.search.result import Progress
@@ -40,9 +39,7 @@ class Waiting:
             self._timer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._timer.cancel()
         with self._lock:
             self._over = True
@@ -108,9 +105,7 @@ class Bar:
     def __enter__(self) -> Bar:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -121,9 +116,8 @@ class Bar:
                 return
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-            self._bar = new_bar(
-                (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()), self._what, total
-            )
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+            self._bar = new_bar(columns, self._what, total)
         self._bar.update(self._bar.task_ids[0], completed=done)
 
 

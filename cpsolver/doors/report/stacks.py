@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from cpsolver.doors.report.text import plural
-from cpsolver.profiles.calibration import ALL, Calibration, Fitted, load_calibration
+from cpsolver.profiles.constants import Calibration, Fitted, load_calibration
 from cpsolver.profiles.stack import Constants, Stack, load_stack, stack_names
 
 _WIDTH = max(map(len, Constants.model_fields)) + 2
@@ -44,18 +44,10 @@ def stacks_document(name: str | None = None) -> Any:
     return [_fields(load_stack(each), calibration) for each in stack_names()]
 
 
-def fitted_constants(stack: Stack, calibration: Calibration) -> dict[str, Fitted]:
-    """The entries of the calibration that replace constants of the stack, by constant."""
-    groups = (ALL, *stack.fitted_with, stack.name)
-    return {name: entry for group in groups for name, entry in calibration.stacks.get(group, {}).items()}
-
-
 def standard_error(constant: str, fitted: Fitted) -> float | None:
     """One standard error in the constant's own unit; None where the fit gives none."""
-    if not fitted.error:
-        return None
     slope = fitted.value * (1.0 - fitted.value) if _SHARE in constant else fitted.value
-    return fitted.error * slope
+    return fitted.error * slope if fitted.error else None
 
 
 def _measured_on(stack: Stack, calibration: Calibration) -> dict[str, int]:
@@ -65,17 +57,13 @@ def _measured_on(stack: Stack, calibration: Calibration) -> dict[str, int]:
 
 
 def _fields(stack: Stack, calibration: Calibration) -> dict[str, Any]:
-    return {
-        "name": stack.name,
-        "title": stack.title,
-        "measured_runs": _measured_on(stack, calibration),
-    }
+    return {"name": stack.name, "title": stack.title, "measured_runs": _measured_on(stack, calibration)}
 
 
 def _constant_fields(stack: Stack, calibration: Calibration, name: str) -> dict[str, Any]:
     documented = getattr(stack.constants, name)
     used = getattr(calibration.stack(stack).constants, name)
-    fitted = fitted_constants(stack, calibration).get(name)
+    fitted = calibration.fitted_constants(stack).get(name)
     return {
         **used.model_dump(),
         "fitted": fitted and {"runs": fitted.rows, "standard_error": standard_error(name, fitted)},
@@ -84,7 +72,7 @@ def _constant_fields(stack: Stack, calibration: Calibration, name: str) -> dict[
 
 
 def _detail(stack: Stack, calibration: Calibration) -> RenderableType:
-    found = fitted_constants(stack, calibration)
+    found = calibration.fitted_constants(stack)
     used = calibration.stack(stack)
     parts: list[RenderableType] = []
     for name in Constants.model_fields:

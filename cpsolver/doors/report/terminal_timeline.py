@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.pipeline_run import PipelineRun, SpanKind, run_pipeline
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
 from cpsolver.doors.report.text import count, percent, seconds
@@ -22,29 +22,15 @@ _MOST_LINES = 12
 _LEAST_CELLS = 20
 _GAP = 3  # columns of the break between two windows
 
-_LETTERS: dict[SpanKind, tuple[str, str]] = {
-    "forward": ("▒", "F"),
-    "recompute": ("█", "B"),
-    "backward": ("█", "B"),
-    "data_parallel": ("░", "+"),
-    "optimizer": ("░", "+"),
-    "idle": ("·", "."),
+_SIGNS: dict[SpanKind, tuple[str, str, str, str]] = {
+    "forward": ("▒", "F", "cyan", "forward"),
+    "recompute": ("█", "B", "blue", ""),
+    "backward": ("█", "B", "blue", "backward"),
+    "idle": ("·", ".", "dim", "waiting"),
+    "data_parallel": ("░", "+", "magenta", "gradients, optimizer"),
+    "optimizer": ("░", "+", "magenta", ""),
 }
-"""What stands for it in UTF-8, and elsewhere."""
-_STYLES: dict[SpanKind, str] = {
-    "forward": "cyan",
-    "recompute": "blue",
-    "backward": "blue",
-    "data_parallel": "magenta",
-    "optimizer": "magenta",
-    "idle": "dim",
-}
-_LEGEND: dict[SpanKind, str] = {
-    "forward": "forward",
-    "backward": "backward",
-    "idle": "waiting",
-    "data_parallel": "gradients, optimizer",
-}
+"""What stands for it in UTF-8 and elsewhere, its style, and its name in the legend, in which some have no entry."""
 
 
 class TerminalTimeline:
@@ -54,15 +40,15 @@ class TerminalTimeline:
         self._plan = strategy, evaluation, microbatches
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from drawn(run_pipeline(*self._plan, _MOST_PASSES), options.max_width, _is_utf8(console))
+        utf8 = console.encoding.lower().startswith("utf")
+        yield from drawn(run_pipeline(*self._plan, _MOST_PASSES), options.max_width, utf8)
 
 
 def timeline_section(strategy: Strategy, evaluation: Evaluation, microbatches: int, whose: str) -> list[RenderableType]:
     """The section of a report; nothing for a plan of one stage, which has no pipeline."""
     if strategy.pp == 1:
         return []
-    picture = Padding(TerminalTimeline(strategy, evaluation, microbatches), (0, 0, 0, 1))
-    return ["", Text(f"The pipeline over time: a step{whose}", style="bold underline"), picture]
+    return section(f"The pipeline over time: a step{whose}", TerminalTimeline(strategy, evaluation, microbatches))
 
 
 def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[RenderableType]:
@@ -75,9 +61,8 @@ def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[Renderabl
     label_width = min(16, max(len("stage"), *map(len, labels)))
     idle_width = len("100.0 %") if run.whole else 0
     room = max(_LEAST_CELLS, width - label_width - idle_width - (2 if run.whole else 1) - _GAP * (len(shown) - 1))
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=label_width, overflow="ellipsis", no_wrap=True)
-    table.add_column(no_wrap=True)
+    columns = Column(width=label_width, overflow="ellipsis", no_wrap=True), Column(no_wrap=True)
+    table = Table.grid(*columns, padding=(0, 1, 0, 0))
     if run.whole:
         table.add_column(justify="right", no_wrap=True)
         table.add_row("stage", "", "waits", style="dim")
@@ -89,16 +74,12 @@ def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[Renderabl
     yield Text.assemble(*_legend(run, shown, stages, utf8))
 
 
-def _is_utf8(console: Console) -> bool:
-    return console.encoding.lower().startswith("utf")
-
-
 def _line(run: PipelineRun, stage: int, shown: Sequence[Window], each: int, utf8: bool) -> Text:
     line = Text()
     for number, window in enumerate(shown):
         line.append((" ⋯ " if utf8 else " ~ ") if number else "", style="dim")
         for kind, same in groupby(cells(run.by_stage[stage], window, each)):
-            line.append(_LETTERS[kind][not utf8] * len(list(same)), style=_STYLES[kind])
+            line.append(_SIGNS[kind][not utf8] * len(list(same)), style=_SIGNS[kind][2])
     return line
 
 
@@ -113,11 +94,11 @@ def _times(shown: Sequence[Window], each: int) -> str:
 
 def _legend(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], utf8: bool) -> Iterator[tuple[str, str]]:
     used = {span.kind for stage in stages for span in run.by_stage[stage]}
-    for kind, name in _LEGEND.items():
-        if kind in used:
-            yield _LETTERS[kind][not utf8], _STYLES[kind]
-            again = ", recomputation" if kind == "backward" and "recompute" in used else ""
-            yield f" {name}{again}  ", "dim"
+    for kind, (*letters, style, name) in _SIGNS.items():
+        if kind in used and name:
+            yield letters[not utf8], style
+            recomputed = ", recomputation" if kind == "backward" and "recompute" in used else ""
+            yield f" {name}{recomputed}  ", "dim"
     told = []
     if len(shown) > 1:
         told.append("the middle, which repeats itself, is left out")

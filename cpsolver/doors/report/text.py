@@ -69,11 +69,15 @@ def runs(values: Sequence[object]) -> str:
     return ", ".join(f"{value} ×{length}" if length > 1 else f"{value}" for value, length in lengths)
 
 
+def span_text(first: int, last: int) -> str:
+    """Neighbouring numbers: `2–6`, or `2` where there is one."""
+    return f"{first}" if first == last else f"{first}–{last}"
+
+
 def recompute_text(strategy: Strategy, chip: str) -> str:
     """How a chip type's stages recompute: `none`, `selective`, `block 1`, stage by stage where they differ."""
-    here = [stage for stage, name in enumerate(strategy.stage_chips) if name == chip]
     texts = []
-    for stage in here:
+    for stage in (stage for stage, name in enumerate(strategy.stage_chips) if name == chip):
         kind, amount = strategy.recompute[stage], strategy.recompute_layers[stage]
         modules = strategy.recompute_modules[stage]
         which = f": {', '.join(modules)}" if modules not in ((), CORE) else ""
@@ -92,23 +96,21 @@ def bar(share: float, width: int, encoding: str = "utf-8") -> str:
 
 def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
     """What the prediction rests on that nobody measured or published."""
-    told = []
+    lines = []
     for name in chips:
         figures = problem.supply(name).chip.efficiency.values()
         doubtful = (figure for figure in figures if figure.confidence == "assumed")
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:
-            told.append(f"{name}: {assumed} of {len(figures)} catalogued efficiencies are assumed, not measured.")
+            lines.append(f"{name}: {assumed} of {len(figures)} catalogued efficiencies are assumed, not measured.")
     longest = problem.model.max_positions
     if longest is not None and problem.sequence > longest:
-        told.append(
-            f"{problem.model.name} was published for {longest:,} positions; the sequence has {problem.sequence:,}."
-        )
+        published = f"{problem.model.name} was published for {longest:,} positions"
+        lines.append(f"{published}; the sequence has {problem.sequence:,}.")
     vendors = dict.fromkeys(problem.supply(name).chip.vendor for name in chips)
     if len(vendors) > 1:
-        told.append(
-            f"Chips of {' and '.join(vendors)} in one job: the launcher must bridge their communication libraries."
-        )
+        mixed = f"Chips of {' and '.join(vendors)} in one job"
+        lines.append(f"{mixed}: the launcher must bridge their communication libraries.")
     if problem.model.proposal:
-        told.append(f"{problem.model.name}: the shape is a proposal; nobody has published one.")
-    return told
+        lines.append(f"{problem.model.name}: the shape is a proposal; nobody has published one.")
+    return lines

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from cpsolver.doors.report.layout import figure_table, section
 from cpsolver.doors.report.text import PART_NAMES, percent, plural, seconds
 from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
 from cpsolver.evidence.runs.validation import Validation
@@ -28,16 +29,16 @@ def validation_report(validation: Validation, most: int = 5) -> RenderableType:
     """The whole report; `most` is how many of the worst rows it shows."""
     parts: list[RenderableType] = list(_headline(validation))
     if validation.time is not None:
-        parts += _section("Step time", _times(validation, validation.time), Text(_TIME_NOTE, style="dim"))
+        parts += section("Step time", _times(validation, validation.time), Text(_TIME_NOTE, style="dim"))
     if validation.memory is not None:
-        parts += _section("Peak memory", _memory(validation, validation.memory), Text(_MEMORY_NOTE, style="dim"))
+        parts += section("Peak memory", _memory(validation, validation.memory), Text(_MEMORY_NOTE, style="dim"))
     if validation.rank.groups:
-        parts += _section("Order of layouts", *_rank(validation))
+        parts += section("Order of layouts", *_rank(validation))
     furthest = worst(validation.scored, most)
     if furthest:
-        parts += _section("Furthest off", *_worst(furthest))
+        parts += section("Furthest off", *_worst(furthest))
     if validation.skipped:
-        parts += _section("Not predicted", *_skipped(validation))
+        parts += section("Not predicted", *_skipped(validation))
     return Group(*parts)
 
 
@@ -49,10 +50,6 @@ _MEMORY_NOTE = (
     "Short: predicted more than 5 % too small; with margin: even with the planner's default margin added. Device and "
     "reserved contain memory that is held beyond the need; plans count the need."
 )
-
-
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
 def _headline(validation: Validation) -> Iterator[RenderableType]:
@@ -69,16 +66,8 @@ def _headline(validation: Validation) -> Iterator[RenderableType]:
     )
 
 
-def _grid(first: str, *heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
 def _times(validation: Validation, overall: TimeScore) -> Table:
-    table = _grid("", "runs", "off", "median", "90 %", "bias", "in range")
+    table = figure_table("", "runs", "off", "median", "90 %", "bias", "in range")
     table.add_row("all runs", *_time_cells(overall), style="bold")
     for dimension, groups in validation.time_by.items():
         table.add_row("")
@@ -94,7 +83,7 @@ def _time_cells(score: TimeScore) -> tuple[str, ...]:
 
 
 def _memory(validation: Validation, overall: MemoryScore) -> Table:
-    table = _grid("as measured", "runs", "off", "bias", "short", "with margin")
+    table = figure_table("as measured", "runs", "off", "bias", "short", "with margin")
     for name, score in {**validation.memory_by_kind, "all": overall}.items():
         shares = (f"{score.short * 100:.0f} %", f"{score.short_with_margin * 100:.0f} %")
         style = "bold" if name == "all" else None
@@ -110,7 +99,7 @@ def _rank(validation: Validation) -> Iterator[RenderableType]:
     if rank.regret is not None:
         told += f"; the layout predicted fastest is {percent(rank.regret)} slower than the fastest measured"
     yield Text(told + ", on average." if len(rank.groups) > 1 else told + ".")
-    table = _grid("runs of a group", "layouts", "tau", "slower")
+    table = figure_table("runs of a group", "layouts", "tau", "slower")
     for group in rank.groups:
         tau = "-" if group.kendall_tau is None else f"{group.kendall_tau:.2f}"
         name = f"{group.ids[0]} and {len(group.ids) - 1} more"
@@ -138,9 +127,7 @@ def _parts(one: Scored) -> str:
 def _skipped(validation: Validation) -> Iterator[RenderableType]:
     total = sum(map(len, validation.skipped.values()))
     yield Text(f"{plural(total, 'row')}, by reason")
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = Table.grid(Column(justify="right", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for reason, ids in sorted(validation.skipped.items(), key=lambda entry: -len(entry[1])):
         table.add_row(f"{len(ids):,}", Text(reason, style="bold"))
         table.add_row("", Text(", ".join(ids), style="dim"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from cpsolver.doors.report.document import versions
 from cpsolver.evidence.runs.score import MemoryScore, TimeScore, worst
-from cpsolver.evidence.runs.validation import Outcome, Validation
+from cpsolver.evidence.runs.validation import RowOutcome, Validation
 
 
 def validation_document(validation: Validation, most: int = 5) -> dict[str, Any]:
@@ -48,15 +48,10 @@ def _score(score: TimeScore | MemoryScore | None) -> dict[str, Any] | None:
     shared = {"runs": score.runs, "mean_abs_error": score.mean, "bias": score.bias}
     if isinstance(score, MemoryScore):
         return {**shared, "under_predicted": score.short, "under_predicted_with_margin": score.short_with_margin}
-    return {
-        **shared,
-        "median_abs_error": score.median,
-        "p90_abs_error": score.p90,
-        "measured_in_range": score.inside,
-    }
+    return {**shared, "median_abs_error": score.median, "p90_abs_error": score.p90, "measured_in_range": score.inside}
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: RowOutcome) -> dict[str, Any]:
     run, prediction, scored = outcome.run, outcome.prediction, outcome.scored
     return {
         "id": outcome.id,

@@ -1,32 +1,94 @@
-"""How the trials go, on stderr: a line for each that is over, and at a terminal a changing one for what runs."""
+"""Plans, trials and times in a few words, and how the trials go: a line each on stderr, and what runs at a terminal."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cpsolver.doors.report.progress import Waiting
-from cpsolver.doors.tune.logs import Reading
+from cpsolver.doors.report.text import elapsed, recompute_text, seconds
+from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.trial import Trial
-from cpsolver.doors.tune.words import plan_words, seconds_words, times_words, trial_line
+from cpsolver.plans.dimensions import shown_sizes
+from cpsolver.plans.strategy import Strategy
 
-_EVERY_S = 1.0
+_EVERY_S = 1.0  # between two changes of the status line
+
+
+def plan_words(s: Strategy) -> str:
+    """Degrees and what else tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`."""
+    parts = [" ".join(f"{name} {size}" for name, size in shown_sizes(s).items())]
+    parts += ["no sequence parallelism"] if s.tp > 1 and not s.sequence_parallel else []
+    parts += [] if s.zero_stage in (0, 1) else [f"ZeRO-{s.zero_stage}"]
+    parts += ["no distributed optimizer"] if s.dp * s.cp > 1 and not s.distributed_optimizer else []
+    parts += [] if s.flash_attention else ["no flash attention"]
+    parts += [f"cp by {s.cp_comm_type}"] if s.cp > 1 else []
+    chips = list(dict.fromkeys(s.stage_chips))
+    told = {chip: recompute_text(s, chip) for chip in chips}
+    for chip, text in told.items():
+        parts += [] if text == "none" else [f"recompute {text}" + (f" on {chip}" if len(chips) > 1 else "")]
+    return ", ".join(parts)
+
+
+def times_words(predicted_s: float, low_s: float, high_s: float) -> str:
+    """A prediction with its 80 % interval: `5.31 s (4.80 to 5.92)`."""
+    scale, digits = (1e3, 1) if predicted_s < 1 else (1.0, 2)
+    low, high = (f"{value * scale:,.{digits}f}" for value in (low_s, high_s))
+    return f"{seconds_words(predicted_s)} ({low} to {high})"
+
+
+def seconds_words(value: float) -> str:
+    """A step time: `5.31 s`, `412.3 ms`."""
+    return seconds(value) if value < 1 else f"{value:,.2f} s"
+
+
+def memory_words(trial: Trial) -> str:
+    """Peak memory and who counted it; a dash where it is not known."""
+    return "–" if trial.peak_memory_gib is None else f"{trial.peak_memory_gib:.1f} GiB {trial.memory_kind}"
+
+
+def measured_words(trial: Trial) -> str:
+    """The step time and how far its iterations spread."""
+    if trial.step_time_s is None:
+        return "–"
+    spread = "" if trial.spread is None else f" ±{trial.spread * 100:.1f} %"
+    return f"{seconds_words(trial.step_time_s)}{spread}"
+
+
+def trial_line(trial: Trial) -> str:
+    """A finished trial in a line."""
+    told = [f"trial {trial.number}: {plan_words(trial.strategy)}: {trial.outcome}"]
+    if trial.step_time_s is not None:
+        off = trial.step_time_s / trial.predicted_s - 1
+        predicted = times_words(trial.predicted_s, trial.low_s, trial.high_s)
+        told.append(f"{measured_words(trial)}, predicted {predicted}, {off * 100:+.1f} %")
+    if trial.peak_memory_gib is not None:
+        told.append(memory_words(trial))
+    if trial.seconds is not None:
+        told.append(f"took {elapsed(trial.seconds)}")
+    return "; ".join([*told, *([trial.note] if trial.note else [])])
+
+
+def command_words(command: tuple[str, ...]) -> str:
+    """A command as one types it; one of --shell as the shell reads it."""
+    return command[2] if command[:2] == ("/bin/sh", "-c") else shlex.join(command)
 
 
 class StderrDisplay:
     """The display of `apss-cp tune`."""
 
     @contextmanager
-    def running(self, trial: Trial) -> Iterator[Callable[[Reading], None]]:
+    def running(self, trial: Trial) -> Iterator[Callable[[LogReading], None]]:
         """A status line while the trial runs, where stderr is a terminal."""
         predicted = times_words(trial.predicted_s, trial.low_s, trial.high_s)
         head = f"trial {trial.number}: {plan_words(trial.strategy)}; predicted {predicted}"
         began, told = time.monotonic(), 0.0
         with Waiting(head) as waiting:
 
-            def tell(reading: Reading) -> None:
+            def tell(reading: LogReading) -> None:
                 nonlocal told
                 now = time.monotonic()
                 if now - told < _EVERY_S:
@@ -41,7 +103,7 @@ class StderrDisplay:
         print(trial_line(trial), file=sys.stderr, flush=True)
 
 
-def _so_far(seconds: float, reading: Reading) -> str:
+def _so_far(seconds: float, reading: LogReading) -> str:
     minutes, rest = divmod(round(seconds), 60)
     clock = f"{minutes}:{rest:02d}"
     if reading.step_time_s is None:

@@ -14,6 +14,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from cpsolver.doors.tune.trial import TRIAL_MEMORIES, TrialMemory
+from cpsolver.inputs.data import package_data
 
 _DATA = Path(__file__).parent / "tune.yaml"
 _GIB = 2**30
@@ -33,7 +34,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReading:
     """What was found. Times in seconds, memory in GiB.
 
     `step_time_s`: the median over `iterations` iterations after the warm-up; `spread`: half the width of their middle
@@ -63,12 +64,9 @@ class _Line:
     nan: int
 
 
-@lru_cache
 def log_facts() -> dict[str, Any]:
     """The data file: formats, limits and messages, each with its source."""
-    from ruamel.yaml import YAML
-
-    found: dict[str, Any] = YAML(typ="safe").load(_DATA.read_text(encoding="utf-8"))
+    found: dict[str, Any] = package_data(_DATA)
     return found
 
 
@@ -111,7 +109,7 @@ def _with_key(entries: Iterable[Mapping[str, Any]], line: str) -> Iterator[Mappi
     return (entry for entry in entries if any(key in line for key in entry["keys"]))
 
 
-def read_log(path: Path, expected: Expected, skip: int) -> Reading:
+def read_log(path: Path, expected: Expected, skip: int) -> LogReading:
     """What the file says; a file that is not there says nothing."""
     scanner = Scanner(expected, skip)
     try:
@@ -220,14 +218,14 @@ class Scanner:
         if value != wanted:
             self._differs[str(name)] = f"{name} is {value} in the log and {wanted} in the plan"
 
-    def reading(self) -> Reading:
+    def reading(self) -> LogReading:
         """What the lines so far say."""
         seconds, iterations, spread, notes = self._from_json() if self._told else self._from_lines()
         kind, memory = self._peak()
         wrong = "; ".join(self._differs.values()) or (self._absurd if seconds is None else None)
         if self._differs:
             wrong = f"the log is of another layout: {wrong}. Does the command pass the plan's arguments?"
-        return Reading(
+        return LogReading(
             step_time_s=seconds,
             iterations=iterations,
             spread=spread,

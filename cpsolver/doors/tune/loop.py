@@ -11,8 +11,8 @@ from typing import Protocol
 
 from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.doors.report.text import plural
-from cpsolver.doors.tune.kit import Kit
-from cpsolver.doors.tune.logs import Reading, log_facts, read_log
+from cpsolver.doors.tune.jobs import JobBuilder
+from cpsolver.doors.tune.logs import LogReading, log_facts, read_log
 from cpsolver.doors.tune.outcome import Verdict, failure_kind, judge
 from cpsolver.doors.tune.runner import prepare, run_trial
 from cpsolver.doors.tune.state import State
@@ -24,7 +24,7 @@ SIGNAL = "the running trial was ended by a signal, as schedulers send it when ti
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """When to stop. `max_trials`, `max_hours`: of all trials in the state; `trial_s`: the longest that one may take.
 
     `skip`: iterations left out as warm-up; `iterations`: measured ones after which a trial is ended; None: never.
@@ -40,7 +40,7 @@ class Limits:
 class Display(Protocol):
     """Who is told how the trials go."""
 
-    def running(self, trial: Trial) -> AbstractContextManager[Callable[[Reading], None]]:
+    def running(self, trial: Trial) -> AbstractContextManager[Callable[[LogReading], None]]:
         """Around a trial; what it gives is told what the log says so far."""
         ...
 
@@ -49,48 +49,52 @@ class Display(Protocol):
         ...
 
 
-def tune(state: State, chooser: Chooser, kit: Kit, limits: Limits, display: Display) -> str:
+def tune(state: State, chooser: Chooser, builder: JobBuilder, limits: TrialLimits, display: Display) -> str:
     """Run trials until there is a reason to stop, which is returned. Ctrl-C ends the running trial, and is a reason."""
     done: list[Trial] = []
     try:
         for trial in [trial for trial in state.trials() if trial.outcome == "running" and not trial.asked]:
-            if (stopped := _over(state, kit, limits, display, trial, done)) is not None:
+            if (stopped := _over(state, builder, limits, display, trial, done)) is not None:
                 return stopped
         while (reason := _reason(state.trials(), done, limits)) is None:
             proposal = chooser.next(state.trials())
             if isinstance(proposal, Stop):
                 return proposal.reason
-            trial = begin(state, kit, proposal, asked=False, time_limit_s=_time_limit(state.trials(), limits))
-            if (stopped := _over(state, kit, limits, display, trial, done)) is not None:
+            trial = begin(state, builder, proposal, asked=False, time_limit_s=_time_limit(state.trials(), limits))
+            if (stopped := _over(state, builder, limits, display, trial, done)) is not None:
                 return stopped
     except KeyboardInterrupt:
         return CTRL_C
     return reason
 
 
-def begin(state: State, kit: Kit, proposal: Proposal, *, asked: bool, time_limit_s: float | None = None) -> Trial:
+def begin(
+    state: State, builder: JobBuilder, proposal: Proposal, *, asked: bool, time_limit_s: float | None = None
+) -> Trial:
     """A new trial with all its files, kept as running; a plan that the target refuses has failed at once."""
     number = state.next_number()
     folder = state.directory(number)
     try:
-        job = kit.build(proposal.strategy, number, folder)
+        job = builder.build(proposal.strategy, number, folder)
     except CannotExpress as refused:
         state.begin(number, proposal, (), asked)
-        note = f"{kit.target} cannot run this plan: {'; '.join(refused.reasons)}"
+        note = f"{builder.target} cannot run this plan: {'; '.join(refused.reasons)}"
         return state.finish(number, Verdict("failed", note))
     if not asked:
         prepare(folder, job.command, job.environment, time_limit_s)
     return state.begin(number, proposal, job.command, asked)
 
 
-def _over(state: State, kit: Kit, limits: Limits, display: Display, trial: Trial, done: list[Trial]) -> str | None:
+def _over(
+    state: State, builder: JobBuilder, limits: TrialLimits, display: Display, trial: Trial, done: list[Trial]
+) -> str | None:
     """Run the trial, or await it where it runs already; keep how it went, also in `done`. Why it was ended for good."""
     stopped = None
     if trial.outcome == "running":
-        expected, log = kit.expected(trial.strategy), trial.directory / LOG
+        expected, log = builder.expected(trial.strategy), trial.directory / LOG
         with display.running(trial) as tell:
 
-            def watch(reading: Reading) -> bool:
+            def watch(reading: LogReading) -> bool:
                 tell(reading)
                 return limits.iterations is not None and reading.iterations >= limits.iterations
 
@@ -103,7 +107,7 @@ def _over(state: State, kit: Kit, limits: Limits, display: Display, trial: Trial
     return stopped
 
 
-def _reason(trials: Sequence[Trial], done: Sequence[Trial], limits: Limits) -> str | None:
+def _reason(trials: Sequence[Trial], done: Sequence[Trial], limits: TrialLimits) -> str | None:
     """Why no other trial is started; None: one is."""
     if limits.max_trials is not None and len(trials) >= limits.max_trials:
         return f"{plural(len(trials), 'trial')}: --max-trials {limits.max_trials}"
@@ -122,7 +126,7 @@ def _hours(trials: Sequence[Trial]) -> float:
     return sum(trial.seconds or 0.0 for trial in trials) / 3600
 
 
-def _time_limit(trials: Sequence[Trial], limits: Limits) -> float | None:
+def _time_limit(trials: Sequence[Trial], limits: TrialLimits) -> float | None:
     left = None if limits.max_hours is None else (limits.max_hours - _hours(trials)) * 3600
     known = [limit for limit in (limits.trial_s, left) if limit is not None]
     return min(known, default=None)

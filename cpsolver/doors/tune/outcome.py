@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpsolver.doors.tune.logs import Reading, enough_iterations, looked_for
+from cpsolver.doors.tune.logs import LogReading, enough_iterations, looked_for
 from cpsolver.doors.tune.runner import Ending
 from cpsolver.doors.tune.trial import Outcome, TrialMemory
 
@@ -29,7 +29,7 @@ class Verdict:
     spread: float | None = None
 
 
-def judge(ending: Ending, reading: Reading, log: Path) -> Verdict:
+def judge(ending: Ending, reading: LogReading, log: Path) -> Verdict:
     """The verdict on a trial whose command is over."""
     outcome, told = _outcome(ending, reading, log)
     timed = outcome in ("ok", "timeout", "interrupted") and reading.step_time_s is not None and reading.wrong is None
@@ -52,7 +52,7 @@ def failure_kind(note: str) -> str:
     return _CHANGING.sub("#", note)
 
 
-def _outcome(ending: Ending, reading: Reading, log: Path) -> tuple[Outcome, str]:
+def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, str]:
     many = f"{reading.iterations} measured iterations"
     if ending.error is not None:
         return "failed", f"not started: {ending.error}"
@@ -73,7 +73,7 @@ def _outcome(ending: Ending, reading: Reading, log: Path) -> tuple[Outcome, str]
     return _ended_badly(ending, reading, log)
 
 
-def _ended_well(reading: Reading, log: Path) -> tuple[Outcome, str]:
+def _ended_well(reading: LogReading, log: Path) -> tuple[Outcome, str]:
     if reading.step_time_s is not None:
         return "ok", ""
     if reading.out_of_memory is not None:
@@ -83,7 +83,7 @@ def _ended_well(reading: Reading, log: Path) -> tuple[Outcome, str]:
     return "failed", f"no step time in {log}. Looked for: {'; or '.join(looked_for())}"
 
 
-def _ended_badly(ending: Ending, reading: Reading, log: Path) -> tuple[Outcome, str]:
+def _ended_badly(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, str]:
     how = how_ended(ending.code)
     why = reading.host_out_of_memory or reading.error or (reading.tail[-1].strip() if reading.tail else "")
     if reading.host_out_of_memory is None and ending.code == -signal.SIGKILL and not reading.error:

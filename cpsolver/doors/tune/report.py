@@ -1,4 +1,4 @@
-"""The answer for people: the best measured plan and how to run it, every trial, and what is believed of the others."""
+"""The result for people: the best measured plan and how to run it, every trial, and what is believed of the others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.console import task
+from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.text import elapsed, percent, plural
-from cpsolver.doors.tune.answer import Answer
-from cpsolver.doors.tune.kit import COMMAND, PLAN
-from cpsolver.doors.tune.trial import Believed, Trial
-from cpsolver.doors.tune.words import (
+from cpsolver.doors.tune.display import (
     command_words,
     measured_words,
     memory_words,
@@ -24,19 +22,22 @@ from cpsolver.doors.tune.words import (
     times_words,
     trial_line,
 )
+from cpsolver.doors.tune.jobs import COMMAND, PLAN
+from cpsolver.doors.tune.result import TuningResult
+from cpsolver.doors.tune.trial import PlanEstimate, Trial
 
 _SHOWN = 5
 _STYLES = {"ok": "green", "oom": "red", "failed": "red", "running": "cyan"}
 
 
-def tuning_report(answer: Answer) -> RenderableType:
+def tuning_report(answer: TuningResult) -> RenderableType:
     """The report of a tuning."""
     parts: list[RenderableType] = [task(answer.problem), "", *_verdict(answer)]
     if answer.trials:
-        parts += _section("Trials", _table(answer.trials), *_notes(answer.trials))
+        parts += section("Trials", _table(answer.trials), *_notes(answer.trials))
     if answer.untried:
-        parts += _section("Plans not measured", _beliefs(answer.untried[:_SHOWN]), *_more(answer.untried))
-    parts += _section("Going on", Text(f"Stopped: {answer.reason}."), Text(f"To go on: {answer.resume}"))
+        parts += section("Plans not measured", _estimates(answer.untried[:_SHOWN]), *_more(answer.untried))
+    parts += section("Going on", Text(f"Stopped: {answer.reason}."), Text(f"To go on: {answer.resume}"))
     return Group(*parts)
 
 
@@ -60,11 +61,7 @@ def told_report(trial: Trial) -> RenderableType:
     return Text(trial_line(trial))
 
 
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
-
-
-def _verdict(answer: Answer) -> Iterator[RenderableType]:
+def _verdict(answer: TuningResult) -> Iterator[RenderableType]:
     best = answer.best
     if best is None or best.step_time_s is None:
         yield Text(f"Nothing was measured in {plural(len(answer.trials), 'trial')}.", style="bold red")
@@ -118,7 +115,7 @@ def _notes(trials: Sequence[Trial]) -> Iterator[RenderableType]:
             yield Text(f"{trial.number}: {trial.note}", style="dim", overflow="fold")
 
 
-def _beliefs(plans: Sequence[Believed]) -> Table:
+def _estimates(plans: Sequence[PlanEstimate]) -> Table:
     chances = any(plan.chance_best is not None for plan in plans)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("plan", "believed", *(("fastest of all",) if chances else ())):
@@ -131,7 +128,7 @@ def _beliefs(plans: Sequence[Believed]) -> Table:
     return table
 
 
-def _more(plans: Sequence[Believed]) -> Iterator[RenderableType]:
+def _more(plans: Sequence[PlanEstimate]) -> Iterator[RenderableType]:
     if len(plans) > _SHOWN:
         yield Text(f"and {len(plans) - _SHOWN} more (--json has all)", style="dim")
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cpsolver.doors.export.judge import for_target
-from cpsolver.doors.tune import telling
-from cpsolver.doors.tune.answer import Answer
-from cpsolver.doors.tune.binding import command_meaning, spec_meaning, stored_template
+from cpsolver.doors.tune import ask_tell
 from cpsolver.doors.tune.choosers import DEFAULT_POLICY, POLICIES, ChooserSettings, make_chooser
 from cpsolver.doors.tune.display import StderrDisplay
-from cpsolver.doors.tune.earlier import Earlier, read_earlier
-from cpsolver.doors.tune.kit import Kit, target_of
+from cpsolver.doors.tune.jobs import JobBuilder, target_of
 from cpsolver.doors.tune.logs import default_skip
-from cpsolver.doors.tune.loop import Limits, tune
+from cpsolver.doors.tune.loop import TrialLimits, tune
+from cpsolver.doors.tune.measured_runs import EarlierRuns, read_earlier_runs, write_runs
 from cpsolver.doors.tune.report import state_name
-from cpsolver.doors.tune.rows import write_runs
-from cpsolver.doors.tune.state import Bound, State
+from cpsolver.doors.tune.result import TuningResult
+from cpsolver.doors.tune.state import Binding, State, command_meaning, spec_meaning, stored_template
 from cpsolver.doors.tune.template import check_runnable, parse_template
 from cpsolver.doors.tune.trial import Chooser, Trial, TrialMemory
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
@@ -33,7 +31,7 @@ _KEPT = ("policy", "top", "gain", "chance", "runs", "trial_time_limit", "skip_it
 
 
 @dataclass(frozen=True)
-class Request:
+class TuneRequest:
     """The options of `apss-cp tune`, by their names."""
 
     spec: str
@@ -69,9 +67,11 @@ class Request:
         return state_name(self.spec) if self.state is None else Path(self.state)
 
     @property
-    def told(self) -> telling.Told:
-        """What is told of a trial."""
-        return telling.Told(self.log, self.step_time, self.oom, self.failed, self.peak_memory, self.memory_kind)
+    def reported(self) -> ask_tell.ReportedResult:
+        """What the user says of a trial."""
+        return ask_tell.ReportedResult(
+            self.log, self.step_time, self.oom, self.failed, self.peak_memory, self.memory_kind
+        )
 
     def again(self) -> str:
         """The command that goes on with the same state, which has the template."""
@@ -88,7 +88,7 @@ class Request:
         if troubles:
             raise InputError(troubles)
         if self.tell is not None:
-            telling.check_told(self.told)
+            ask_tell.check_report(self.reported)
 
     def _troubles(self) -> Iterator[Trouble]:
         if self.ask and self.tell is not None:
@@ -120,18 +120,18 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenTuning:
     """A request with its state open and its plans' way to a command."""
 
-    request: Request
+    request: TuneRequest
     problem: Problem
     state: State
-    kit: Kit
-    earlier: Earlier
+    builder: JobBuilder
+    earlier: EarlierRuns
 
     def chooser(self) -> Chooser:
         """Who chooses: among the plans that the target runs, where the spec names no launcher."""
-        there = None if self.kit.target is None else for_target(self.problem, self.kit.target)
+        there = None if self.builder.target is None else for_target(self.problem, self.builder.target)
         policy = self.request.policy or DEFAULT_POLICY
         request = self.request
         settings = ChooserSettings(
@@ -139,34 +139,36 @@ class Opened:
             gain=None if request.gain is None else request.gain / 100,
             chance=None if request.chance is None else request.chance / 100,
             seed=request.seed,
-            earlier=self.earlier.seen,
+            earlier=self.earlier.observations,
         )
         return make_chooser(policy, there or self.problem, settings)
 
     def ask(self) -> tuple[list[Trial], str | None]:
         """Plans given out, and why there are no more."""
-        return telling.ask(self.state, self.chooser(), self.kit, self.request.count)
+        return ask_tell.ask(self.state, self.chooser(), self.builder, self.request.count)
 
     def tell(self) -> Trial:
         """Keep what came of a trial."""
         number = self.request.tell
         assert number is not None
-        return telling.tell(self.state, self.kit, number, self.request.told, self._skip)
+        return ask_tell.tell(self.state, self.builder, number, self.request.reported, self._skip)
 
-    def tune(self) -> Answer:
+    def tune(self) -> TuningResult:
         """Run trials, and say what was found."""
         chooser, request = self.chooser(), self.request
-        limits = Limits(
+        limits = TrialLimits(
             skip=self._skip,
             max_trials=request.max_trials,
             max_hours=request.max_hours,
             trial_s=request.trial_time_limit,
             iterations=request.iterations,
         )
-        reason = tune(self.state, chooser, self.kit, limits, StderrDisplay())
+        reason = tune(self.state, chooser, self.builder, limits, StderrDisplay())
         trials = tuple(self.state.trials())
-        believed = tuple(chooser.believed(trials))
-        return Answer(self.problem, trials, believed, reason, self.state.folder, request.again(), chooser.best(trials))
+        estimates = tuple(chooser.estimates(trials))
+        return TuningResult(
+            self.problem, trials, estimates, reason, self.state.folder, request.again(), chooser.best(trials)
+        )
 
     @property
     def measured(self) -> bool:
@@ -186,7 +188,7 @@ class Opened:
 
 
 @contextmanager
-def opened(request: Request) -> Iterator[Opened]:
+def opened(request: TuneRequest) -> Iterator[OpenTuning]:
     """The request's state, open. Raises InputError for all that would only show when a trial runs; nothing is written.
 
     The folder keeps the template: where a state is there already, none need be given.
@@ -197,7 +199,7 @@ def opened(request: Request) -> Iterator[Opened]:
     if template is not None:
         check_runnable(template)
     check_files({"--runs-csv": request.runs_csv}, request.spec)
-    earlier = Earlier((), ()) if request.runs is None else read_earlier(request.runs, problem)
+    earlier = EarlierRuns((), ()) if request.runs is None else read_earlier_runs(request.runs, problem)
     there = request.folder.exists()
     if not there and (request.tell is not None or (template is None and not request.ask)):
         message = "is needed: there is no state yet in"
@@ -205,7 +207,7 @@ def opened(request: Request) -> Iterator[Opened]:
         raise InputError(Trouble(name, f"{message} {request.folder}", allowed="--run TEMPLATE, or --ask and --tell"))
     with State(request.folder) as state:
         meaning = None if template is None else command_meaning(template, target)
-        stored = state.bind(Bound(spec_meaning(problem), meaning))
+        stored = state.bind(Binding(spec_meaning(problem), meaning))
         if stored is not None and template is None:
             template, target = stored_template(stored)
             if request.target not in (None, target):
@@ -213,4 +215,4 @@ def opened(request: Request) -> Iterator[Opened]:
             check_runnable(template)
         if template is None and not request.ask and request.tell is None and request.max_trials != 0:
             raise InputError(Trouble("--run", f"is needed: the trials in {request.folder} were asked for, not run"))
-        yield Opened(request, problem, state, Kit(problem, template, target), earlier)
+        yield OpenTuning(request, problem, state, JobBuilder(problem, template, target), earlier)

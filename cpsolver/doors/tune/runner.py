@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from cpsolver.doors.tune import supervisor
-from cpsolver.doors.tune.logs import Expected, Reading, Scanner, log_facts
+from cpsolver.doors.tune.logs import Expected, LogReading, Scanner, log_facts
 from cpsolver.doors.tune.supervisor import CLAIM, JOB, LOG, RESULT, STOP, claimed, write_whole
 
 _POLL_S = 0.1
@@ -38,7 +39,7 @@ class Ending:
     now: bool = False
 
 
-Watch = Callable[[Reading], bool]
+Watch = Callable[[LogReading], bool]
 """Told now and then what the log says so far; True ends the trial, enough was seen."""
 
 
@@ -59,15 +60,20 @@ def run_trial(folder: Path, expected: Expected, skip: int, watch: Watch) -> Endi
 
     Starting a supervisor again is harmless: a trial that was claimed once never starts a second time.
     """
+    process: subprocess.Popen[bytes] | None = None
     try:
         if (folder / RESULT).exists():
             return _ending(folder)
-        if not _started(folder):
+        process = _start(folder)
+        if not _claimed(folder):
             return Ending(None, None, None, error="its supervisor could not be started")
         ending = _await(folder, expected, skip, watch)
         return replace(ending, now=ending.ended == "signal")
     except KeyboardInterrupt:
         return _interrupted(folder, expected, skip)
+    finally:
+        if process is not None:
+            _let_go(process)
 
 
 def _interrupted(folder: Path, expected: Expected, skip: int) -> Ending:
@@ -85,15 +91,26 @@ def running() -> dict[str, float]:
     return {name: float(entry["value"]) for name, entry in log_facts()["running"].items()}
 
 
-def _started(folder: Path) -> bool:
-    """Start a supervisor and wait for its claim; where there is none in time, see to it that none comes later."""
-    subprocess.Popen(
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-I", supervisor.__file__, str(folder)],  # -I: the command's PYTHONPATH is none of its own
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _let_go(process: subprocess.Popen[bytes]) -> None:
+    """Reap the supervisor, which ends with its result; one that goes on is left alone, and outlives this process."""
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.wait(_POLL_S)
+    if process.returncode is None:
+        process.returncode = 0  # not known, but Popen would warn of a child that nobody waits for
+
+
+def _claimed(folder: Path) -> bool:
+    """Wait for the supervisor's claim; where there is none in time, see to it that none comes later."""
     until = time.monotonic() + running()["start_s"]
     while not _has_text(folder / CLAIM) and time.monotonic() < until:
         time.sleep(_POLL_S / 5)
@@ -104,17 +121,18 @@ def _started(folder: Path) -> bool:
 
 
 def _await(folder: Path, expected: Expected, skip: int, watch: Watch, most_s: float | None = None) -> Ending:
-    follower, began, asked = _Follower(folder / LOG, expected, skip), time.monotonic(), False
-    while True:
-        alive = is_alive(folder)  # asked before the result is looked for: a result comes before the end
-        if (folder / RESULT).exists():
-            return _ending(folder)
-        if not alive or (most_s is not None and time.monotonic() - began > most_s):
-            return Ending(None, None, None, lost=True)
-        if watch(follower.reading()) and not asked:
-            _ask_to_stop(folder, "enough")
-            asked = True
-        time.sleep(_POLL_S)
+    began, asked = time.monotonic(), False
+    with closing(_Follower(folder / LOG, expected, skip)) as follower:
+        while True:
+            alive = is_alive(folder)  # asked before the result is looked for: a result comes before the end
+            if (folder / RESULT).exists():
+                return _ending(folder)
+            if not alive or (most_s is not None and time.monotonic() - began > most_s):
+                return Ending(None, None, None, lost=True)
+            if watch(follower.reading()) and not asked:
+                _ask_to_stop(folder, "enough")
+                asked = True
+            time.sleep(_POLL_S)
 
 
 def _ending(folder: Path) -> Ending:
@@ -153,7 +171,11 @@ class _Follower:
         self._file: IO[str] | None = None
         self._last = self._scanner.reading()
 
-    def reading(self) -> Reading:
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def reading(self) -> LogReading:
         if self._file is None and self._path.exists():
             self._file = open(self._path, encoding="utf-8", errors="replace")  # noqa: SIM115
         if self._file is not None and (more := self._file.read()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import sqlite3
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,9 +15,11 @@ from types import TracebackType
 from typing import Any
 
 from cpsolver.doors.tune.outcome import Verdict
+from cpsolver.doors.tune.template import Template, parse_template
 from cpsolver.doors.tune.trial import Proposal, Trial
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.problem.problem import Problem
 
 SCHEMA_VERSION = 1
 """Of the tables below; another one is refused."""
@@ -43,14 +46,45 @@ _COLUMNS = {
 }
 _BEGIN = f"INSERT INTO trials ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _MOST_SHOWN = 6
+_FREE = ("top", "time_limit_s")
+"""Of the spec's search section: how long and how many, which no measurement depends on."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class Binding:
     """What the trials of a folder belong to: `spec` resolved, as plain values, and the `command` as plain values."""
 
     spec: Mapping[str, Any]
     command: Mapping[str, Any] | None
+
+
+def spec_meaning(problem: Problem) -> dict[str, Any]:
+    """All of a resolved spec that a measured step time, or the space of plans, depends on.
+
+    What is believed of the chips and the stack (efficiencies, constants) is no part of it: a new calibration, or a
+    newer version of this product, goes on with the same trials.
+    """
+    spec = problem.spec.model_dump(mode="json")
+    spec["model"] = problem.model.model_dump(mode="json")
+    chips = {supply.name: supply for supply in problem.supplies}
+    spec["cluster"]["chips"] = {
+        name: {"max": supply.limit, **supply.chip.model_dump(mode="json", include={"memory", "vendor"})}
+        for name, supply in chips.items()
+    }
+    for name in _FREE:
+        spec["search"].pop(name)
+    return spec
+
+
+def command_meaning(template: Template, target: str | None) -> dict[str, Any]:
+    """What the template runs: its words, however they are spaced and quoted."""
+    text = template.text if template.shell else shlex.join(template.words)
+    return {"text": text, "shell": template.shell, "target": target}
+
+
+def stored_template(meaning: Mapping[str, Any]) -> tuple[Template, str | None]:
+    """The template and the target that `command_meaning` described."""
+    return parse_template(meaning["text"], meaning["shell"]), meaning["target"]
 
 
 class State:
@@ -106,7 +140,7 @@ class State:
             version = f"has version {found} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
             raise self._error(f"{version}: go on with the apss-cp that made it")
 
-    def bind(self, bound: Bound) -> Mapping[str, Any] | None:
+    def bind(self, bound: Binding) -> Mapping[str, Any] | None:
         """Hold the spec and the command against those of the folder's trials, and keep them where there are none.
 
         Returns the folder's command, which counts where none is given. Raises InputError with all that differs.

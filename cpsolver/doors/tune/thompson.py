@@ -1,6 +1,6 @@
 """Thompson sampling with the exact solver in the loop: draw constants, solve, try the best plan, learn, repeat.
 
-The first trial is the best plan of what is believed beforehand. Every later one is the best candidate of a draw from
+The first trial is the best plan before anything is measured. Every later one is the best candidate of a draw from
 the posterior of the constants, with as much misfit as is expected. Candidates are the plans that exact
 searches found, with constants as published or, once something is measured, drawn, in this round and those before.
 """
@@ -15,24 +15,19 @@ from math import exp, sqrt
 
 import numpy as np
 
-from cpsolver.doors.report.progress import Watcher
 from cpsolver.doors.report.text import plural
-from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
-from cpsolver.doors.tune.choosers import ChooserSettings
-from cpsolver.doors.tune.trial import Believed, Proposal, Stop, Trial
+from cpsolver.doors.tune.candidates import CandidatePlans, chance_of_running_out, facts
+from cpsolver.doors.tune.choosers import ChooserSettings, watched_search
+from cpsolver.doors.tune.trial import PlanEstimate, Proposal, Stop, Trial
+from cpsolver.evidence.intervals import WITHIN_80
 from cpsolver.evidence.posterior.constants import uncertain_constants
-from cpsolver.evidence.posterior.evidence import Seen
-from cpsolver.evidence.posterior.misfit import load_spread, spots
-from cpsolver.evidence.posterior.posterior import Belief, learn
-from cpsolver.evidence.posterior.predictions import Floats, Lineariser
+from cpsolver.evidence.posterior.misfit import load_spread, locations
+from cpsolver.evidence.posterior.posterior import Posterior, learn
+from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Observation
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
-from cpsolver.search.search import search
 from hw_specs.units import gib_to_bytes
-
-WITHIN_80 = 1.2816
-"""Standard deviations to either side that hold four in five of a normal distribution."""
 
 
 def thompson(problem: Problem, settings: ChooserSettings) -> ThompsonChooser:
@@ -46,7 +41,7 @@ class _State:
     log(true step time).
     """
 
-    belief: Belief
+    posterior: Posterior
     plans: list[Strategy]
     tried: list[bool]
     slope: Floats
@@ -64,12 +59,12 @@ class ThompsonChooser:
         problem: Problem,
         settings: ChooserSettings,
         solve: Callable[[Problem], Result] | None = None,
-        candidates: Candidates | None = None,
+        candidates: CandidatePlans | None = None,
     ) -> None:
         self._problem, self._settings = problem, settings
         top = settings.top or max(int(facts()["plans_a_search"]), problem.spec.search.top)
         most = int(facts()["candidates"])
-        self._candidates = candidates or Candidates(problem, top, most, solve or _watched)
+        self._candidates = candidates or CandidatePlans(problem, top, most, solve or watched_search)
         constants = [each for each in uncertain_constants([problem]) if each.kind != "memory"]
         self._lineariser = Lineariser(constants, at_origin=True)
         self._searched: dict[int, tuple[Strategy, ...]] = {}
@@ -85,7 +80,7 @@ class ThompsonChooser:
         random = self._random(trials, 1)
         best = self._incumbent(state, trials)
         if best is None:
-            mean, _ = state.belief.times.mixed(state.moments)
+            mean, _ = state.posterior.times.mixed(state.moments)
             told = "the best plan left, before any trial is measured"
             return self._proposal(state, trials, min(open_, key=lambda at: float(mean[at])), told)
         gain, least = self._gain, self._chance
@@ -98,19 +93,19 @@ class ThompsonChooser:
             state, trials, at, f"{told}; a plan more than {gain:.1%} faster is left with chance {chance:.0%}"
         )
 
-    def believed(self, trials: Sequence[Trial]) -> Sequence[Believed]:
+    def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
         """The candidates by what is believed of their true step times, with the chance of each to be the fastest."""
         state = self._state(trials, searching=False)
         if not state.plans:
             return ()
-        mean, covariance = state.belief.times.mixed(state.moments)
+        mean, covariance = state.posterior.times.mixed(state.moments)
         draws = self._draws(state, int(facts()["chance_draws"]), self._random(trials, 2))
         wins = np.bincount(draws.argmin(axis=1), minlength=len(state.plans)) / len(draws)
         found = []
         for at in np.argsort(mean, kind="stable").tolist():
             off = WITHIN_80 * sqrt(covariance[at, at])
             low, high = exp(mean[at] - off), exp(mean[at] + off)
-            found.append(Believed(state.plans[at], exp(mean[at]), low, high, float(wins[at])))
+            found.append(PlanEstimate(state.plans[at], exp(mean[at]), low, high, float(wins[at])))
         return found
 
     def best(self, trials: Sequence[Trial]) -> Trial | None:
@@ -123,17 +118,15 @@ class ThompsonChooser:
             return None
         least, noise = min(trial.step_time_s or 0.0 for trial in measured), load_spread().noise
         measured = [trial for trial in measured if (trial.step_time_s or 0.0) <= least * exp(sqrt(2) * noise)]
-        mean, _ = self.belief(trials).step_times([self._candidates.place(trial.strategy) for trial in measured])
+        mean, _ = self.posterior(trials).step_times([self._candidates.placed(trial.strategy) for trial in measured])
         return measured[int(mean.argmin())]
 
-    def belief(self, trials: Sequence[Trial]) -> Belief:
+    def posterior(self, trials: Sequence[Trial]) -> Posterior:
         """What the trials say of the constants."""
-        found = learn([*self._settings.earlier, *self._seen(trials)], [self._problem], lineariser=self._lineariser)
+        observations = [*self._settings.earlier, *self._observations(trials)]
+        found = learn(observations, [self._problem], lineariser=self._lineariser)
         suspects = self._suspects(found, trials)
-        if suspects:
-            seen = [*self._settings.earlier, *self._seen(trials), *suspects]
-            found = learn(seen, [self._problem], lineariser=self._lineariser)
-        return found
+        return learn([*observations, *suspects], [self._problem], lineariser=self._lineariser) if suspects else found
 
     @property
     def _gain(self) -> float:
@@ -147,49 +140,49 @@ class ThompsonChooser:
         """The same after the same trials, so that a resumed tune goes on as it would have."""
         return np.random.default_rng([self._settings.seed, len(trials), purpose])
 
-    def _seen(self, trials: Sequence[Trial]) -> list[Seen]:
+    def _observations(self, trials: Sequence[Trial]) -> list[Observation]:
         found = []
         for trial in trials:
-            place = self._candidates.place(trial.strategy)
+            placed = self._candidates.placed(trial.strategy)
             if trial.outcome == "oom":
-                found.append(Seen(f"trial {trial.number}", place, out_of_memory=True))
+                found.append(Observation(f"trial {trial.number}", placed, out_of_memory=True))
             elif trial.measured:
                 peak = None if trial.peak_memory_gib is None else gib_to_bytes(trial.peak_memory_gib)
-                found.append(Seen(f"trial {trial.number}", place, trial.step_time_s, peak, trial.memory_kind))
+                found.append(Observation(f"trial {trial.number}", placed, trial.step_time_s, peak, trial.memory_kind))
         return found
 
-    def _suspects(self, belief: Belief, trials: Sequence[Trial]) -> list[Seen]:
+    def _suspects(self, posterior: Posterior, trials: Sequence[Trial]) -> list[Observation]:
         """Trials that failed without saying why, of plans that were not unlikely to run out of memory."""
-        places = {trial.number: self._candidates.place(trial.strategy) for trial in trials if _unexplained(trial)}
+        places = {trial.number: self._candidates.placed(trial.strategy) for trial in trials if _unexplained(trial)}
         return [
-            Seen(f"trial {number}", place, out_of_memory=True)
-            for number, place in places.items()
-            if chance_of_running_out(belief, place) >= facts()["suspect"]
+            Observation(f"trial {number}", placed, out_of_memory=True)
+            for number, placed in places.items()
+            if chance_of_running_out(posterior, placed) >= facts()["suspect"]
         ]
 
     def _state(self, trials: Sequence[Trial], searching: bool) -> _State:
         for trial in trials:
             self._candidates.keep(trial.candidates)
-        belief = self.belief(trials)
+        posterior = self.posterior(trials)
         if searching or not (self._searched or any(trial.candidates for trial in trials)):
-            self._search(belief, trials)
+            self._search(posterior, trials)
         gone = self._gone(trials)
         measured = [trial.strategy for trial in trials if trial.measured or trial.outcome == "running"]
         known = list(dict.fromkeys([*measured, *(plan for plan in gone if plan not in measured)]))
-        plans = [plan for plan in self._candidates.legal(belief, known) if plan in measured or plan not in gone]
-        places = [self._candidates.place(plan) for plan in plans]
-        linear, where = belief.linear(places), spots(places)
-        moments = [belief.times.at_level(level, where, linear) for level in belief.times.levels]
-        return _State(belief, plans, self._tried(plans, measured, linear.value), linear.slope, moments)
+        plans = [plan for plan in self._candidates.legal(posterior, known) if plan in measured or plan not in gone]
+        places = [self._candidates.placed(plan) for plan in plans]
+        linear, where = posterior.linear(places), locations(places)
+        moments = [posterior.times.at_level(level, where, linear) for level in posterior.times.levels]
+        return _State(posterior, plans, self._tried(plans, measured, linear.value), linear.slope, moments)
 
-    def _search(self, belief: Belief, trials: Sequence[Trial]) -> None:
+    def _search(self, posterior: Posterior, trials: Sequence[Trial]) -> None:
         """A search under a draw, at the mean before anything is measured; once for the same trials."""
         if len(trials) in self._searched:
             return
         self._searched[len(trials)] = ()  # also where Ctrl-C ends the search: the report starts no other
         measured = any(trial.measured for trial in trials)
-        drawn = belief.draw(self._random(trials, 0)) if measured else None
-        self._searched[len(trials)] = tuple(self._candidates.search(belief, drawn))
+        drawn = posterior.draw(self._random(trials, 0)) if measured else None
+        self._searched[len(trials)] = tuple(self._candidates.search(posterior, drawn))
 
     @staticmethod
     def _gone(trials: Sequence[Trial]) -> set[Strategy]:
@@ -222,7 +215,7 @@ class ThompsonChooser:
 
     def _draws(self, state: _State, count: int, random: np.random.Generator, misfit: bool = True) -> Floats:
         """Draws of all candidates' log(true step time), shape (count, plans); `misfit`: drawn too, else as expected."""
-        levels = state.belief.times.levels
+        levels = state.posterior.times.levels
         shares = random.multinomial(count, [level.weight for level in levels])
         drawn = []
         for level, share, (mean, covariance) in zip(levels, shares.tolist(), state.moments, strict=True):
@@ -248,8 +241,8 @@ class ThompsonChooser:
         return open_[int(gains.argmax())], f"likeliest to be better, after {_told(state)}"
 
     def _proposal(self, state: _State, trials: Sequence[Trial], at: int, why: str) -> Proposal:
-        mean, covariance = state.belief.times.mixed(state.moments)
-        off = WITHIN_80 * sqrt(covariance[at, at] + state.belief.times.spread.noise**2)
+        mean, covariance = state.posterior.times.mixed(state.moments)
+        off = WITHIN_80 * sqrt(covariance[at, at] + state.posterior.times.spread.noise**2)
         seconds = exp(mean[at])
         found = self._searched.get(len(trials), ())
         return Proposal(state.plans[at], why, seconds, exp(mean[at] - off), exp(mean[at] + off), found)
@@ -268,9 +261,4 @@ def _unexplained(trial: Trial) -> bool:
 
 
 def _told(state: _State) -> str:
-    return f"{plural(len(state.belief.seen), 'run')} to learn from"
-
-
-def _watched(problem: Problem) -> Result:
-    with Watcher() as watcher:
-        return search(problem, watcher)
+    return f"{plural(len(state.posterior.observations), 'run')} to learn from"

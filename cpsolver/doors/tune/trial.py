@@ -81,8 +81,8 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Believed:
-    """What is believed of a plan after all trials: seconds with an 80 % interval.
+class PlanEstimate:
+    """A plan's step time as estimated after all trials: seconds with an 80 % interval.
 
     `chance_best`: that it is the fastest of all, None where the chooser does not say.
     """
@@ -101,8 +101,8 @@ class Chooser(Protocol):
         """The next plan, other than those that run; one whose trial was interrupted unmeasured may come again."""
         ...
 
-    def believed(self, trials: Sequence[Trial]) -> Sequence[Believed]:
-        """What is believed of plans, tried and not, the fastest first."""
+    def estimates(self, trials: Sequence[Trial]) -> Sequence[PlanEstimate]:
+        """Estimates of plans, tried and not, the fastest first."""
         ...
 
     def best(self, trials: Sequence[Trial]) -> Trial | None:

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log, sqrt
+from pathlib import Path
 
-from cpsolver.evidence.calibrate.limits import limits
+from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut
 from cpsolver.evidence.calibrate.memory import RanOut
-from cpsolver.evidence.calibrate.rows import Told
-from cpsolver.evidence.calibrate.runs import Evidence, Row
+from cpsolver.evidence.calibrate.observations import Evidence, ObservedRun
 from cpsolver.evidence.posterior.misfit import Spread
-from cpsolver.evidence.posterior.posterior import NEED, Belief
+from cpsolver.evidence.posterior.posterior import NEED, Posterior
+from cpsolver.inputs.data import package_schema
 from cpsolver.inputs.errors import Trouble
+
+_FILE = Path(__file__).parent / "limits.yaml"
+
+
+@dataclass(frozen=True)
+class RefusalLimits:
+    """When runs are refused, and what counts as learnt: limits.yaml says why each number is what it is."""
+
+    fewest_runs: int
+    repeats_apart: float
+    unexplained: float
+    implausible: float
+    ran_out: float
+    felt: float
+    learnt: float
+
+
+def limits() -> RefusalLimits:
+    """The limits that come with the package."""
+    return package_schema(_FILE, RefusalLimits)
 
 
 def too_few(evidence: Evidence, file: str) -> Iterator[Trouble]:
@@ -46,17 +68,17 @@ def contradictions(evidence: Evidence, spread: Spread, file: str) -> Iterator[Tr
             yield Trouble("", message, file=file)
 
 
-def _same_layouts(rows: Sequence[Row]) -> list[list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _same_layouts(rows: Sequence[ObservedRun]) -> list[list[ObservedRun]]:
+    found: dict[str, list[ObservedRun]] = {}
     for row in rows:
         found.setdefault(repr(row.layout), []).append(row)
     return [same for same in found.values() if len(same) > 1]
 
 
-def unexplained(told: Sequence[Told], file: str) -> Iterator[Trouble]:
+def unexplained(runs: Sequence[LeaveOneOut], file: str) -> Iterator[Trouble]:
     """Runs that lie farther from what the others say than any level of misfit allows."""
     most = limits().unexplained
-    for each in told:
+    for each in runs:
         if each.score > most:
             message = (
                 f"row {each.row.run.id} took {each.measured_s:g} s, and by the other runs {each.middle_s:.3g} s: "
@@ -66,10 +88,10 @@ def unexplained(told: Sequence[Told], file: str) -> Iterator[Trouble]:
             yield Trouble("", message, file=file)
 
 
-def implausible(belief: Belief, sds: Sequence[float], file: str) -> Iterator[Trouble]:
+def implausible(posterior: Posterior, sds: Sequence[float], file: str) -> Iterator[Trouble]:
     """Constants that would have to be where no cluster has them; `sds`: what each may be off, without runs."""
     most = limits().implausible
-    for each, position, sd in zip(belief.constants, belief.mean, sds, strict=True):
+    for each, position, sd in zip(posterior.constants, posterior.mean, sds, strict=True):
         if abs(position) > most * sd:
             message = (
                 f"{each.name} of {each.group} would have to be {each.value(position):.3g}, and {each.start:.3g} was "

@@ -2,3 +2,15 @@
 
 Imports from evaluation and what stands before it. scipy is optional: memory_posterior alone loads it.
 """
+
+from __future__ import annotations
+
+from cpsolver.inputs.errors import InputError, Trouble
+
+
+def check_scipy(command: str) -> None:
+    """Raises InputError where scipy is not installed, which the posterior of memory needs."""
+    try:
+        import scipy.optimize  # noqa: F401
+    except ImportError:
+        raise InputError(Trouble(command, f"needs scipy: pip install 'apss-cp[{command}]'")) from None

@@ -8,15 +8,16 @@ from math import sqrt
 
 import numpy as np
 
-from cpsolver.evidence.posterior.constants import Uncertain
-from cpsolver.evidence.posterior.misfit import Spots, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Linear, Lineariser, Place
+from cpsolver.evidence.posterior.constants import UncertainConstant
+from cpsolver.evidence.posterior.misfit import Locations, load_spread, locations
+from cpsolver.evidence.posterior.predictions import Linear, Lineariser, PlacedPlan
 from cpsolver.evidence.posterior.time_posterior import TimePosterior, closed_form, unlearnt
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.overlay import Overlay, uncertain
+from cpsolver.profiles.constants import Overlay, uncertain
 
 _ALMOST_ALL = 1 - 1e-9
+"""A share of exactly 1 has no odds: an overlay's seven digits may round one up to it."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +36,21 @@ class Forecast:
 def forecast(problem: Problem, overlay: Overlay, strategy: Strategy) -> Forecast:
     """The forecast of a plan; the problem's constants are the overlay's already."""
     posterior, constants = posterior_of(overlay)
-    place, still = Place(problem, strategy), np.zeros(len(constants))
+    place, still = PlacedPlan(problem, strategy), np.zeros(len(constants))
     found = Lineariser(constants)([place], still)
     linear = Linear(posterior.mean, found.value, found.slope)
-    mean, covariance = posterior.forecast(spots([place]), linear)
-    _, before = unlearnt(posterior.spread, posterior.prior).forecast(spots([place]), linear)
+    mean, covariance = posterior.forecast(locations([place]), linear)
+    _, before = unlearnt(posterior.spread, posterior.prior).forecast(locations([place]), linear)
     noise = posterior.spread.noise**2
     sds = sqrt(float(covariance[0, 0]) + noise), sqrt(float(before[0, 0]) + noise)
     return Forecast(float(mean[0]), sds[0], float(found.value[0]), sds[1])
 
 
 @lru_cache(maxsize=8)
-def posterior_of(overlay: Overlay) -> tuple[TimePosterior, tuple[Uncertain, ...]]:
+def posterior_of(overlay: Overlay) -> tuple[TimePosterior, tuple[UncertainConstant, ...]]:
     """The posterior of step times, and its constants, which start where the overlay has them."""
     spread, constants = load_spread(), _constants(overlay)
-    runs = Spots(
+    runs = Locations(
         np.array([run.at for run in overlay.runs]),
         tuple(run.cluster for run in overlay.runs),
         tuple(run.layout for run in overlay.runs),
@@ -60,16 +61,18 @@ def posterior_of(overlay: Overlay) -> tuple[TimePosterior, tuple[Uncertain, ...]
     return closed_form(spread, np.full(len(constants), spread.scale), runs, slope, off), constants
 
 
-def _constants(overlay: Overlay) -> tuple[Uncertain, ...]:
+def _constants(overlay: Overlay) -> tuple[UncertainConstant, ...]:
     """Those that move step times. A chip's factors are in its efficiencies already, and go on from 1."""
     entries = uncertain()
     chips = [
-        Uncertain("chips", chip, name, 1.0, **entries["chips"][name])
+        UncertainConstant("chips", chip, name, 1.0, **entries["chips"][name])
         for chip, names in overlay.chips.items()
         for name in names
     ]
     stacks = [
-        Uncertain("stacks", stack, name, _inside(each.learnt, entries["stacks"][name]), **entries["stacks"][name])
+        UncertainConstant(
+            "stacks", stack, name, _inside(each.learnt, entries["stacks"][name]), **entries["stacks"][name]
+        )
         for stack, names in overlay.stacks.items()
         for name, each in names.items()
         if name in entries["stacks"]

@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from cpsolver.evidence.posterior.predictions import Floats, Linear
+from cpsolver.evidence.posterior.time_posterior import STILL
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def learn_memory(
         moved = float(np.abs(answer.x - at).max(initial=0.0))
         at = np.asarray(answer.x, dtype=np.float64)
         found = np.asarray(np.linalg.inv(_curvature(at, evidence, readings, needs)), dtype=np.float64)
-        if moved < 0.05:
+        if moved < STILL:
             break
     return at, found
 

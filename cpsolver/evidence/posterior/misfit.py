@@ -1,7 +1,7 @@
 """What no constant explains: a smooth error that layouts alike share, and a rest that is each layout's own.
 
 How large both are differs from cluster to cluster (`Spread.levels`), which runs tell: where the cost model fits them,
-little misfit is believed of others.
+little misfit is expected of others.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import log2
-from pathlib import Path
 
 import numpy as np
 
-from cpsolver.evidence.posterior.predictions import Floats, Place
+from cpsolver.evidence.posterior.predictions import Floats, PlacedPlan
+from cpsolver.inputs.data import package_schema
+from cpsolver.profiles.constants import SPREAD
 from models_zoo.schema import DESCRIPTIVE_FIELDS
 
-_FILE = Path(__file__).parent / "spread.yaml"
 _SWITCH = 2.0
 """Recomputation or sharding, on or off, sets layouts as far apart as two doublings."""
 
@@ -36,16 +35,13 @@ class Spread:
     memory: Mapping[str, float]
 
 
-@lru_cache
 def load_spread() -> Spread:
     """What published runs say."""
-    from ruamel.yaml import YAML
-
-    return Spread(**YAML(typ="safe").load(_FILE.read_text(encoding="utf-8")))
+    return package_schema(SPREAD, Spread)
 
 
 @dataclass(frozen=True)
-class Spots:
+class Locations:
     """Where plans lie: `coordinates` in doublings, (plans, coordinates); chips and stack; the very plan and task."""
 
     coordinates: Floats
@@ -53,17 +49,17 @@ class Spots:
     identities: tuple[str, ...]
 
 
-def spots(places: Sequence[Place]) -> Spots:
+def locations(plans: Sequence[PlacedPlan]) -> Locations:
     """Where these plans lie."""
-    return Spots(features(places), tuple(map(_cluster, places)), tuple(map(_identity, places)))
+    return Locations(features(plans), tuple(map(_cluster, plans)), tuple(map(_identity, plans)))
 
 
-def features(places: Sequence[Place]) -> Floats:
+def features(plans: Sequence[PlacedPlan]) -> Floats:
     """Coordinates of plans in doublings, shape (places, coordinates)."""
-    return np.array([_coordinates(place) for place in places]) if places else np.zeros((0, 0))
+    return np.array([_coordinates(placed) for placed in plans]) if plans else np.zeros((0, 0))
 
 
-def covariance(spread: Spread, ours: Spots, others: Spots) -> Floats:
+def covariance(spread: Spread, ours: Locations, others: Locations) -> Floats:
     """Of the misfit of plans with that of others at level 1, shape (ours, others).
 
     Plans of other chips or another stack share nothing; a plan and itself share its leftover too.
@@ -81,20 +77,20 @@ def _equal(ours: Sequence[str], others: Sequence[str]) -> Floats:
     return np.asarray(np.array(ours)[:, None] == np.array(others)[None, :], dtype=np.float64)
 
 
-def _coordinates(place: Place) -> list[float]:
-    plan, model, training = place.strategy, place.problem.model, place.problem.spec.training
+def _coordinates(placed: PlacedPlan) -> list[float]:
+    plan, model, training = placed.strategy, placed.problem.model, placed.problem.spec.training
     sizes = [plan.tp, plan.pp, plan.dp, plan.cp, plan.ep, plan.vpp, plan.mbs, model.hidden, model.layers]
     sizes += [training.sequence_length, training.global_batch_size]
     recomputes = any(kind != "none" for kind in plan.recompute)
     return [*(log2(size) for size in sizes), _SWITCH * recomputes, _SWITCH * plan.distributed_optimizer]
 
 
-def _cluster(place: Place) -> str:
-    return f"{' + '.join(sorted(set(place.strategy.stage_chips)))} with {place.problem.stack.name}"
+def _cluster(placed: PlacedPlan) -> str:
+    return f"{' + '.join(sorted(set(placed.strategy.stage_chips)))} with {placed.problem.stack.name}"
 
 
-def _identity(place: Place) -> str:
-    spec = place.problem.spec
-    model = place.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
-    told = (place.strategy, model, spec.training, place.problem.num_gpus, _cluster(place))
+def _identity(placed: PlacedPlan) -> str:
+    spec = placed.problem.spec
+    model = placed.problem.model.model_dump(exclude=DESCRIPTIVE_FIELDS)
+    told = (placed.strategy, model, spec.training, placed.problem.num_gpus, _cluster(placed))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

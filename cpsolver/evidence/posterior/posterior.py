@@ -8,11 +8,10 @@ from math import log, sqrt
 
 import numpy as np
 
-from cpsolver.evidence.posterior.constants import Uncertain, moved, uncertain_constants
-from cpsolver.evidence.posterior.evidence import Seen
+from cpsolver.evidence.posterior.constants import UncertainConstant, moved, uncertain_constants
 from cpsolver.evidence.posterior.memory_posterior import MemoryEvidence, learn_memory
-from cpsolver.evidence.posterior.misfit import Spread, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Place, memories
+from cpsolver.evidence.posterior.misfit import Spread, load_spread, locations
+from cpsolver.evidence.posterior.predictions import Floats, Linear, Lineariser, Observation, PlacedPlan, memories
 from cpsolver.evidence.posterior.time_posterior import TimePosterior, learn_times
 from cpsolver.problem.problem import Problem
 
@@ -21,17 +20,17 @@ _SOURCE = "learnt from your runs"
 
 
 @dataclass(frozen=True)
-class Belief:
+class Posterior:
     """The posterior over `constants`, positions in standard deviations of the published spread.
 
     `mean` (constants,), `covariance` (constants, constants): of step times first, then of memory, which share nothing.
     """
 
-    constants: tuple[Uncertain, ...]
+    constants: tuple[UncertainConstant, ...]
     mean: Floats
     covariance: Floats
     times: TimePosterior
-    seen: tuple[Seen, ...]
+    observations: tuple[Observation, ...]
     lineariser: Lineariser
 
     def problem(self, problem: Problem, positions: Floats | None = None) -> Problem:
@@ -45,65 +44,68 @@ class Belief:
         times = random.multivariate_normal(level.mean, level.covariance, method="eigh")
         return np.concatenate([times, self.mean[len(level.mean) :]])
 
-    def fill(self, place: Place) -> tuple[float, float]:
+    def fill(self, placed: PlacedPlan) -> tuple[float, float]:
         """Mean and standard deviation of log(memory needed / memory there) on the stage of a plan that is fullest.
 
         Beside the constants, a plan's own need is as far off as the framework's own count of published runs is. (A run
         that fitted or ran out says less of the constants than that: it is weighed with the wider spread of NEED.)
         """
         count = len(self.times.prior)
-        line = memories([place], [NEED], self.constants[count:], self.mean[count:])
+        line = memories([placed], [NEED], self.constants[count:], self.mean[count:])
         slope = line.slope[0]
         own = self.times.spread.memory["allocated"]
         return float(line.value[0]), sqrt(float(slope @ self.covariance[count:, count:] @ slope) + own**2)
 
-    def linear(self, places: Sequence[Place]) -> Linear:
+    def linear(self, places: Sequence[PlacedPlan]) -> Linear:
         """log(step time) of plans near the mean."""
         return self.lineariser(places, self.times.mean)
 
-    def step_times(self, places: Sequence[Place], linear: Linear | None = None) -> tuple[Floats, Floats]:
+    def step_times(self, places: Sequence[PlacedPlan], linear: Linear | None = None) -> tuple[Floats, Floats]:
         """Mean (n,) and covariance (n, n) of log(true step time in seconds) of plans."""
-        return self.times.forecast(spots(places), linear or self.linear(places))
+        return self.times.forecast(locations(places), linear or self.linear(places))
 
 
 def learn(
-    seen: Sequence[Seen],
+    observations: Sequence[Observation],
     problems: Sequence[Problem] = (),
     spread: Spread | None = None,
     lineariser: Lineariser | None = None,
-) -> Belief:
+) -> Posterior:
     """The posterior from what was seen, over the constants of these runs' problems and of `problems`.
 
-    `lineariser`: that of an earlier belief over the same constants, which spares work.
+    `lineariser`: that of an earlier posterior over the same constants, which spares work.
     """
     spread = spread or load_spread()
-    constants = uncertain_constants([*problems, *(each.place.problem for each in seen)])
+    constants = uncertain_constants([*problems, *(each.plan.problem for each in observations)])
     time = tuple(each for each in constants if each.kind != "memory")
     memory = tuple(each for each in constants if each.kind == "memory")
-    timed = [each for each in seen if each.step_time_s is not None]
-    places = [each.place for each in timed]
+    timed = [each for each in observations if each.step_time_s is not None]
+    places = [each.plan for each in timed]
     near = lineariser or Lineariser(time)
     assert near.constants == time, "the lineariser is of other constants"
     found = learn_times(
         spread,
         np.full(len(time), spread.scale),
-        spots(places),
+        locations(places),
         np.array([log(each.step_time_s or 1.0) for each in timed]),
         lambda at: near(places, at),
     )
-    at, covariance = _memory(seen, memory, spread)
+    at, covariance = _memory(observations, memory, spread)
     whole = np.zeros((len(constants), len(constants)))
     whole[: len(time), : len(time)], whole[len(time) :, len(time) :] = found.covariance, covariance
-    return Belief((*time, *memory), np.concatenate([found.mean, at]), whole, found, tuple(seen), near)
+    return Posterior((*time, *memory), np.concatenate([found.mean, at]), whole, found, tuple(observations), near)
 
 
-def _memory(seen: Sequence[Seen], constants: Sequence[Uncertain], spread: Spread) -> tuple[Floats, Floats]:
-    return learn_memory(len(constants), memory_evidence(seen, spread), lambda at: memory_linear(seen, constants, at))
+def _memory(
+    observations: Sequence[Observation], constants: Sequence[UncertainConstant], spread: Spread
+) -> tuple[Floats, Floats]:
+    evidence = memory_evidence(observations, spread)
+    return learn_memory(len(constants), evidence, lambda at: memory_linear(observations, constants, at))
 
 
-def memory_evidence(seen: Sequence[Seen], spread: Spread) -> MemoryEvidence:
+def memory_evidence(observations: Sequence[Observation], spread: Spread) -> MemoryEvidence:
     """What was seen of memory: of those that were read, and of those that ended, in their order."""
-    read, ended = read_and_ended(seen)
+    read, ended = read_and_ended(observations)
     return MemoryEvidence(
         np.array([log(each.memory_bytes or 1.0) for each in read]),
         np.array([spread.memory[each.memory_kind or "unstated"] for each in read]),
@@ -113,14 +115,16 @@ def memory_evidence(seen: Sequence[Seen], spread: Spread) -> MemoryEvidence:
     )
 
 
-def memory_linear(seen: Sequence[Seen], constants: Sequence[Uncertain], at: Floats) -> tuple[Linear, Linear]:
+def memory_linear(
+    observations: Sequence[Observation], constants: Sequence[UncertainConstant], at: Floats
+) -> tuple[Linear, Linear]:
     """log(bytes) near positions: readings in their own terms, needs of the runs that ended."""
-    read, ended = read_and_ended(seen)
-    readings = memories([each.place for each in read], [each.memory_kind for each in read], constants, at)
-    return readings, memories([each.place for each in ended], [NEED] * len(ended), constants, at)
+    read, ended = read_and_ended(observations)
+    readings = memories([each.plan for each in read], [each.memory_kind for each in read], constants, at)
+    return readings, memories([each.plan for each in ended], [NEED] * len(ended), constants, at)
 
 
-def read_and_ended(seen: Sequence[Seen]) -> tuple[list[Seen], list[Seen]]:
+def read_and_ended(observations: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
     """Those whose memory was read, and those that fitted or ran out of it."""
-    read = [each for each in seen if each.memory_bytes is not None]
-    return read, [each for each in seen if each.out_of_memory or each.step_time_s is not None]
+    read = [each for each in observations if each.memory_bytes is not None]
+    return read, [each for each in observations if each.out_of_memory or each.step_time_s is not None]

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.evidence.posterior.misfit import Spots, Spread, covariance, spots
+from cpsolver.evidence.posterior.misfit import Locations, Spread, covariance, locations
 from cpsolver.evidence.posterior.predictions import Floats, Linear
 
 ROUNDS = 5
-"""Most times that predictions are linearised anew."""
+"""Most times that predictions are linearised anew: a bound, should they never settle."""
 STILL = 0.05
-"""Constants that move less, in standard deviations of their priors, have arrived."""
+"""Constants that move less, in standard deviations of their priors, have arrived: a twentieth of the prior's width."""
 
 
 @dataclass(frozen=True)
-class Level:
+class MisfitLevel:
     """The posterior at one level of misfit: weight, constants' positions and covariance, and what predictions need.
 
     `solved` is the inverse covariance of the readings times how far they are off, (n,); `factor` the covariance's lower
@@ -40,16 +40,16 @@ class Level:
 class TimePosterior:
     """What runs say of step times. `prior`: standard deviations of the positions, (constants,).
 
-    `spots` and `slope` (runs, constants): where the runs lie and how their predictions move with the constants.
+    `locations` and `slope` (runs, constants): where the runs lie and how their predictions move with the constants.
     `off` (runs,): log(measured / predicted at positions 0), by the predictions' straight lines.
     """
 
     spread: Spread
     prior: Floats
-    spots: Spots
+    locations: Locations
     slope: Floats
     off: Floats
-    levels: tuple[Level, ...]
+    levels: tuple[MisfitLevel, ...]
 
     @property
     def mean(self) -> Floats:
@@ -61,7 +61,7 @@ class TimePosterior:
         """Of the positions, levels mixed."""
         return _mixed(self.levels, [(level.mean, level.covariance) for level in self.levels])
 
-    def forecast(self, plans: Spots, linear: Linear) -> tuple[Floats, Floats]:
+    def forecast(self, plans: Locations, linear: Linear) -> tuple[Floats, Floats]:
         """Mean (n,) and covariance (n, n) of log(true step time) of plans, levels mixed."""
         return self.mixed([self.at_level(level, plans, linear) for level in self.levels])
 
@@ -70,46 +70,46 @@ class TimePosterior:
         mean = np.asarray(sum(level.weight * each for level, (each, _) in zip(self.levels, moments, strict=True)))
         return mean, _mixed(self.levels, moments)
 
-    def at_level(self, level: Level, plans: Spots, linear: Linear) -> tuple[Floats, Floats]:
+    def at_level(self, level: MisfitLevel, plans: Locations, linear: Linear) -> tuple[Floats, Floats]:
         """The same at one level of misfit."""
         own = self.joint(level.size, (plans, linear.slope), (plans, linear.slope))
-        cross = self.joint(level.size, (plans, linear.slope), (self.spots, self.slope))
+        cross = self.joint(level.size, (plans, linear.slope), (self.locations, self.slope))
         value = linear.near(np.zeros(len(self.prior)))
         return value + cross @ level.solved, own - cross @ _solved(level.factor, cross.T)
 
-    def joint(self, size: float, ours: tuple[Spots, Floats], others: tuple[Spots, Floats]) -> Floats:
+    def joint(self, size: float, ours: tuple[Locations, Floats], others: tuple[Locations, Floats]) -> Floats:
         """Prior covariance of the logarithms of plans' true step times, from constants and misfit."""
         constants = (ours[1] * self.prior**2) @ others[1].T
         return np.asarray(constants + size**2 * covariance(self.spread, ours[0], others[0]))
 
 
 def unlearnt(spread: Spread, prior: Floats) -> TimePosterior:
-    """What is believed without any run."""
+    """The posterior without any run, which is the prior."""
     none, count = np.zeros(0), len(prior)
     total = sum(spread.levels.values())
     levels = [
-        Level(size, share / total, np.zeros(count), np.diag(prior**2), none, np.eye(0))
+        MisfitLevel(size, share / total, np.zeros(count), np.diag(prior**2), none, np.eye(0))
         for size, share in spread.levels.items()
     ]
-    return TimePosterior(spread, prior, spots([]), np.zeros((0, count)), none, tuple(levels))
+    return TimePosterior(spread, prior, locations([]), np.zeros((0, count)), none, tuple(levels))
 
 
 def learn_times(
-    spread: Spread, prior: Floats, runs: Spots, log_seconds: Floats, linearise: Callable[[Floats], Linear]
+    spread: Spread, prior: Floats, runs: Locations, log_seconds: Floats, linearise: Callable[[Floats], Linear]
 ) -> TimePosterior:
     """The posterior from step times; `linearise` gives the runs' predictions near positions."""
     found = unlearnt(spread, prior)
     if not len(log_seconds):
         return found
     for _ in range(ROUNDS):
-        at, seen = found.mean, linearise(found.mean)
-        found = closed_form(spread, prior, runs, seen.slope, log_seconds - seen.near(np.zeros(len(prior))))
+        at, lines = found.mean, linearise(found.mean)
+        found = closed_form(spread, prior, runs, lines.slope, log_seconds - lines.near(np.zeros(len(prior))))
         if float(np.abs(found.mean - at).max(initial=0.0)) < STILL:
             break
     return found
 
 
-def closed_form(spread: Spread, prior: Floats, runs: Spots, slope: Floats, off: Floats) -> TimePosterior:
+def closed_form(spread: Spread, prior: Floats, runs: Locations, slope: Floats, off: Floats) -> TimePosterior:
     """The posterior from runs whose predictions are straight lines; arguments as the fields of TimePosterior."""
     if not len(off):
         return unlearnt(spread, prior)
@@ -117,9 +117,9 @@ def closed_form(spread: Spread, prior: Floats, runs: Spots, slope: Floats, off: 
     return replace(bare, levels=_weighed([_level(bare, size) for size in spread.levels]))
 
 
-def _level(found: TimePosterior, size: float) -> Level:
+def _level(found: TimePosterior, size: float) -> MisfitLevel:
     """The posterior at a level; its `weight` is the logarithm of the level's prior and likelihood."""
-    spread, off, runs = found.spread, found.off, (found.spots, found.slope)
+    spread, off, runs = found.spread, found.off, (found.locations, found.slope)
     factor: Floats = np.asarray(
         np.linalg.cholesky(found.joint(size, runs, runs) + spread.noise**2 * np.eye(len(off))), dtype=np.float64
     )
@@ -127,7 +127,7 @@ def _level(found: TimePosterior, size: float) -> Level:
     gain = found.prior[:, None] ** 2 * found.slope.T
     left = np.diag(found.prior**2) - gain @ _solved(factor, gain.T)
     likelihood = -0.5 * float(off @ solved) - float(np.log(np.diag(factor)).sum())
-    return Level(size, float(np.log(spread.levels[size])) + likelihood, gain @ solved, left, solved, factor)
+    return MisfitLevel(size, float(np.log(spread.levels[size])) + likelihood, gain @ solved, left, solved, factor)
 
 
 def _solved(factor: Floats, right: Floats) -> Floats:
@@ -135,7 +135,7 @@ def _solved(factor: Floats, right: Floats) -> Floats:
     return np.asarray(np.linalg.solve(factor.T, np.linalg.solve(factor, right)))
 
 
-def _weighed(levels: Sequence[Level]) -> tuple[Level, ...]:
+def _weighed(levels: Sequence[MisfitLevel]) -> tuple[MisfitLevel, ...]:
     logs = np.array([level.weight for level in levels])
     shares = np.exp(logs - logs.max())
     return tuple(
@@ -143,7 +143,7 @@ def _weighed(levels: Sequence[Level]) -> tuple[Level, ...]:
     )
 
 
-def _mixed(levels: Sequence[Level], moments: Sequence[tuple[Floats, Floats]]) -> Floats:
+def _mixed(levels: Sequence[MisfitLevel], moments: Sequence[tuple[Floats, Floats]]) -> Floats:
     mean = sum(level.weight * each for level, (each, _) in zip(levels, moments, strict=True))
     parts = [
         level.weight * (covariance_ + np.outer(each - mean, each - mean))

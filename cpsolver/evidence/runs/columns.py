@@ -117,7 +117,7 @@ def _chip_name(cell: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """How a column's cells are read, and what a table without the column, or a row without the cell, means.
 
     `needed`: no prediction without it. `optional`: the whole column may be absent; its value is `absent` then.
@@ -129,16 +129,16 @@ class Column:
     absent: Any = None
 
 
-_NEEDED_COUNT = Column(count, needed=True)
-_OPTIONAL_WHOLE = Column(whole, optional=True)
-_DEGREE = Column(count, needed=True, optional=True, absent=1)
-_NOTE = Column(text, optional=True, absent="")
+_NEEDED_COUNT = TableColumn(count, needed=True)
+_OPTIONAL_WHOLE = TableColumn(whole, optional=True)
+_DEGREE = TableColumn(count, needed=True, optional=True, absent=1)
+_NOTE = TableColumn(text, optional=True, absent="")
 
-COLUMNS: dict[str, Column] = {
-    "id": Column(text),
+COLUMNS: dict[str, TableColumn] = {
+    "id": TableColumn(text),
     "source": _NOTE,
     "source_ref": _NOTE,
-    "model": Column(name, needed=True),
+    "model": TableColumn(name, needed=True),
     "layers": _NEEDED_COUNT,
     "hidden": _NEEDED_COUNT,
     "ffn": _NEEDED_COUNT,
@@ -146,35 +146,35 @@ COLUMNS: dict[str, Column] = {
     "kv_heads": _NEEDED_COUNT,
     "vocab": _NEEDED_COUNT,
     "seq_len": _NEEDED_COUNT,
-    "gated_mlp": Column(flag, needed=True),
+    "gated_mlp": TableColumn(flag, needed=True),
     "moe_experts": _OPTIONAL_WHOLE,
     "moe_topk": _OPTIONAL_WHOLE,
     "moe_ffn": _OPTIONAL_WHOLE,
     "shared_expert_ffn": _OPTIONAL_WHOLE,
-    "chip": Column(chip, needed=True),
+    "chip": TableColumn(chip, needed=True),
     "gpus_per_node": _NEEDED_COUNT,
     "num_gpus": _NEEDED_COUNT,
-    "internode_gbps_per_gpu": Column(positive, optional=True),
+    "internode_gbps_per_gpu": TableColumn(positive, optional=True),
     "tp": _NEEDED_COUNT,
     "pp": _NEEDED_COUNT,
     "cp": _DEGREE,
     "ep": _DEGREE,
-    "dp": Column(count, optional=True),  # follows from num_gpus, tp, pp and cp
+    "dp": TableColumn(count, optional=True),  # follows from num_gpus, tp, pp and cp
     "vpp": _DEGREE,
     "mbs": _NEEDED_COUNT,
     "gbs": _NEEDED_COUNT,
-    "recompute": Column(recompute, needed=True),
-    "sequence_parallel": Column(flag),
-    "sharding": Column(_choice("none", "zero1", "zero2", "zero3"), needed=True),
-    "sharding_group": Column(count, optional=True),
-    "flash_attention": Column(flag, needed=True),
-    "precision": Column(_choice("bf16", "fp16", "fp8", more=("fp32", "nvfp4")), needed=True),
+    "recompute": TableColumn(recompute, needed=True),
+    "sequence_parallel": TableColumn(flag),
+    "sharding": TableColumn(_choice("none", "zero1", "zero2", "zero3"), needed=True),
+    "sharding_group": TableColumn(count, optional=True),
+    "flash_attention": TableColumn(flag, needed=True),
+    "precision": TableColumn(_choice("bf16", "fp16", "fp8", more=("fp32", "nvfp4")), needed=True),
     "framework": _NOTE,
-    "step_time_s": Column(positive, needed=True),
-    "tokens_per_s_per_gpu": Column(positive, optional=True),
-    "peak_mem_gib": Column(positive, optional=True),
-    "peak_mem_kind": Column(_choice("allocated", "reserved", "device", "unstated"), optional=True),
-    "outcome": Column(_choice("ok", "oom", "failed"), optional=True),
-    "complete": Column(flag, optional=True),
+    "step_time_s": TableColumn(positive, needed=True),
+    "tokens_per_s_per_gpu": TableColumn(positive, optional=True),
+    "peak_mem_gib": TableColumn(positive, optional=True),
+    "peak_mem_kind": TableColumn(_choice("allocated", "reserved", "device", "unstated"), optional=True),
+    "outcome": TableColumn(_choice("ok", "oom", "failed"), optional=True),
+    "complete": TableColumn(flag, optional=True),
 }
 """By name, in the table's usual order. Any other column (derived, notes) is for people and not read."""

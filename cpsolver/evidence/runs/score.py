@@ -6,15 +6,19 @@ An error of a time or a size is predicted / measured - 1: negative where the pre
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
-from cpsolver.evidence.runs.framework_years import framework_year
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
+from cpsolver.inputs.data import package_data
 
+_YEARS = Path(__file__).parent / "framework_years.yaml"
 SHORT = -0.05
 """A memory error below this counts as under-predicted: more than 5 % too small."""
 
@@ -117,6 +121,22 @@ def parallel_kind(run: MeasuredRun) -> str:
     if run.sharding not in (None, "none"):
         kinds.append(str(run.sharding))
     return "+".join(kinds) or ("dp" if (run.dp or 1) > 1 else "one GPU")
+
+
+def framework_year(name: str) -> str:
+    """The year that a framework's version is from, by the name that a run gives it; "unknown" where no rule tells."""
+    for pattern, year in _rules():
+        if found := pattern.match(name):
+            groups = found.groupdict()
+            return year or groups.get("year") or f"20{groups['yy']}"
+    return "unknown"
+
+
+@cache
+def _rules() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Pattern and year of each rule, in order; an empty year stands in the name itself."""
+    rules = package_data(_YEARS)["rules"]
+    return tuple((re.compile(rule["pattern"]), str(rule.get("year", ""))) for rule in rules)
 
 
 DIMENSIONS: Mapping[str, Callable[[Scored], str]] = {

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pydantic import ValidationError
-
-from cpsolver.evidence.runs.case import Unpredictable
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.meters import in_terms_of
+from cpsolver.evidence.intervals import interval
+from cpsolver.evidence.runs.plan import NO_PREDICTION, Unpredictable, placed_plan, why_unpredictable
 from cpsolver.evidence.runs.ranking import RankScore, rank_score
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.score import (
@@ -24,7 +25,8 @@ from cpsolver.evidence.runs.score import (
 )
 from cpsolver.evidence.runs.table import missing_columns
 from cpsolver.inputs.errors import Trouble
-from hw_specs import UnknownFigureError
+from cpsolver.profiles.constants import Overlay, load_calibration
+from hw_specs.units import bytes_to_gib
 
 _NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
 
@@ -33,7 +35,7 @@ Predict = Callable[[MeasuredRun], Prediction]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """What became of a row: a prediction, or the reason why there is none. `run` is None for a row with a trouble."""
 
     id: str
@@ -52,7 +54,7 @@ class Outcome:
 class Validation:
     """A table's rows in the order of the file, the troubles found in it, and the scores of what was predicted."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RowOutcome, ...]
     troubles: tuple[Trouble, ...] = ()
 
     @cached_property
@@ -95,6 +97,37 @@ class Validation:
         return rank_score(self.scored)
 
 
+def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
+    """Step time with its interval, and memory in the terms of the run's own measurement.
+
+    `overlay`: what runs of the user's own taught, on top of the published calibration.
+
+    Raises:
+        Unpredictable: when the cost model does not know the run's framework or layout, or the overlay not its chip
+            and stack.
+    """
+    case = placed_plan(run)
+    problem = case.problem.with_constants(load_calibration())
+    if overlay is not None:
+        chip, stack = problem.supplies[0].name, problem.stack.name
+        if not overlay.has(chip, stack):
+            raise Unpredictable(f"the calibration does not cover {chip} with {stack}, only {overlay.covered}")
+        problem = problem.with_constants(overlay)
+    found = evaluate(problem, case.strategy)
+    low, high = interval(problem, case.strategy, found.step_time_s)
+    memory = in_terms_of(run.peak_mem_kind, [stage.memory for stage in found.stages])
+    return Prediction(
+        step_time_s=found.step_time_s,
+        low_s=low,
+        high_s=high,
+        memory_gib=bytes_to_gib(memory),
+        memory_with_margin_gib=bytes_to_gib(memory / (1.0 - problem.memory_margin)),
+        breakdown_s=dict(found.breakdown_s),
+        stack=problem.stack.name,
+        architecture=problem.supplies[0].chip.architecture or problem.supplies[0].name,
+    )
+
+
 def validate(
     runs: Sequence[MeasuredRun],
     predict: Predict,
@@ -114,30 +147,23 @@ def validate(
     return Validation(tuple(sorted(outcomes, key=lambda outcome: outcome.line)), troubles)
 
 
-def _outcome(run: MeasuredRun, predict: Predict) -> Outcome:
+def _outcome(run: MeasuredRun, predict: Predict) -> RowOutcome:
     if not run.complete:
         missing = ", ".join(missing_columns(run)) or "the table marks it so"
-        return Outcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
+        return RowOutcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
     if run.outcome != "ok":
-        return Outcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
+        return RowOutcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
     try:
         prediction = predict(run)
-    except Unpredictable as error:
-        return Outcome(run.id, run.line, run, skipped=error.reason)
-    except ValidationError as error:  # sizes that make no model, which only its schema can tell
-        told = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        return Outcome(run.id, run.line, run, skipped=f"no sound model: {told}")
-    except UnknownFigureError as error:
-        return Outcome(run.id, run.line, run, skipped=str(error))
-    except (ValueError, ArithmeticError) as error:  # a layout that no check foresaw must not cost the other rows
-        return Outcome(run.id, run.line, run, skipped=f"beyond the cost model: {error}")
+    except NO_PREDICTION as error:
+        return RowOutcome(run.id, run.line, run, skipped=why_unpredictable(error))
     times = prediction.step_time_s, prediction.memory_gib
     if not all(math.isfinite(value) and value > 0 for value in times):
-        return Outcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
-    return Outcome(run.id, run.line, run, prediction)
+        return RowOutcome(run.id, run.line, run, skipped="the cost model gives no finite step time or memory")
+    return RowOutcome(run.id, run.line, run, prediction)
 
 
-def _troubled(troubles: Iterable[Trouble]) -> list[Outcome]:
+def _troubled(troubles: Iterable[Trouble]) -> list[RowOutcome]:
     """One outcome for each row at fault, with all the columns that are wrong."""
     rows: dict[tuple[int, str], list[str]] = {}
     for trouble in troubles:
@@ -146,5 +172,5 @@ def _troubled(troubles: Iterable[Trouble]) -> list[Outcome]:
     found = []
     for (line, name), columns in rows.items():
         at_fault = ", ".join(dict.fromkeys(columns))
-        found.append(Outcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
+        found.append(RowOutcome(name or f"line {line}", line, skipped=f"wrong: {at_fault}"))
     return found

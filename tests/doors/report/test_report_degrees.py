@@ -14,7 +14,7 @@ from rich.console import Console
 from cpsolver.doors.report.console import evaluation_report, result_report
 from cpsolver.doors.report.degrees import layer_traffic, size_rows, state_rows
 from cpsolver.doors.report.document import dumps, evaluation_document, result_document
-from cpsolver.doors.report.plan_trace import write_plan_trace
+from cpsolver.doors.report.plan_trace import plan_trace
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.explanation.closest import strategy_text
@@ -104,7 +104,7 @@ def test_what_no_plan_uses_has_no_row() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_json_and_the_trace_have_every_size(name: str, tmp_path: Any) -> None:
+def test_the_json_and_the_trace_have_every_size(name: str) -> None:
     strategy, problem = PLANS[name]
     evaluation = evaluate(problem, strategy)
     document = json.loads(dumps(evaluation_document(problem, strategy, evaluation, [])))
@@ -113,8 +113,7 @@ def test_the_json_and_the_trace_have_every_size(name: str, tmp_path: Any) -> Non
     assert {"cp", "ulysses", "cp_gather", "ep", "etp", "sharded", "sharding_group"} < set(
         document["plans"][0]["strategy"]
     )
-    path, _ = write_plan_trace(problem, Plan(1, strategy, evaluation, 0.0), tmp_path)
-    about = json.loads(path.read_text(encoding="utf-8"))["otherData"]
+    about = plan_trace(problem, Plan(1, strategy, evaluation, 0.0))["otherData"]
     assert (about["cp"], about["ep"], about["dp"]) == (strategy.cp, strategy.ep, strategy.dp)
 
 

@@ -14,16 +14,16 @@ from statistics import mean, stdev
 
 import pytest
 
-from cpsolver.doors.tune.logs import Expected, Reading, default_skip, read_log
-from cpsolver.doors.tune.simulated import Cluster, Misfit, Truth, describe, hidden_truth
+from cpsolver.doors.tune.logs import Expected, LogReading, default_skip, read_log
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.misfit import covariance, load_spread, spots
-from cpsolver.evidence.posterior.predictions import Place
+from cpsolver.evidence.posterior.misfit import covariance, load_spread, locations
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.load import load_problem
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
 from cpsolver.search.search import search
+from examples.simulated_cluster import Misfit, SimulatedCluster, Truth, describe, hidden_truth
 from tests.support.checkout import ROOT
 from tests.support.problems import chip_spec, problem_of, strategy_of
 from tests.support.selection import full
@@ -43,8 +43,8 @@ def example() -> tuple[Problem, Strategy]:
     return problem, search(problem).plans[0].strategy
 
 
-def cluster(**weather: float) -> Cluster:
-    return Cluster(hidden_truth(small(), 7), 7, **weather)
+def cluster(**weather: float) -> SimulatedCluster:
+    return SimulatedCluster(hidden_truth(small(), 7), 7, **weather)
 
 
 # The truth
@@ -103,8 +103,8 @@ def test_misfit_multiplies_step_times_and_is_the_plans_own() -> None:
 def test_misfit_has_the_covariance_that_the_belief_has() -> None:
     plans = [PLAN, strategy_of("x:4", dp=2, tp=2)]
     drawn = [[Misfit(seed, 1.0).log_error(small(), plan) for plan in plans] for seed in range(400)]
-    places = [Place(small(), plan) for plan in plans]
-    expected = covariance(SPREAD, spots(places), spots(places))
+    places = [PlacedPlan(small(), plan) for plan in plans]
+    expected = covariance(SPREAD, locations(places), locations(places))
     for i in (0, 1):
         for j in (0, 1):
             found = mean(each[i] * each[j] for each in drawn)
@@ -113,7 +113,7 @@ def test_misfit_has_the_covariance_that_the_belief_has() -> None:
 
 def test_misfit_is_the_same_in_another_process() -> None:
     script = (
-        "from tests.support.problems import problem_of, strategy_of; from cpsolver.doors.tune.simulated import Misfit;"
+        "from tests.support.problems import problem_of, strategy_of; from examples.simulated_cluster import Misfit;"
         "print(Misfit(7, 1.0).log_error(problem_of(), strategy_of('x:4', dp=4)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "5"}
@@ -163,7 +163,7 @@ def _with_memory(truth: Truth, size: float) -> Truth:
 def test_memory_runs_out_exactly_where_the_need_exceeds_it(room: float, fate: str) -> None:
     truth = hidden_truth(small(), 7)
     need = max(stage.total for stage in truth.memory(PLAN))
-    run = Cluster(_with_memory(truth, need * room), 7).run(PLAN, 1, 1)
+    run = SimulatedCluster(_with_memory(truth, need * room), 7).run(PLAN, 1, 1)
     assert (run.fate, run.full_stage) == (fate, None if fate == "ok" else 0)
 
 
@@ -191,7 +191,7 @@ def _job(tmp_path: Path, plan: Strategy, *more: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def _read(tmp_path: Path, done: subprocess.CompletedProcess[str], plan: Strategy) -> Reading:
+def _read(tmp_path: Path, done: subprocess.CompletedProcess[str], plan: Strategy) -> LogReading:
     log_file = tmp_path / "log"
     log_file.write_text(done.stdout + done.stderr, encoding="utf-8")
     problem = example()[0]

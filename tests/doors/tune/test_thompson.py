@@ -9,13 +9,13 @@ from math import exp
 import numpy as np
 import pytest
 
-from cpsolver.doors.tune.candidates import Candidates, chance_of_running_out, facts
+from cpsolver.doors.tune.candidates import CandidatePlans, chance_of_running_out, facts
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial, best_trial
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.meters import memory_bytes
-from cpsolver.evidence.posterior.constants import with_values
+from cpsolver.evidence.posterior.constants import Values
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -86,7 +86,7 @@ def test_before_anything_is_measured_the_search_is_at_the_mean_and_then_at_a_dra
         by.next(trials)
     speeds = [_speed(problem) for problem in solve.asked]
     assert speeds[:2] == [_speed(lean())] * 2
-    assert speeds[2] not in (_speed(lean()), _speed(by.belief(later).problem(lean())))
+    assert speeds[2] not in (_speed(lean()), _speed(by.posterior(later).problem(lean())))
 
 
 def test_the_same_trials_and_seed_give_the_same_proposal_to_whoever_asks() -> None:
@@ -148,7 +148,8 @@ FEW = [plan for plan in menu() if (plan.tp, plan.pp) != (1, 4)]
 
 def _tried(network: float, count: int) -> list[Trial]:
     """Trials proposed on a cluster with a network so many times as fast as published."""
-    true, by, own = with_values(lean(), {("x", "network"): network}, "a test"), chooser(solve=Menu(FEW)), list[Trial]()
+    true = lean().with_constants(Values({("x", "network"): network}, "a test"))
+    by, own = chooser(solve=Menu(FEW)), list[Trial]()
     for number in range(1, count + 1):
         plan = proposed(own, by)
         own.append(trial(number, plan, seconds(plan.strategy, true)))
@@ -157,7 +158,7 @@ def _tried(network: float, count: int) -> list[Trial]:
 
 def _use_of_the_network(plan: Strategy) -> float:
     """-dlog(step time) by dlog(network speed)."""
-    faster = with_values(lean(), {("x", "network"): 1.01}, "a test")
+    faster = lean().with_constants(Values({("x", "network"): 1.01}, "a test"))
     return float(-np.log(seconds(plan, faster) / seconds(plan)) / np.log(1.01))
 
 
@@ -167,7 +168,7 @@ def test_a_network_seen_to_be_slow_is_avoided() -> None:
 
 
 def test_it_finds_in_two_trials_what_trying_in_order_does_not() -> None:
-    true = with_values(lean(), {("x", "network"): 0.4}, "a test")
+    true = lean().with_constants(Values({("x", "network"): 0.4}, "a test"))
     best = min(seconds(plan, true) for plan in FEW)
     assert min(each.step_time_s or 0.0 for each in _tried(0.4, 2)) == best
     in_order = [plan.strategy for plan in Menu(FEW)(lean()).plans[:2]]
@@ -184,16 +185,16 @@ def test_what_was_measured_moves_what_is_predicted() -> None:
 
 def _believed_need(by: ThompsonChooser, plan: Strategy, trials: Sequence[Trial] = ()) -> float:
     """log(memory needed / memory there), as believed after the trials."""
-    return by.belief(trials).fill(by._candidates.place(plan))[0]
+    return by.posterior(trials).fill(by._candidates.placed(plan))[0]
 
 
 @pytest.mark.parametrize(("share", "suspected"), [(0.99, True), (0.5, False)])
 def test_a_crash_of_a_plan_that_hardly_fits_counts_as_out_of_memory(share: float, suspected: bool) -> None:
     plan = menu()[0]
     by = chooser(lean(40 * exp(_believed_need(chooser(), plan)) / share, 0.0))
-    place, crash = by._candidates.place(plan), trial(1, plan, outcome="failed")
-    assert (chance_of_running_out(by.belief([]), place) >= facts()["suspect"]) == suspected
-    assert [each.out_of_memory for each in by.belief([crash]).seen] == [True] * suspected
+    place, crash = by._candidates.placed(plan), trial(1, plan, outcome="failed")
+    assert (chance_of_running_out(by.posterior([]), place) >= facts()["suspect"]) == suspected
+    assert [each.out_of_memory for each in by.posterior([crash]).observations] == [True] * suspected
     assert (_believed_need(by, plan, [crash]) > _believed_need(by, plan)) == suspected
 
 
@@ -236,29 +237,29 @@ def test_candidates_are_those_believed_to_fit_and_what_was_measured_stays() -> N
     tight = lean(0.4, 0.0)
     by = chooser(tight, solve=Menu(menu()))
     for plan in menu():
-        by._candidates.place(plan)
-    belief = by.belief([])
-    kept = by._candidates.legal(belief, [menu()[0]])
+        by._candidates.placed(plan)
+    posterior = by.posterior([])
+    kept = by._candidates.legal(posterior, [menu()[0]])
     assert kept[0] == menu()[0]
-    assert kept[1:] == [plan for plan in menu()[1:] if not violations(belief.problem(tight), plan)]
+    assert kept[1:] == [plan for plan in menu()[1:] if not violations(posterior.problem(tight), plan)]
     assert 1 < len(kept) < len(menu())
 
 
 def test_no_more_candidates_are_kept_than_asked_for_and_they_are_the_fastest() -> None:
-    few = Candidates(lean(), 8, 3, Menu())
+    few = CandidatePlans(lean(), 8, 3, Menu())
     for plan in menu():
-        few.place(plan)
+        few.placed(plan)
     slow, *_, least = reversed(ranked_all())
-    kept = few.legal(chooser().belief([]), [slow])
+    kept = few.legal(chooser().posterior([]), [slow])
     assert (kept[0], kept[1], len(kept)) == (slow, least, 4)
-    assert few.legal(chooser().belief([]), []) == [least, *kept[2:]]
+    assert few.legal(chooser().posterior([]), []) == [least, *kept[2:]]
 
 
 def test_where_nothing_fits_it_says_so() -> None:
     found = chooser(lean(0.1)).next([])
     assert isinstance(found, Stop)
     assert "no plan fits" in found.reason
-    assert chooser(lean(0.1)).believed([]) == ()
+    assert chooser(lean(0.1)).estimates([]) == ()
 
 
 # Stopping
@@ -278,7 +279,7 @@ def test_ctrl_c_in_a_search_ends_the_tune_and_starts_no_other_search() -> None:
     by = chooser(solve=solve)
     with pytest.raises(KeyboardInterrupt):
         by.next([])
-    assert by.believed([]) == ()
+    assert by.estimates([]) == ()
     assert by.best([]) is None
     assert len(solve.asked) == 1
 
@@ -306,7 +307,7 @@ def test_of_two_that_measured_alike_the_one_believed_faster_is_best() -> None:
 
 def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
     by, trials = chooser(), measured(*menu()[:3])
-    found = by.believed(trials)
+    found = by.estimates(trials)
     times = [each.predicted_s for each in found]
     assert times == sorted(times)
     assert sum(each.chance_best or 0.0 for each in found) == pytest.approx(1.0)
@@ -318,7 +319,7 @@ def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
 
 def test_a_plan_that_ran_out_of_memory_is_not_believed_in() -> None:
     first = proposed([])
-    assert first.strategy not in {each.strategy for each in chooser().believed([trial(1, first, outcome="oom")])}
+    assert first.strategy not in {each.strategy for each in chooser().estimates([trial(1, first, outcome="oom")])}
 
 
 def test_the_values_that_are_not_in_code_are_all_there_and_in_range() -> None:

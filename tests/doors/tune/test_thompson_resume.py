@@ -10,7 +10,7 @@ from cpsolver.doors.tune.state import State
 from cpsolver.doors.tune.thompson import ThompsonChooser
 from cpsolver.doors.tune.trial import Proposal, Stop, Trial
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evidence.posterior.constants import with_values
+from cpsolver.evidence.posterior.constants import Values
 from tests.support.believed import Menu, lean, menu, trial
 
 FEW = ChooserSettings(top=3, chance=0.0)
@@ -18,7 +18,7 @@ FEW = ChooserSettings(top=3, chance=0.0)
 
 def _run(fresh: bool) -> list[object]:
     """What is proposed on a cluster with half the network, by one chooser or by a new one for every trial."""
-    truth = with_values(lean(), {("x", "network"): 0.5}, "a test")
+    truth = lean().with_constants(Values({("x", "network"): 0.5}, "a test"))
     kept, trials, found = ThompsonChooser(lean(), FEW, Menu()), list[Trial](), list[object]()
     for number in range(1, 7):
         by = ThompsonChooser(lean(), FEW, Menu()) if fresh else kept
@@ -42,8 +42,8 @@ def test_the_report_of_a_resumed_tune_searches_nothing() -> None:
     first = ThompsonChooser(lean(), FEW, Menu()).next([])
     assert isinstance(first, Proposal)
     ended = replace(trial(1, first, 1.0), candidates=first.candidates)
-    believed = ThompsonChooser(lean(), FEW, solve).believed([ended])
-    assert {plan.strategy for plan in believed} == set(first.candidates)
+    estimates = ThompsonChooser(lean(), FEW, solve).estimates([ended])
+    assert {plan.strategy for plan in estimates} == set(first.candidates)
     assert solve.asked == []
 
 

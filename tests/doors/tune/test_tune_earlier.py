@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.doors.tune.earlier import read_earlier
+from cpsolver.doors.tune.measured_runs import read_earlier_runs
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.load import load_problem
 from tests.support.calibrating import cluster_rows, text_of
@@ -23,23 +23,23 @@ _LINKS = "scale_up: {bandwidth_gb_s: 300}, scale_out: {bandwidth_gbit_s: 200}}"
 
 
 def test_rows_of_the_chip_and_stack_are_evidence() -> None:
-    found = read_earlier(write("runs.csv", text_of(cluster_rows(3))), load_problem(_spec("a800")))
-    assert [each.name for each in found.seen] == ["run-0", "run-1", "run-2"]
-    assert all(each.step_time_s for each in found.seen)
+    found = read_earlier_runs(write("runs.csv", text_of(cluster_rows(3))), load_problem(_spec("a800")))
+    assert [each.name for each in found.observations] == ["run-0", "run-1", "run-2"]
+    assert all(each.step_time_s for each in found.observations)
     assert found.notes == ()
 
 
 def test_rows_of_another_chip_are_left_out_and_told() -> None:
     rows = cluster_rows(2)
     rows[1] |= {"chip": "h800"}
-    found = read_earlier(write("runs.csv", text_of(rows)), load_problem(_spec("a800")))
-    assert [each.name for each in found.seen] == ["run-0"]
+    found = read_earlier_runs(write("runs.csv", text_of(rows)), load_problem(_spec("a800")))
+    assert [each.name for each in found.observations] == ["run-0"]
     assert found.notes == ("runs.csv: run-1: left out, not on a800 with megatron-core",)
 
 
 def test_a_table_without_such_rows_is_refused_with_what_it_has() -> None:
     with pytest.raises(InputError, match=r"no run on h800 with megatron-core.*a800 with megatron-core"):
-        read_earlier(write("runs.csv", text_of(cluster_rows(2))), load_problem(_spec("h800")))
+        read_earlier_runs(write("runs.csv", text_of(cluster_rows(2))), load_problem(_spec("h800")))
 
 
 def test_all_that_is_wrong_in_the_table_is_told_and_nothing_is_started() -> None:
@@ -61,7 +61,7 @@ def test_chips_that_the_spec_describes_have_no_runs() -> None:
     chip = "{peak_tflops: {bf16: 300}, memory: {capacity_gb: 80, bandwidth_gb_s: 2000}, " + _LINKS
     own = SPEC.replace("CHIP", f"{{mine: {{spec: {chip}}}}}")
     with pytest.raises(InputError, match="describes this one itself"):
-        read_earlier(write("runs.csv", text_of(cluster_rows(1))), load_problem(write("spec.yaml", own)))
+        read_earlier_runs(write("runs.csv", text_of(cluster_rows(1))), load_problem(write("spec.yaml", own)))
 
 
 def _spec(chip: str) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from cpsolver.doors.tune.logs import Expected, Reading, Scanner, log_facts
+from cpsolver.doors.tune.logs import Expected, LogReading, Scanner, log_facts
 from tests.support.fake_training import iteration_line, memory_line
 
 EXPECTED = Expected(tokens=32 * 4096, num_gpus=8, values={"tp": "4", "gbs": "32", "num_gpus": "8"})
 
 
-def read(lines: Iterable[str], skip: int = 2) -> Reading:
+def read(lines: Iterable[str], skip: int = 2) -> LogReading:
     scanner = Scanner(EXPECTED, skip)
     scanner.feed(lines)
     return scanner.reading()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cpsolver.doors.tune import runner, supervisor
-from cpsolver.doors.tune.logs import Expected, Reading
+from cpsolver.doors.tune.logs import Expected, LogReading
 from cpsolver.doors.tune.runner import Ending, is_alive, prepare, run_trial
 from tests.support.command import in_tmp as in_tmp
 
@@ -35,7 +35,7 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-I", supervisor.__file__, str(folder)], start_new_session=True)
 
 
-def run(folder: Path, watch: Callable[[Reading], bool] = lambda _: False) -> Ending:
+def run(folder: Path, watch: Callable[[LogReading], bool] = lambda _: False) -> Ending:
     return run_trial(folder, EXPECTED, 0, watch)
 
 
@@ -91,7 +91,7 @@ def test_enough_seen_ends_it() -> None:
 
 
 def test_ctrl_c_ends_it() -> None:
-    def interrupt(_: Reading) -> bool:
+    def interrupt(_: LogReading) -> bool:
         raise KeyboardInterrupt
 
     assert run(trial("import time; time.sleep(999)"), interrupt).ended == "interrupted"
@@ -114,7 +114,7 @@ def test_many_supervisors_run_it_once() -> None:
     assert log(folder) == "once\n"
 
 
-def let_go(_: Reading) -> bool:
+def let_go(_: LogReading) -> bool:
     """Lets the waiting script go on, and stops nothing."""
     Path("go").touch()
     return False

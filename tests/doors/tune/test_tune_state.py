@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.doors.tune.binding import command_meaning, spec_meaning, stored_template
 from cpsolver.doors.tune.outcome import Verdict
-from cpsolver.doors.tune.state import Bound, State, differences
+from cpsolver.doors.tune.state import Binding, State, command_meaning, differences, spec_meaning, stored_template
 from cpsolver.doors.tune.template import parse_template
 from cpsolver.doors.tune.trial import Proposal
 from cpsolver.inputs.errors import InputError
@@ -61,7 +60,7 @@ def test_another_spec_is_refused_with_what_differs() -> None:
     before = kept()
     write("other.yaml", SPEC.replace("num_gpus: 8", "num_gpus: 16").replace("pp: 1", "pp: 2"))
     with State(Path("spec.tune")) as state, pytest.raises(InputError) as error:
-        state.bind(Bound(spec_meaning(load_problem("other.yaml")), None))
+        state.bind(Binding(spec_meaning(load_problem("other.yaml")), None))
     assert "cluster.num_gpus is 8 there and 16 here" in str(error.value)
     assert "search.pin.pp is [1] there and [2] here" in str(error.value)
     assert kept() == before

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from cpsolver.doors.report.html.elements import Html, scrolling, tag
+from cpsolver.doors.report.text import span_text
 
 NOTHING = 1e-9
 """A part smaller than this share of the whole is rounding."""
@@ -59,14 +60,9 @@ def stacked(
 def _drawn(bar: StackedBar, names: Mapping[str, str], most: float, written: Callable[[float], str]) -> Html:
     told = ", ".join(f"{name} {written(bar.parts.get(key, 0.0))}" for key, name in names.items())
     parts = [
-        tag(
-            "i",
-            class_=f"k-{key}",
-            style=f"width:{bar.parts[key] / most:.3%}",
-            title=f"{name}: {written(bar.parts[key])}",
-        )
+        tag("i", class_=f"k-{key}", style=f"width:{size / most:.3%}", title=f"{name}: {written(size)}")
         for key, name in names.items()
-        if bar.parts.get(key, 0.0) > 0
+        if (size := bar.parts.get(key, 0.0)) > 0
     ]
     if bar.limit is not None:
         parts.append(tag("b", style=f"left:{bar.limit / most:.3%}", title=f"usable: {written(bar.limit)}"))
@@ -98,10 +94,8 @@ def alike(rows: Iterable[tuple[tuple[str, str], StackedBar]]) -> list[StackedBar
     bars = []
     for _, same in groupby(listed, key=lambda row: (row[1], row[2].note, _rounded(row[2]))):
         run = list(same)
-        first, last = run[0][0], run[-1][0]
-        numbers = f"{first}" if first == last else f"{first}–{last}"
-        _, (chip, more), bar = run[0]
-        bars.append(replace(bar, label=f"{numbers} · {chip}", more=more))
+        first, (chip, more), bar = run[0]
+        bars.append(replace(bar, label=f"{span_text(first, run[-1][0])} · {chip}", more=more))
     if len(bars) <= _MOST_BARS:
         return bars
     return [bars[round(place * (len(bars) - 1) / (_MOST_BARS - 1))] for place in range(_MOST_BARS)]

@@ -40,7 +40,7 @@ def result_page(problem: Problem, result: Result) -> str:
         parts.append(sections.plans(problem, columns, "Plans compared" if len(columns) > 1 else "The plan"))
         parts += _of_plan(problem, best, document["plans"], whose, ties)
     parts += sections.lines("reasons", "Why there is no plan, and what would help", document["reasons"])
-    parts.append(sections.proof(problem, result))
+    parts.append(section("proof", "Proof", block(console.proof_account(problem, result))))
     used = list(dict.fromkeys(chip for column in columns for chip in column.strategy.stage_chips))
     parts.append(_basis(problem, columns, used))
     return _page(problem, parts)
@@ -89,7 +89,7 @@ def _of_plan(
     notes = [tag("p", note, class_="dim") for note in console.memory_notes(problem, evaluation)]
     title = f"Where the memory goes: GiB per GPU{whose}"
     yield section("memory", title, sections.memory_parts(plans[0]), *notes)
-    yield section("uncertainty", "How sure the times are", sections.uncertainty(plans), *map(block, ties))
+    yield section("uncertainty", "How sure the times are", sections.intervals(plans), *map(block, ties))
 
 
 def _basis(problem: Problem, columns: Sequence[ShownPlan], chips: Sequence[str]) -> Html:

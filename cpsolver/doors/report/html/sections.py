@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cpsolver.doors.report.columns import ShownPlan
-from cpsolver.doors.report.console import proof_account
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
-from cpsolver.doors.report.html.elements import Html, block, items, join, plan_rows, scrolling, section, tag
+from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, scrolling, section, tag
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES, about, count, percent, plural, runs, seconds, unit
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.search.result import Result
 
 Document = Mapping[str, Any]
 """One plan, or one stage, of the JSON document."""
@@ -40,10 +38,7 @@ def gib(value: float) -> str:
 
 def what_to_run(strategy: Strategy) -> Html:
     """The plan in a line, and which chips serve which stages."""
-    groups = [
-        f"{plural(group.num_stages, 'stage')} on {group.chip} ({runs(group.layers)} layers)"
-        for group in strategy.groups
-    ]
+    groups = [f"{plural(g.num_stages, 'stage')} on {g.chip} ({runs(g.layers)} layers)" for g in strategy.groups]
     schedule = "" if strategy.schedule == "1f1b" else f", schedule {strategy.schedule}"
     line = tag("p", tag("code", strategy_text(strategy) + schedule))
     return tag("div", line, tag("p", f"The pipeline: {', then '.join(groups)}."), class_="plan")
@@ -56,11 +51,7 @@ def tiles(plan: Document) -> Html:
     chip, share = fullest(plan)
     told = (
         ("step time", f"{about(step)} {unit(step)}", f"80 % interval {low} to {high} {unit(step)}"),
-        (
-            "tokens/s",
-            count(plan["throughput_tokens_per_s"]),
-            f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU",
-        ),
+        ("tokens/s", count(plan["throughput_tokens_per_s"]), f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU"),
         ("MFU", percent(plan["mfu"]), "of the peak; recomputation not counted"),
         ("memory, fullest", percent(share), f"of {gib(plan['capacity_gib'][chip])} usable, {chip}"),
     )
@@ -108,14 +99,12 @@ def time_parts(plan: Document, strategy: Strategy) -> Html:
     def written(value: float) -> str:
         return seconds(value, of=step)
 
-    whole = [
-        stacked([StackedBar("step", plan["breakdown_s"], written(step))], names, written),
-        _step_parts(plan, names),
-    ]
+    whole = stacked([StackedBar("step", plan["breakdown_s"], written(step))], names, written)
+    numbers = _step_parts(plan, names)
     rows = [_time_bar(plan, stage) for stage in plan["stages"]]
     names["bubble"] = "waiting for other stages"
     each = stacked(alike(rows), names, written, "By stage, all microbatches of a step")
-    return join([*whole, tag("h3", "By stage"), each])
+    return join([whole, numbers, tag("h3", "By stage"), each])
 
 
 def _cell(said: str, differs: bool) -> Html:
@@ -160,20 +149,15 @@ def _stage_label(stage: Document) -> tuple[str, str]:
     return stage["chip"], plural(stage["layers"], "layer")
 
 
-def uncertainty(told: Sequence[Document]) -> Html:
+def intervals(plans: Sequence[Document]) -> Html:
     """Every plan's interval, on one scale."""
     rows = []
-    for plan in told:
+    for plan in plans:
         step, low, high = (plan[f"step_time_{end}s"] for end in ("", "low_", "high_"))
         note = f"{about(step)} {unit(step)} ({about(low, step)} to {about(high, step)})"
-        rows.append(Range(f"plan {plan['rank']}", low, step, high, note, plan["tie_with_best"] and len(told) > 1))
+        rows.append(Range(f"plan {plan['rank']}", low, step, high, note, plan["tie_with_best"] and len(plans) > 1))
     what = "Step time with its 80 % interval; the line within: the prediction."
     return ranges(rows, what + (" Orange: a tie with the best." if any(row.tie for row in rows) else ""))
-
-
-def proof(problem: Problem, result: Result) -> Html:
-    """How every candidate ended."""
-    return section("proof", "Proof", block(proof_account(problem, result)))
 
 
 def lines(key: str, title: str, told: Sequence[str]) -> Iterator[Html]:

@@ -60,11 +60,8 @@ def _notes(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], sin
     yield f"The schedule run event by event: {seconds(run.end_s)}" if run.whole else "The schedule run event by event"
     if len(shown) > 1:
         middle = shown[1][0] - shown[0][1]
-        yield (
-            f"the {seconds(middle)} in the middle, which repeat themselves, are left out"
-            if run.whole
-            else ("the middle, which repeats itself, is left out")
-        )
+        cut = f"the {seconds(middle)} in the middle, which repeat themselves, are left out"
+        yield cut if run.whole else "the middle, which repeats itself, is left out"
     if not run.whole:
         yield f"drawn with {count(run.shown)} of {count(run.microbatches)} microbatches"
     if len(stages) < run.strategy.pp:
@@ -110,7 +107,7 @@ def _row_label(run: PipelineRun, stage: int, top: float) -> Html:
 def _each_pass(run: PipelineRun, stage: int, scale: _Scale, top: float) -> Iterator[Html]:
     for span in _within(run.by_stage[stage], scale.window):
         left, right = scale.x(span.start_s), scale.x(span.end_s)
-        yield _rect(span.kind, left, top, right - left, _told(run, span))
+        yield _rect(span.kind, left, top, right - left, _tooltip(run, span))
         label = str(span.microbatch)
         if span.kind in ("forward", "backward") and right - left >= max(_NUMBERED, 7.0 * len(label)):
             yield tag("text", label, x=_number((left + right) / 2), y=_number(top + 13), class_="n")
@@ -126,8 +123,8 @@ def _mostly(run: PipelineRun, stage: int, scale: _Scale, top: float) -> Iterator
             start = at
 
 
-def _told(run: PipelineRun, span: Span) -> str:
-    """What the pointer is told of a box."""
+def _tooltip(run: PipelineRun, span: Span) -> str:
+    """What the pointer shows of a box."""
     chunk = f", chunk {span.chunk}" if run.strategy.vpp > 1 and span.chunk >= 0 else ""
     which = f" of microbatch {span.microbatch}{chunk}" if span.microbatch >= 0 else ""
     end_s = run.end_s

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpsolver.evidence.calibrate.leave_out import LeftOut, leave_out
-from cpsolver.evidence.calibrate.rows import told_of
-from cpsolver.evidence.calibrate.runs import Evidence, evidence_of
-from cpsolver.evidence.posterior.misfit import Spots
-from cpsolver.evidence.posterior.posterior import Belief, learn
+from cpsolver.evidence.calibrate.leave_one_out import LeftOutMoments, leave_one_out, leave_out
+from cpsolver.evidence.calibrate.observations import Evidence, evidence_of
+from cpsolver.evidence.posterior.misfit import Locations
+from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.time_posterior import TimePosterior, closed_form
 from cpsolver.evidence.runs.table import read_runs
 from tests.support.calibrating import cluster_rows, text_of
@@ -31,32 +30,37 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def belief(evidence: Evidence) -> Belief:
-    return learn([row.seen for row in evidence.rows])
+def posterior(evidence: Evidence) -> Posterior:
+    return learn([row.observation for row in evidence.rows])
 
 
 @pytest.fixture(scope="module")
-def left(belief: Belief) -> LeftOut:
-    return leave_out(belief.times)
+def left(posterior: Posterior) -> LeftOutMoments:
+    return leave_out(posterior.times)
 
 
 def _without(found: TimePosterior, rows: list[int]) -> TimePosterior:
     kept = [at for at in range(len(found.off)) if at not in rows]
-    spots = Spots(
-        found.spots.coordinates[kept],
-        tuple(found.spots.clusters[at] for at in kept),
-        tuple(found.spots.identities[at] for at in kept),
+    locations = Locations(
+        found.locations.coordinates[kept],
+        tuple(found.locations.clusters[at] for at in kept),
+        tuple(found.locations.identities[at] for at in kept),
     )
-    return closed_form(found.spread, found.prior, spots, found.slope[kept], found.off[kept])
+    return closed_form(found.spread, found.prior, locations, found.slope[kept], found.off[kept])
 
 
 @pytest.mark.parametrize("rows", [[1], [3], [0, 6]], ids=["one", "another", "a layout measured twice"])
-def test_it_is_the_same_linear_model_without_the_rows(belief: Belief, left: LeftOut, rows: list[int]) -> None:
-    found = belief.times
+def test_it_is_the_same_linear_model_without_the_rows(
+    posterior: Posterior, left: LeftOutMoments, rows: list[int]
+) -> None:
+    found = posterior.times
     fresh = _without(found, rows)
     at = rows[0]
-    spot = Spots(found.spots.coordinates[[at]], (found.spots.clusters[at],), (found.spots.identities[at],))
-    line = replace(belief.linear([belief.seen[at].place]), at=np.zeros(len(found.prior)), value=np.zeros(1))
+    where = found.locations
+    spot = Locations(where.coordinates[[at]], (where.clusters[at],), (where.identities[at],))
+    line = replace(
+        posterior.linear([posterior.observations[at].plan]), at=np.zeros(len(found.prior)), value=np.zeros(1)
+    )
     line = replace(line, slope=found.slope[[at]])
     mean, covariance = fresh.forecast(spot, line)
     assert left.mean[at] == pytest.approx(mean[0], abs=1e-9)
@@ -64,18 +68,20 @@ def test_it_is_the_same_linear_model_without_the_rows(belief: Belief, left: Left
     assert left.constants[at] == pytest.approx(found.slope[at] @ fresh.mean, abs=1e-9)
 
 
-def test_a_fit_that_never_saw_the_row_agrees(evidence: Evidence, belief: Belief) -> None:
-    told = told_of(belief, evidence.timed)[3]
-    fresh = learn([row.seen for row in evidence.rows if row is not told.row], [told.row.seen.place.problem])
-    mean, covariance = fresh.step_times([told.row.seen.place])
+def test_a_fit_that_never_saw_the_row_agrees(evidence: Evidence, posterior: Posterior) -> None:
+    told = leave_one_out(posterior, evidence.timed)[3]
+    fresh = learn(
+        [row.observation for row in evidence.rows if row is not told.row], [told.row.observation.plan.problem]
+    )
+    mean, covariance = fresh.step_times([told.row.observation.plan])
     assert told.middle_s == pytest.approx(np.exp(mean[0]), rel=0.005)  # lines bend a little
     assert np.log(told.high_s / told.low_s) / 2 >= 1.28 * covariance[0, 0] ** 0.5
 
 
-def test_both_readings_of_a_layout_are_left_out(belief: Belief, left: LeftOut) -> None:
+def test_both_readings_of_a_layout_are_left_out(posterior: Posterior, left: LeftOutMoments) -> None:
     assert left.mean[0] == pytest.approx(left.mean[6], abs=1e-9)
 
 
-def test_the_others_tell_what_the_published_constants_do_not(evidence: Evidence, belief: Belief) -> None:
-    told = told_of(belief, evidence.timed)
+def test_the_others_tell_what_the_published_constants_do_not(evidence: Evidence, posterior: Posterior) -> None:
+    told = leave_one_out(posterior, evidence.timed)
     assert np.mean([abs(each.after) for each in told]) < 0.5 * np.mean([abs(each.before) for each in told])

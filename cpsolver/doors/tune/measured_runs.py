@@ -1,18 +1,23 @@
-"""Trials as a table of measured runs, which `calibrate` and `validate` read."""
+"""Tables of measured runs: trials written as one, for `calibrate` and `validate`, and runs from before the tuning."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from cpsolver.doors.tune.trial import Trial
-from cpsolver.evidence.runs.case import Unpredictable, make_case
+from cpsolver.evidence.calibrate.observations import ObservedRun, evidence_of
+from cpsolver.evidence.posterior.predictions import Observation
 from cpsolver.evidence.runs.columns import COLUMNS, BadCell
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.evidence.runs.table import read_runs
+from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.output import write_file
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, ROW
 from cpsolver.plans.strategy import CORE, Strategy
@@ -140,7 +145,7 @@ def _unreadable(row: dict[str, Any], problem: Problem, strategy: Strategy) -> st
     if len(set(strategy.stage_chips)) > 1:
         return "a row has one chip type, and the plan several"
     try:
-        case = make_case(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
+        case = placed_plan(MeasuredRun(line=0, **{**values, **texts, "complete": False}))
     except Unpredictable as error:
         return f"a row cannot say it: {error.reason}"
     except ValidationError as error:
@@ -167,3 +172,42 @@ def _value(s: Strategy, name: str) -> Any:
     if name == "recompute_modules":
         return tuple(modules or CORE for modules in s.recompute_modules)
     return getattr(s, name)
+
+
+@dataclass(frozen=True)
+class EarlierRuns:
+    """What a table says of a problem's chips and stack, and a word on each row that is left out."""
+
+    observations: tuple[Observation, ...]
+    notes: tuple[str, ...]
+
+
+def read_earlier_runs(path: str, problem: Problem) -> EarlierRuns:
+    """The rows of a table with the problem's stack and chips of its own.
+
+    Raises InputError with all that is wrong in the table, where no row is of these chips and this stack, and for chips
+    that the spec describes itself: runs are of the catalogue's.
+    """
+    for name, request in problem.spec.cluster.chips.items():
+        if request.spec is not None or request.file is not None:
+            message = "has runs on chips of the catalogue, and the spec describes this one itself"
+            raise InputError(Trouble("--runs", message, name))
+    table = read_runs(path)
+    if table.troubles:
+        raise InputError(table.troubles)
+    found = evidence_of(table)
+    mine = [row for row in found.rows if _fits(row, problem)]
+    here = f"{' and '.join(problem.chip_names)} with {problem.stack.name}"
+    if not mine:
+        there = sorted({" with ".join(row.group) for row in found.rows})
+        message = f"has no run on {here} that can be learnt from"
+        raise InputError(Trouble("--runs", message, path, f"such runs; it has: {'; '.join(there) or 'none'}"))
+    others = [row.run.id for row in found.rows if row not in mine]
+    notes = [f"{path}: {', '.join(ids)}: left out, {reason}" for reason, ids in found.left_out.items()]
+    notes += [f"{path}: {', '.join(others)}: left out, not on {here}"] if others else []
+    return EarlierRuns(tuple(row.observation for row in mine), tuple(notes))
+
+
+def _fits(row: ObservedRun, problem: Problem) -> bool:
+    chip, stack = row.group
+    return chip in problem.chip_names and stack == problem.stack.name

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
-from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Training
-from hw_specs import load_chip
+from hw_specs import UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
 _FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
@@ -49,16 +51,21 @@ class Unpredictable(Exception):
         self.reason, self.field = reason, field
 
 
-@dataclass(frozen=True)
-class Case:
-    """A run as the planner sees it, before any calibration."""
-
-    problem: Problem
-    strategy: Strategy
+NO_PREDICTION = (Unpredictable, ValueError, ArithmeticError)
+"""What may be raised where a run is predicted: a layout that no check foresaw must not cost the other rows."""
 
 
-def make_case(run: MeasuredRun) -> Case:
-    """The problem and the plan of a run.
+def why_unpredictable(error: Exception) -> str:
+    """The reason in one of NO_PREDICTION, as reports give it."""
+    if isinstance(error, Unpredictable | UnknownFigureError):
+        return str(error)
+    if isinstance(error, ValidationError):  # sizes that make no model, which only its schema can tell
+        return f"no sound model: {str(error.errors()[0]['msg']).removeprefix('Value error, ')}"
+    return f"beyond the cost model: {error}"
+
+
+def placed_plan(run: MeasuredRun) -> PlacedPlan:
+    """The problem, its constants as documented, and the plan of a run.
 
     Raises:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
@@ -85,9 +92,9 @@ def make_case(run: MeasuredRun) -> Case:
     sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
     cluster = Cluster.model_validate(sizes)
     spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
-    problem = Problem(spec, model, (Supply(chip, _known(run.num_gpus)),), stack)
     _check_layout(run)
-    return Case(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+    problem = assemble(spec, model, {chip.name: chip}, stack)
+    return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
 
 
 def _check_layout(run: MeasuredRun) -> None:
@@ -110,11 +117,8 @@ def _known(value: int | None) -> int:
     return value
 
 
-@lru_cache
 def _frameworks() -> dict[str, dict[str, Any]]:
-    from ruamel.yaml import YAML
-
-    found: dict[str, dict[str, Any]] = YAML(typ="safe").load(_FRAMEWORKS.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = package_data(_FRAMEWORKS)
     return found
 
 

@@ -7,12 +7,11 @@ from functools import cache
 
 import pytest
 
-from cpsolver.evidence.runs.case import Unpredictable, architecture, framework, make_case
-from cpsolver.evidence.runs.predict import predict
+from cpsolver.evidence.runs.plan import Unpredictable, architecture, framework, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.evidence.runs.validation import validate
-from cpsolver.profiles.calibration import load_calibration
+from cpsolver.evidence.runs.validation import predict, validate
+from cpsolver.profiles.constants import load_calibration
 
 
 @cache
@@ -46,21 +45,21 @@ def test_an_unknown_framework_is_told_with_the_nearest_names() -> None:
 
 
 def test_bf16_runs_of_the_bloom_fork_have_a_profile_of_their_own() -> None:
-    assert make_case(published()["bigsci_L908"]).problem.stack.name == "megatron-deepspeed-bloom-bf16"
+    assert placed_plan(published()["bigsci_L908"]).problem.stack.name == "megatron-deepspeed-bloom-bf16"
 
 
 def test_layers_that_pp_does_not_divide_leave_room_for_embedding_and_head() -> None:
-    assert make_case(published()["zb_1F1B_1.5B_32"]).strategy.layers == (2, 3, 3, 3, 3, 3, 3, 2)
-    assert make_case(replace(published()["zb_1F1B_1.5B_32"], layers=25)).strategy.layers == (4, 3, 3, 3, 3, 3, 3, 3)
+    assert placed_plan(published()["zb_1F1B_1.5B_32"]).strategy.layers == (2, 3, 3, 3, 3, 3, 3, 2)
+    assert placed_plan(replace(published()["zb_1F1B_1.5B_32"], layers=25)).strategy.layers == (4, 3, 3, 3, 3, 3, 3, 3)
 
 
 def test_fsdp_under_a_pipeline_shares_out_the_optimizer_only() -> None:
-    assert make_case(published()["titan_405b_4d_cp1"]).strategy.sharded == "optimizer"
-    assert make_case(published()["titan_8b_cp1"]).strategy.sharded == "parameters"
+    assert placed_plan(published()["titan_405b_4d_cp1"]).strategy.sharded == "optimizer"
+    assert placed_plan(published()["titan_8b_cp1"]).strategy.sharded == "parameters"
 
 
 def test_torchtitans_selective_recomputation_is_half_of_every_stage() -> None:
-    plan = make_case(published()["titan_8b_8g_f8"]).strategy
+    plan = placed_plan(published()["titan_8b_8g_f8"]).strategy
     assert (plan.recompute[0], plan.recompute_layers[0]) == ("block", 16)
 
 
@@ -69,14 +68,14 @@ def test_torchtitans_selective_recomputation_is_half_of_every_stage() -> None:
 )
 def test_what_the_cost_model_cannot_express_is_told(change: dict[str, object], field: str) -> None:
     with pytest.raises(Unpredictable) as caught:
-        make_case(replace(published()["titan_8b_8g_f8"], **change))  # type: ignore[arg-type]
+        placed_plan(replace(published()["titan_8b_8g_f8"], **change))  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
 def test_the_catalogue_adds_what_a_row_does_not_say() -> None:
     assert architecture(published()["ascend_gemma_2b"]).head_dim == 256
     assert architecture(published()["simumax_deepseekv3_l4_tp1_ep8_pp1_dp8_mbc8_cef"]).attention.kind == "mla"
-    assert make_case(published()["ascend_mistral_7b"]).problem.model.attention.sliding_window == 4096
+    assert placed_plan(published()["ascend_mistral_7b"]).problem.model.attention.sliding_window == 4096
 
 
 def test_memory_is_told_in_the_terms_of_the_measurement() -> None:

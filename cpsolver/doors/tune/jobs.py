@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,12 +34,12 @@ class Job:
         """The same as a shell script, for running the plan again by hand."""
         exports = [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return "\n".join(
-            ["#!/bin/sh", f"cd {shlex.quote(os.getcwd())}", *exports, f"exec {shlex.join(self.command)}", ""]
+            ["#!/bin/sh", f"cd {shlex.quote(str(Path.cwd()))}", *exports, f"exec {shlex.join(self.command)}", ""]
         )
 
 
 @dataclass(frozen=True)
-class Kit:
+class JobBuilder:
     """What turns plans into jobs. `target`: what plans are exported to, None where nothing asks for it."""
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""A lesson as an overlay, and the overlay as a file."""
+"""A calibration result as an overlay, and the overlay as a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.evidence.calibrate.lesson import Lesson, sds_before
-from cpsolver.evidence.calibrate.limits import limits
-from cpsolver.evidence.posterior.constants import Uncertain
+from cpsolver.evidence.calibrate.checks import limits
+from cpsolver.evidence.calibrate.result import CalibrationResult, prior_sds
+from cpsolver.evidence.posterior.constants import UncertainConstant
 from cpsolver.evidence.posterior.posterior import memory_linear
-from cpsolver.profiles.overlay import Cover, Errors, Learnt, Overlay, Run, digests
+from cpsolver.profiles.constants import CoveredRuns, Overlay, OverlayConstant, OverlayErrors, OverlayRun, digests
 
 _DIGITS = 7
 _HEAD = """\
@@ -22,20 +22,20 @@ _HEAD = """\
 """
 
 
-def overlay_of(lesson: Lesson, version: str) -> Overlay:
-    """The lesson as an overlay; `version`: of apss-cp."""
-    found = lesson.error
-    counts = Counter(each.row.group for each in lesson.told)
-    chips, stacks = _constants(lesson)
+def overlay_of(result: CalibrationResult, version: str) -> Overlay:
+    """The result as an overlay; `version`: of apss-cp."""
+    found = result.error
+    counts = Counter(each.row.group for each in result.runs)
+    chips, stacks = _constants(result)
     return Overlay(
         schema=1,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         apss_cp=version,
-        runs_file=lesson.file,
+        runs_file=result.file,
         made_with=digests(),
-        covers=tuple(Cover(chip=chip, stack=stack, runs=runs) for (chip, stack), runs in counts.items()),
-        doubts=tuple(doubt.message for doubt in lesson.doubts),
-        errors=Errors(
+        covers=tuple(CoveredRuns(chip=chip, stack=stack, runs=runs) for (chip, stack), runs in counts.items()),
+        doubts=tuple(doubt.message for doubt in result.doubts),
+        errors=OverlayErrors(
             before=_short(found.before),
             after=_short(found.after),
             inside_before=_short(found.inside_before),
@@ -43,37 +43,38 @@ def overlay_of(lesson: Lesson, version: str) -> Overlay:
         ),
         chips=chips,
         stacks=stacks,
-        runs=_runs(lesson),
+        runs=_runs(result),
     )
 
 
-def felt_by(lesson: Lesson) -> list[int]:
-    """For each constant how many runs feel it: see limits.yaml."""
-    belief = lesson.belief
-    memory = [each for each in belief.constants if each.kind == "memory"]
-    at = belief.mean[len(belief.constants) - len(memory) :]
-    readings, needs = memory_linear(belief.seen, memory, at)
-    lines = [np.abs(belief.times.slope) * belief.times.prior, np.vstack([np.abs(readings.slope), np.abs(needs.slope)])]
+def rows_that_feel(result: CalibrationResult) -> list[int]:
+    """For each constant how many runs it moves enough to count (`felt` of limits.yaml)."""
+    posterior = result.posterior
+    memory = [each for each in posterior.constants if each.kind == "memory"]
+    at = posterior.mean[len(posterior.constants) - len(memory) :]
+    readings, needs = memory_linear(posterior.observations, memory, at)
+    of_times = np.abs(posterior.times.slope) * posterior.times.prior
+    lines = [of_times, np.vstack([np.abs(readings.slope), np.abs(needs.slope)])]
     return [int(count) for line in lines for count in (line >= limits().felt).sum(axis=0)]
 
 
-Group = dict[str, dict[str, Learnt]]
+Group = dict[str, dict[str, OverlayConstant]]
 
 
-def _constants(lesson: Lesson) -> tuple[Group, Group]:
-    belief = lesson.belief
+def _constants(result: CalibrationResult) -> tuple[Group, Group]:
+    posterior = result.posterior
     chips: Group = {}
     stacks: Group = {}
-    sds = np.sqrt(np.diag(belief.covariance))
-    told = zip(belief.constants, belief.mean, sds_before(belief), sds, felt_by(lesson), strict=True)
+    sds = np.sqrt(np.diag(posterior.covariance))
+    told = zip(posterior.constants, posterior.mean, prior_sds(posterior), sds, rows_that_feel(result), strict=True)
     for each, position, before, sd, rows in told:
         groups = chips if each.kind == "chips" else stacks
         groups.setdefault(each.group, {})[each.name] = _learnt(each, float(position), before, float(sd), rows)
     return chips, stacks
 
 
-def _learnt(each: Uncertain, position: float, before: float, sd: float, rows: int) -> Learnt:
-    return Learnt(
+def _learnt(each: UncertainConstant, position: float, before: float, sd: float, rows: int) -> OverlayConstant:
+    return OverlayConstant(
         published=_short(each.start),
         learnt=_short(each.value(position)),
         position=_short(position),
@@ -83,21 +84,21 @@ def _learnt(each: Uncertain, position: float, before: float, sd: float, rows: in
     )
 
 
-def _runs(lesson: Lesson) -> tuple[Run, ...]:
-    times, constants = lesson.belief.times, lesson.belief.constants
+def _runs(result: CalibrationResult) -> tuple[OverlayRun, ...]:
+    times, constants = result.posterior.times, result.posterior.constants
     found = []
-    for at, each in enumerate(lesson.told):
+    for at, each in enumerate(result.runs):
         slopes: dict[str, dict[str, float]] = {}
         for constant, slope in zip(constants, times.slope[at], strict=False):  # those of memory have none
             if slope:
                 slopes.setdefault(constant.group, {})[constant.name] = _short(float(slope))
         found.append(
-            Run(
+            OverlayRun(
                 id=each.row.run.id,
-                cluster=times.spots.clusters[at],
-                layout=times.spots.identities[at],
+                cluster=times.locations.clusters[at],
+                layout=times.locations.identities[at],
                 off=_short(float(times.off[at])),
-                at=tuple(_short(float(value)) for value in times.spots.coordinates[at]),
+                at=tuple(_short(float(value)) for value in times.locations.coordinates[at]),
                 slopes=slopes,
             )
         )

@@ -9,50 +9,39 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from cpsolver.doors.report.document import versions
+from cpsolver.doors.report.layout import figure_table, section
 from cpsolver.doors.report.text import percent, plural, seconds
-from cpsolver.evidence.calibrate.lesson import Lesson
-from cpsolver.evidence.calibrate.limits import limits
-from cpsolver.evidence.calibrate.memory import Reading
-from cpsolver.evidence.calibrate.rows import Error, Told, error_of
-from cpsolver.evidence.posterior.constants import Uncertain
-from cpsolver.profiles.overlay import Learnt, Overlay
+from cpsolver.evidence.calibrate.checks import limits
+from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, mean_errors
+from cpsolver.evidence.calibrate.result import CalibrationResult
+from cpsolver.evidence.posterior.constants import UncertainConstant
+from cpsolver.profiles.constants import Overlay, OverlayConstant
 
 
-def calibration_report(lesson: Lesson, overlay: Overlay, written: str | None, most: int = 5) -> RenderableType:
+def calibration_report(
+    result: CalibrationResult, overlay: Overlay, written: str | None, most: int = 5
+) -> RenderableType:
     """The whole report; `written`: the overlay's file, None where the runs were refused; `most` worst rows."""
-    parts: list[RenderableType] = [_headline(lesson)]
-    parts += _section("Step time, each layout predicted by the others", *_errors(lesson))
-    parts += _section("Constants", *_constants(lesson, overlay))
-    parts += _section("What no constant explains", Text(_misfit(lesson)))
-    if lesson.readings or lesson.ran_out:
-        parts += _section("Memory", *_memory(lesson))
+    parts: list[RenderableType] = [_headline(result)]
+    parts += section("Step time, each layout predicted by the others", *_errors(result))
+    parts += section("Constants", *_constants(result, overlay))
+    parts += section("What no constant explains", Text(_misfit(result)))
+    if result.readings or result.ran_out:
+        parts += section("Memory", *_memory(result))
     if most:
-        parts += _section("Furthest off", _worst(lesson.told, most), Text(_WORST_NOTE, style="dim"))
-    if lesson.evidence.left_out or lesson.evidence.troubles:
-        parts += _section("Not learnt from", *_left_out(lesson))
-    parts += _section("Next", *map(Text, _next(lesson, written)))
+        parts += section("Furthest off", _worst(result.runs, most), Text(_WORST_NOTE, style="dim"))
+    if result.evidence.left_out or result.evidence.troubles:
+        parts += section("Not learnt from", *_left_out(result))
+    parts += section("Next", *map(Text, _next(result, written)))
     return Group(*parts)
 
 
-def _section(title: str, *content: RenderableType) -> list[RenderableType]:
-    return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
-
-
-def _grid(first: str, *heads: str, gap: int = 2) -> Table:
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column(first, overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
-def _headline(lesson: Lesson) -> Text:
-    found = lesson.error
+def _headline(result: CalibrationResult) -> Text:
+    found = result.error
     better = found.after < found.before
     return Text.assemble(
         (f"{plural(found.runs, 'run')} with a step time: ", "bold"),
@@ -61,12 +50,12 @@ def _headline(lesson: Lesson) -> Text:
     )
 
 
-def _errors(lesson: Lesson) -> Iterator[RenderableType]:
-    table = _grid("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
-    table.add_row("all runs", *_cells(lesson.error), style="bold")
-    if len(lesson.groups) > 1:
-        for (chip, stack), told in lesson.groups.items():
-            table.add_row(f"{chip} with {stack}", *_cells(error_of(told)))
+def _errors(result: CalibrationResult) -> Iterator[RenderableType]:
+    table = figure_table("", "runs", "published", "learnt", "middle", "in 80 %, published", "learnt")
+    table.add_row("all runs", *_cells(result.error), style="bold")
+    if len(result.groups) > 1:
+        for (chip, stack), told in result.groups.items():
+            table.add_row(f"{chip} with {stack}", *_cells(mean_errors(told)))
     yield table
     yield Text(
         "Mean size of predicted / measured - 1 with the published constants, with those that the other runs teach, and "
@@ -75,26 +64,26 @@ def _errors(lesson: Lesson) -> Iterator[RenderableType]:
     )
 
 
-def _cells(found: Error) -> tuple[str, ...]:
+def _cells(found: MeanErrors) -> tuple[str, ...]:
     errors = percent(found.before), percent(found.after), percent(found.middle)
     return (f"{found.runs:,}", *errors, f"{found.inside_before * 100:.0f} %", f"{found.inside_after * 100:.0f} %")
 
 
-def _constants(lesson: Lesson, overlay: Overlay) -> Iterator[RenderableType]:
-    known = {(each.group, each.name): each for each in lesson.belief.constants}
+def _constants(result: CalibrationResult, overlay: Overlay) -> Iterator[RenderableType]:
+    known = {(each.group, each.name): each for each in result.posterior.constants}
     groups = [*overlay.chips.items(), *overlay.stacks.items()]
-    table = _grid("", "published", "likely", "learnt", "likely", "runs", gap=1)
-    unlearnt: dict[str, list[str]] = {}
+    table = figure_table("", "published", "likely", "learnt", "likely", "runs", gap=1)
+    unchanged: dict[str, list[str]] = {}
     for group, constants in groups:
-        told = {name: each for name, each in constants.items() if _is_learnt(each)}
-        unlearnt[group] = [name for name in constants if name not in told]
-        if told:
+        narrowed = {name: fit for name, fit in constants.items() if _is_narrowed(fit)}
+        unchanged[group] = [name for name in constants if name not in narrowed]
+        if narrowed:
             table.add_row(Text(group, style="bold"))
-        for name, each in told.items():
-            table.add_row(f"  {name}", *_values(known[group, name], each), str(each.rows))
+        for name, fit in narrowed.items():
+            table.add_row(f"  {name}", *_values(known[group, name], fit), str(fit.rows))
     if table.row_count:
         yield table
-    for group, names in unlearnt.items():
+    for group, names in unchanged.items():
         if names:
             yield Text.assemble((f"{group}: nothing learnt of ", "dim"), (", ".join(names), "dim"))
     yield Text(
@@ -103,11 +92,11 @@ def _constants(lesson: Lesson, overlay: Overlay) -> Iterator[RenderableType]:
     )
 
 
-def _is_learnt(each: Learnt) -> bool:
-    return each.rows > 0 and each.sd <= limits().learnt * each.sd_before
+def _is_narrowed(fit: OverlayConstant) -> bool:
+    return fit.rows > 0 and fit.sd <= limits().learnt * fit.sd_before
 
 
-def _values(constant: Uncertain, each: Learnt) -> tuple[str, ...]:
+def _values(constant: UncertainConstant, each: OverlayConstant) -> tuple[str, ...]:
     factor = "×" if constant.kind == "chips" else ""
 
     def likely(middle: float, sd: float) -> str:
@@ -124,8 +113,8 @@ def _figure(value: float) -> str:
 _FITS = ((0.4, "closely"), (0.8, "well"), (1.5, "as well as published clusters in general"))
 
 
-def _misfit(lesson: Lesson) -> str:
-    times = lesson.belief.times
+def _misfit(result: CalibrationResult) -> str:
+    times = result.posterior.times
     size = sum(level.weight * level.size for level in times.levels)
     usual = hypot(times.spread.misfit, times.spread.leftover)
     fits = next((words for most, words in _FITS if size <= most), "badly")
@@ -138,14 +127,15 @@ def _misfit(lesson: Lesson) -> str:
     return told
 
 
-def _memory(lesson: Lesson) -> Iterator[RenderableType]:
-    if lesson.readings:
-        before, after = (fmean(abs(getattr(each, name)) for each in lesson.readings) for name in ("before", "after"))
+def _memory(result: CalibrationResult) -> Iterator[RenderableType]:
+    if result.readings:
+        before, after = (fmean(abs(getattr(each, name)) for each in result.readings) for name in ("before", "after"))
+        furthest = max(result.readings, key=lambda reading: abs(reading.after))
         yield Text(
-            f"{plural(len(lesson.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
-            f"{percent(before)} with the published constants{_worst_reading(lesson.readings)}."
+            f"{plural(len(result.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
+            f"{percent(before)} with the published constants; furthest {furthest.name}, {furthest.after * 100:+.1f} %."
         )
-    for each in lesson.ran_out:
+    for each in result.ran_out:
         verdict = "explained" if each.explained else "not explained: it is still said to fit"
         yield Text(
             f"{each.name} ran out of memory: {verdict} (needs {each.after:.0%} of the device, {each.before:.0%} as "
@@ -153,16 +143,11 @@ def _memory(lesson: Lesson) -> Iterator[RenderableType]:
         )
 
 
-def _worst_reading(readings: Sequence[Reading]) -> str:
-    worst = max(readings, key=lambda each: abs(each.after))
-    return f"; furthest {worst.name}, {worst.after * 100:+.1f} %"
-
-
 _WORST_NOTE = "By the others: the middle of the interval that the runs of other layouts give."
 
 
-def _worst(told: Sequence[Told], most: int) -> Table:
-    table = _grid("", "measured", "published", "error", "by the others", "error")
+def _worst(told: Sequence[LeaveOneOut], most: int) -> Table:
+    table = figure_table("", "measured", "published", "error", "by the others", "error")
     for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
         published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
         errors = f"{each.before * 100:+.1f} %", f"{each.middle * 100:+.1f} %"
@@ -171,45 +156,45 @@ def _worst(told: Sequence[Told], most: int) -> Table:
     return table
 
 
-def _left_out(lesson: Lesson) -> Iterator[RenderableType]:
-    for reason, ids in lesson.evidence.left_out.items():
+def _left_out(result: CalibrationResult) -> Iterator[RenderableType]:
+    for reason, ids in result.evidence.left_out.items():
         yield Text(f"{plural(len(ids), 'row')}, {reason}: {', '.join(ids)}")
-    if lesson.evidence.troubles:
-        lines = len({trouble.line for trouble in lesson.evidence.troubles})
+    if result.evidence.troubles:
+        lines = len({trouble.line for trouble in result.evidence.troubles})
         yield Text(f"{plural(lines, 'row')} at fault, told on stderr")
 
 
-def _next(lesson: Lesson, written: str | None) -> Iterator[str]:
+def _next(result: CalibrationResult, written: str | None) -> Iterator[str]:
     if written is None:
         yield "Refused, and nothing written: the reasons are on stderr."
         return
-    if lesson.doubts:
+    if result.doubts:
         yield f"Written in spite of doubts, which {written} repeats."
     yield f"apss-cp solve SPEC --calibration {written}"
     yield f"apss-cp evaluate SPEC --strategy PLAN --calibration {written}"
-    yield f"apss-cp validate {lesson.file} --calibration {written}   # these runs look better now than new ones will"
+    yield f"apss-cp validate {result.file} --calibration {written}   # these runs look better now than new ones will"
 
 
-def calibration_document(lesson: Lesson, overlay: Overlay, written: str | None) -> dict[str, Any]:
+def calibration_document(result: CalibrationResult, overlay: Overlay, written: str | None) -> dict[str, Any]:
     """What `calibrate --json` prints. Times in seconds, errors as predicted / measured - 1.
 
     `after` leaves each layout out in turn; `middle` is that of the interval, the others are by the constants alone.
     """
-    levels = lesson.belief.times.levels
+    levels = result.posterior.times.levels
     return {
         "status": "refused" if written is None else "written",
         "file": written,
         "doubts": list(overlay.doubts),
         "covers": [each.model_dump() for each in overlay.covers],
         "constants": {"chips": _plain(overlay.chips), "stacks": _plain(overlay.stacks)},
-        "error": asdict(lesson.error),
-        "groups": [_group(chip, stack, told) for (chip, stack), told in lesson.groups.items()],
+        "error": asdict(result.error),
+        "groups": [{"chip": c, "stack": s, **asdict(mean_errors(runs))} for (c, s), runs in result.groups.items()],
         "misfit_levels": {f"{level.size:g}": level.weight for level in levels},
-        "rows": [_row(each) for each in lesson.told],
-        "memory": [asdict(each) for each in lesson.readings],
-        "out_of_memory": [{**asdict(each), "explained": each.explained} for each in lesson.ran_out],
-        "left_out": {reason: list(ids) for reason, ids in lesson.evidence.left_out.items()},
-        "troubles": [trouble.as_dict() for trouble in lesson.evidence.troubles],
+        "rows": [_row(each) for each in result.runs],
+        "memory": [asdict(each) for each in result.readings],
+        "out_of_memory": [{**asdict(each), "explained": each.explained} for each in result.ran_out],
+        "left_out": {reason: list(ids) for reason, ids in result.evidence.left_out.items()},
+        "troubles": [trouble.as_dict() for trouble in result.evidence.troubles],
         "versions": versions(),
     }
 
@@ -218,11 +203,7 @@ def _plain(groups: Any) -> dict[str, Any]:
     return {group: {name: each.model_dump() for name, each in constants.items()} for group, constants in groups.items()}
 
 
-def _group(chip: str, stack: str, told: tuple[Told, ...]) -> dict[str, Any]:
-    return {"chip": chip, "stack": stack, **asdict(error_of(told))}
-
-
-def _row(each: Told) -> dict[str, Any]:
+def _row(each: LeaveOneOut) -> dict[str, Any]:
     return {
         "id": each.row.run.id,
         "chip": each.row.group[0],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cpsolver.doors.tune.kit import Kit
+from cpsolver.doors.tune.jobs import JobBuilder
 from cpsolver.doors.tune.logs import enough_iterations, log_facts, read_log
 from cpsolver.doors.tune.loop import begin
 from cpsolver.doors.tune.outcome import Verdict, judge
@@ -18,7 +18,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportedResult:
     """What a user says of a trial: exactly one of a log, a step time in seconds, out of memory, why it failed."""
 
     log: str | None = None
@@ -29,7 +29,7 @@ class Told:
     memory_kind: TrialMemory | None = None
 
 
-def ask(state: State, chooser: Chooser, kit: Kit, count: int | None) -> tuple[list[Trial], str | None]:
+def ask(state: State, chooser: Chooser, builder: JobBuilder, count: int | None) -> tuple[list[Trial], str | None]:
     """The open trials that were given out, or `count` new ones; and why there are no more, if there are not.
 
     Without a count and with none open: one new one. A plan that the target refuses is kept as failed, and passed over.
@@ -42,49 +42,51 @@ def ask(state: State, chooser: Chooser, kit: Kit, count: int | None) -> tuple[li
         proposal = chooser.next(state.trials())
         if isinstance(proposal, Stop):
             return new, proposal.reason
-        trial = begin(state, kit, proposal, asked=True)
+        trial = begin(state, builder, proposal, asked=True)
         new += [trial] if trial.outcome == "running" else []
     return new, None
 
 
-def check_told(told: Told) -> None:
+def check_report(reported: ReportedResult) -> None:
     """Raises InputError with everything that is wrong with what is told."""
-    troubles = list(_troubles(told))
+    troubles = list(_troubles(reported))
     if troubles:
         raise InputError(troubles)
 
 
-def _troubles(told: Told) -> Iterator[Trouble]:
+def _troubles(reported: ReportedResult) -> Iterator[Trouble]:
     ways = {
-        "--log": told.log is not None,
-        "--step-time": told.step_time_s is not None,
-        "--oom": told.oom,
-        "--failed": told.failed is not None,
+        "--log": reported.log is not None,
+        "--step-time": reported.step_time_s is not None,
+        "--oom": reported.oom,
+        "--failed": reported.failed is not None,
     }
     given = [name for name, there in ways.items() if there]
     if len(given) != 1:
         message = f"needs one of them, and {' and '.join(given)} are given" if given else "needs what came of the trial"
         yield Trouble("--tell", message, allowed=", ".join(ways))
-    if told.step_time_s is not None:
+    if reported.step_time_s is not None:
         limits = log_facts()["step_time_s"]
-        if not limits["least"] <= told.step_time_s <= limits["most"]:
+        if not limits["least"] <= reported.step_time_s <= limits["most"]:
             allowed = f"{limits['least']:g} to {limits['most']:g} seconds"
-            yield Trouble("--step-time", "is no time that a step takes", told.step_time_s, allowed)
-    if told.peak_memory_gib is not None and not (math.isfinite(told.peak_memory_gib) and told.peak_memory_gib > 0):
-        yield Trouble("--peak-memory", "must be more than 0 GiB", told.peak_memory_gib)
-    if told.peak_memory_gib is not None and (told.log is not None or told.failed is not None):
+            yield Trouble("--step-time", "is no time that a step takes", reported.step_time_s, allowed)
+    if reported.peak_memory_gib is not None and not (
+        math.isfinite(reported.peak_memory_gib) and reported.peak_memory_gib > 0
+    ):
+        yield Trouble("--peak-memory", "must be more than 0 GiB", reported.peak_memory_gib)
+    if reported.peak_memory_gib is not None and (reported.log is not None or reported.failed is not None):
         yield Trouble("--peak-memory", "goes with --step-time or --oom")
-    if told.peak_memory_gib is not None and told.memory_kind is None:
+    if reported.peak_memory_gib is not None and reported.memory_kind is None:
         yield Trouble("--memory-kind", "is missing: who counted --peak-memory", allowed="allocated, reserved, device")
-    if told.memory_kind is not None and told.peak_memory_gib is None:
+    if reported.memory_kind is not None and reported.peak_memory_gib is None:
         yield Trouble("--peak-memory", "is missing: --memory-kind says who counted it")
-    if told.log is not None and not Path(told.log).is_file():
-        yield Trouble("--log", "there is no such file", told.log)
+    if reported.log is not None and not Path(reported.log).is_file():
+        yield Trouble("--log", "there is no such file", reported.log)
 
 
-def tell(state: State, kit: Kit, number: int, told: Told, skip: int) -> Trial:
+def tell(state: State, builder: JobBuilder, number: int, reported: ReportedResult, skip: int) -> Trial:
     """Keep what came of a trial. Raises InputError, and nothing changes, for a number that is not open."""
-    check_told(told)
+    check_report(reported)
     known = {trial.number: trial for trial in state.trials()}
     trial = known.get(number)
     open_ = [str(trial.number) for trial in known.values() if trial.asked and trial.outcome == "running"]
@@ -97,19 +99,19 @@ def tell(state: State, kit: Kit, number: int, told: Told, skip: int) -> Trial:
         raise InputError(
             Trouble("--tell", "is run by `apss-cp tune --run`, which reads its log itself", number, allowed)
         )
-    return state.finish(number, _verdict(kit, trial, told, skip))
+    return state.finish(number, _verdict(builder, trial, reported, skip))
 
 
-def _verdict(kit: Kit, trial: Trial, told: Told, skip: int) -> Verdict:
-    if told.log is not None:
-        log = Path(told.log)
-        reading = read_log(log, kit.expected(trial.strategy), skip)
+def _verdict(builder: JobBuilder, trial: Trial, reported: ReportedResult, skip: int) -> Verdict:
+    if reported.log is not None:
+        log = Path(reported.log)
+        reading = read_log(log, builder.expected(trial.strategy), skip)
         short = reading.error is not None and reading.iterations < enough_iterations()
         died = short or reading.out_of_memory is not None
         return judge(Ending(int(died), None, None), reading, log)  # how it ended is not known but from the log
-    memory = (told.peak_memory_gib, told.memory_kind)
-    if told.oom:
+    memory = (reported.peak_memory_gib, reported.memory_kind)
+    if reported.oom:
         return Verdict("oom", "told so", None, *memory)
-    if told.failed is not None:
-        return Verdict("failed", told.failed)
-    return Verdict("ok", "told so", told.step_time_s, *memory, iterations=1)
+    if reported.failed is not None:
+        return Verdict("failed", reported.failed)
+    return Verdict("ok", "told so", reported.step_time_s, *memory, iterations=1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from cpsolver.doors.tune.rows import runs_table
-from cpsolver.evidence.runs.case import make_case
-from cpsolver.evidence.runs.predict import predict
+from cpsolver.doors.tune.measured_runs import runs_table
+from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import read_runs
+from cpsolver.evidence.runs.validation import predict
 from tests.support.command import in_tmp as in_tmp
 from tests.support.command import run
 from tests.support.tuning import TRAINING, kept, problem, tune
@@ -34,7 +34,7 @@ def test_measured_trials_are_runs_of_the_same_plan_with_the_same_prediction() ->
     assert [found.id for found in measured] == ["spec-001", "spec-003"]
     for found in measured:
         trial = trials[found.id]
-        assert make_case(found).strategy == trial.strategy
+        assert placed_plan(found).strategy == trial.strategy
         assert (found.step_time_s, found.peak_mem_gib, found.peak_mem_kind) == (2.0, 50.0, "allocated")
         assert found.complete
         assert abs(predict(found).step_time_s / trial.predicted_s - 1) < 1e-9

@@ -1,48 +1,145 @@
-"""What a user's own runs taught, as a file: constants laid over the published calibration, and what forecasts need.
+"""The constants that predictions rest on, in layers: documented, fitted to published runs, learnt from a user's own.
 
-`apss-cp calibrate` writes it, `--calibration` reads it. docs/calibrate.md says what its fields mean.
+Catalogues and stack profiles document each constant. The published calibration (written by benchmarks/fit.py) lies over
+them and is always used; an overlay (written by `apss-cp calibrate`, read by `--calibration`; docs/calibrate.md has its
+fields) lies over both. Every layer scales efficiencies of chips and replaces constants of stacks, and nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from cpsolver.inputs.data import package_data, package_schema
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
-from cpsolver.profiles.calibration import CHIP_FACTORS, PUBLISHED
 from cpsolver.profiles.stack import Constant, Stack
 from hw_specs import Chip
 
+ALL = "*"
+"""The group of a calibration that serves all chips, or all stacks."""
+CHIP_FACTORS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("gemm_bf16", "gemm_fp16", "gemm_fp8"),
+    "gemm_fp8": ("gemm_fp8",),
+    "attention": ("attention_forward", "attention_backward"),
+    "memory": ("memory",),
+    "fabric": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    "network": ("network",),
+}
+"""What a fitted factor of a chip scales, as names of `hw_specs.schema.EFFICIENCY_NAMES`."""
 SCHEMA = 1
-"""The version of the file's schema."""
+"""The version of an overlay's schema."""
 COORDINATES = 13
 """How many numbers say where a layout lies (cpsolver.evidence.posterior.misfit)."""
-_HERE = Path(__file__).parent
-_MADE_OF = {
-    "published": _HERE / "calibrations" / f"{PUBLISHED}.yaml",
-    "uncertain": _HERE.parent / "evidence" / "posterior" / "uncertain.yaml",
-    "spread": _HERE.parent / "evidence" / "posterior" / "spread.yaml",
-}
+
+_FOLDER = Path(__file__).parent / "calibrations"
+PUBLISHED_FIT, UNCERTAIN, SPREAD = (_FOLDER / f"{name}.yaml" for name in ("published", "uncertain", "spread"))
+"""The published calibration; which constants runs may change, and how far; how far clusters are from predictions."""
+_MADE_OF = {"published": PUBLISHED_FIT, "uncertain": UNCERTAIN, "spread": SPREAD}
 """Data files that an overlay is only right with."""
-_SOURCE = "learnt from your runs"
 
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 NotNegative = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class ConstantLayer:
+    """Constants that lie over others: `factors` and `values` say which, `chip` and `stack` apply them."""
+
+    def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
+        """Factors on the chip's efficiencies, by name of CHIP_FACTORS, in the order in which they apply."""
+        raise NotImplementedError
+
+    def values(self, stack: Stack) -> Mapping[str, Constant]:
+        """The stack's constants that are replaced."""
+        raise NotImplementedError
+
+    def chip(self, chip: Chip) -> Chip:
+        """The chip with its efficiencies scaled."""
+        efficiency = dict(chip.efficiency)
+        for factor_name, factor in self.factors(chip):
+            for name in CHIP_FACTORS[factor_name]:
+                old = efficiency[name]
+                # A share of the peak is at most 1; only reductions in the switch are catalogued above it, and may stay.
+                limit = max(old.value, 1.0)
+                efficiency[name] = old.model_copy(update={"value": min(old.value * factor, limit)})
+        return chip.model_copy(update={"efficiency": efficiency})
+
+    def stack(self, stack: Stack) -> Stack:
+        """The stack with its constants replaced."""
+        constants = stack.constants.model_copy(update=dict(self.values(stack)))
+        return stack.model_copy(update={"constants": constants})
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Learnt(_Entry):
-    """A constant: its value and where that lies, from `published` on in the spreads of posterior/uncertain.yaml.
+class Fitted(_Entry):
+    """One fitted number: `rows` runs depend on it; `start` is where the fit began and is pulled to.
+
+    `error`: one standard error, as a share of the value (of a share that is not zero or one: on the logit scale).
+    """
+
+    value: float
+    start: float
+    error: float
+    rows: int
+
+
+class Residuals(_Entry):
+    """Spread of log(measured / predicted) over some runs: `low` and `high` enclose four in five."""
+
+    rows: int
+    low: float
+    high: float
+
+
+class Calibration(ConstantLayer, _Entry):
+    """Constants fitted to published runs: factors by architecture and name of CHIP_FACTORS, values by stack and name.
+
+    Either may have a group ALL, which a chip's or stack's own entries come after.
+    """
+
+    name: str
+    method: str
+    chips: dict[str, dict[str, Fitted]]
+    stacks: dict[str, dict[str, Fitted]]
+    residuals: dict[str, Residuals] = {}
+
+    def fitted_factors(self, chip: Chip) -> list[tuple[str, str, Fitted]]:
+        """Group, name and entry of every factor on a chip, those of all chips before those of its architecture."""
+        groups = (ALL, chip.architecture or "")
+        return [(group, name, entry) for group in groups for name, entry in self.chips.get(group, {}).items()]
+
+    def fitted_constants(self, stack: Stack) -> dict[str, Fitted]:
+        """The entries that replace constants of a stack; its own before those that it shares."""
+        groups = (ALL, *stack.fitted_with, stack.name)
+        return {name: entry for group in groups for name, entry in self.stacks.get(group, {}).items()}
+
+    def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
+        """See ConstantLayer."""
+        return [(name, entry.value) for _, name, entry in self.fitted_factors(chip)]
+
+    def values(self, stack: Stack) -> Mapping[str, Constant]:
+        """See ConstantLayer."""
+        return {
+            name: Constant(value=entry.value, source=f"fitted to {entry.rows} published runs", confidence="fitted")
+            for name, entry in self.fitted_constants(stack).items()
+        }
+
+
+def load_calibration() -> Calibration:
+    """The published calibration, which comes with the package."""
+    return package_schema(PUBLISHED_FIT, Calibration)
+
+
+class OverlayConstant(_Entry):
+    """A constant: its value and where that lies, from `published` on in the spreads of calibrations/uncertain.yaml.
 
     `sd_before`, `sd`: standard deviations without and with the runs, in the same unit; `rows`: how many runs feel the
     constant. A chip's values are factors on its published efficiencies.
@@ -56,7 +153,7 @@ class Learnt(_Entry):
     rows: Annotated[int, Field(ge=0)]
 
 
-class Cover(_Entry):
+class CoveredRuns(_Entry):
     """A chip and stack whose runs were learnt from, and how many have a step time."""
 
     chip: str
@@ -64,7 +161,7 @@ class Cover(_Entry):
     runs: Annotated[int, Field(ge=0)]
 
 
-class Run(_Entry):
+class OverlayRun(_Entry):
     """A run as forecasts need it. `off`: log(measured / predicted with the published constants).
 
     `at`: where its layout lies, in doublings; `slopes`: how log(predicted) moves with a constant, by the constant's
@@ -79,7 +176,7 @@ class Run(_Entry):
     slopes: dict[str, dict[str, FiniteFloat]] = {}
 
 
-class Errors(_Entry):
+class OverlayErrors(_Entry):
     """Of step times, each layout left out in turn: mean size of predicted / measured - 1, share inside the interval."""
 
     before: NotNegative
@@ -88,7 +185,7 @@ class Errors(_Entry):
     inside_after: NotNegative
 
 
-class Overlay(_Entry):
+class Overlay(ConstantLayer, _Entry):
     """The whole file. `doubts`: why the runs were refused, where `--anyway` wrote the file all the same."""
 
     version: Literal[1] = Field(alias="schema")
@@ -96,12 +193,12 @@ class Overlay(_Entry):
     apss_cp: str
     runs_file: str
     made_with: dict[str, str]
-    covers: Annotated[tuple[Cover, ...], Field(min_length=1)]
+    covers: Annotated[tuple[CoveredRuns, ...], Field(min_length=1)]
     doubts: tuple[str, ...] = ()
-    errors: Errors
-    chips: dict[str, dict[str, Learnt]]
-    stacks: dict[str, dict[str, Learnt]]
-    runs: tuple[Run, ...]
+    errors: OverlayErrors
+    chips: dict[str, dict[str, OverlayConstant]]
+    stacks: dict[str, dict[str, OverlayConstant]]
+    runs: tuple[OverlayRun, ...]
     file: str = Field(default="", exclude=True)
 
     def __eq__(self, other: object) -> bool:
@@ -120,37 +217,24 @@ class Overlay(_Entry):
         """Whether runs of that chip and stack were learnt from."""
         return any((each.chip, each.stack) == (chip, stack) for each in self.covers)
 
-    def chip(self, chip: Chip) -> Chip:
-        """The chip, its efficiencies as published, with what was learnt of it."""
-        return scaled(chip, {name: each.learnt for name, each in self.chips.get(chip.name, {}).items()})
+    def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
+        """See ConstantLayer: what was learnt of the chip."""
+        return [(name, entry.learnt) for name, entry in self.chips.get(chip.name, {}).items()]
 
-    def stack(self, stack: Stack) -> Stack:
-        """The stack, its constants as published, with what was learnt of it."""
+    def values(self, stack: Stack) -> Mapping[str, Constant]:
+        """See ConstantLayer: what was learnt of the stack; a constant that stayed where it was keeps its source."""
         learnt = self.stacks.get(stack.name, {})
-        return replaced(stack, {name: each.learnt for name, each in learnt.items() if each.position}, _SOURCE)
+        return replacements({name: entry.learnt for name, entry in learnt.items() if entry.position})
 
 
-def scaled(chip: Chip, factors: Mapping[str, float]) -> Chip:
-    """The chip with its efficiencies scaled by factors, by name of `CHIP_FACTORS`."""
-    efficiency = dict(chip.efficiency)
-    for name, factor in factors.items():
-        for each in CHIP_FACTORS[name]:
-            old = efficiency[each]
-            most = max(old.value, 1.0)  # of the peak, as in cpsolver.profiles.calibration
-            efficiency[each] = old.model_copy(update={"value": min(old.value * factor, most)})
-    return chip.model_copy(update={"efficiency": efficiency})
+def replacements(values: Mapping[str, float], source: str = "learnt from your runs") -> dict[str, Constant]:
+    """Values as constants of a stack."""
+    return {name: Constant(value=value, source=source, confidence="fitted") for name, value in values.items()}
 
 
-def replaced(stack: Stack, values: Mapping[str, float], source: str) -> Stack:
-    """The stack with constants replaced, by name."""
-    new = {name: Constant(value=value, source=source, confidence="fitted") for name, value in values.items()}
-    return stack.model_copy(update={"constants": stack.constants.model_copy(update=new)})
-
-
-@lru_cache
 def uncertain() -> dict[str, dict[str, dict[str, Any]]]:
     """What runs may change: chips, stacks (which move step times) and memory -> constant -> its entry."""
-    found: dict[str, dict[str, dict[str, Any]]] = load_yaml(_MADE_OF["uncertain"]).data
+    found: dict[str, dict[str, dict[str, Any]]] = package_data(UNCERTAIN)
     return found
 
 
@@ -185,11 +269,11 @@ def load_overlay(path: str | Path) -> Overlay:
 
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     """The fields of the model that stands there."""
-    places: dict[str, type[BaseModel]] = {"covers": Cover, "errors": Errors, "runs": Run}
+    places: dict[str, type[BaseModel]] = {"covers": CoveredRuns, "errors": OverlayErrors, "runs": OverlayRun}
     if not path:
         return {field.alias or name: field for name, field in Overlay.model_fields.items() if name != "file"}
     if path[0] in ("chips", "stacks"):
-        return Learnt.model_fields if len(path) == 3 else {}
+        return OverlayConstant.model_fields if len(path) == 3 else {}
     return places[str(path[0])].model_fields if path[0] in places else {}
 
 

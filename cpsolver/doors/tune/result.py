@@ -1,4 +1,4 @@
-"""All that a tuning has found, as one document."""
+"""The result of a tuning, and as one document for machines."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.report.document import problem_document, versions
-from cpsolver.doors.tune.kit import PLAN
-from cpsolver.doors.tune.trial import Believed, Trial
-from cpsolver.doors.tune.words import command_words
+from cpsolver.doors.tune.display import command_words
+from cpsolver.doors.tune.jobs import PLAN
+from cpsolver.doors.tune.trial import PlanEstimate, Trial
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 
 @dataclass(frozen=True)
-class Answer:
+class TuningResult:
     """Every trial of the state, what is believed of plans, why it stopped, how to go on, and the best measured plan."""
 
     problem: Problem
     trials: tuple[Trial, ...]
-    believed: tuple[Believed, ...]
+    estimates: tuple[PlanEstimate, ...]
     reason: str
     folder: Path
     resume: str
     best: Trial | None
 
     @property
-    def untried(self) -> tuple[Believed, ...]:
+    def untried(self) -> tuple[PlanEstimate, ...]:
         """What is believed of the plans that have no measurement."""
         measured = {trial.strategy for trial in self.trials if trial.settled}
-        return tuple(plan for plan in self.believed if plan.strategy not in measured)
+        return tuple(plan for plan in self.estimates if plan.strategy not in measured)
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def trial_document(trial: Trial) -> dict[str, Any]:
     }
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: TuningResult) -> dict[str, Any]:
     """What `tune --json` prints."""
     best = answer.best
     return {
@@ -68,7 +68,7 @@ def document(answer: Answer) -> dict[str, Any]:
         "best": best and trial_document(best),
         "trials": [trial_document(trial) for trial in answer.trials],
         "counts": dict(Counter(trial.outcome for trial in answer.trials)),
-        "believed": [_believed(plan) for plan in answer.believed],
+        "believed": [_estimate_document(plan) for plan in answer.estimates],
         "stopped": answer.reason,
         "state": str(answer.folder),
         "resume": answer.resume,
@@ -87,7 +87,7 @@ def asked_document(trials: Sequence[Trial], reason: str | None, folder: Path) ->
     }
 
 
-def _believed(plan: Believed) -> dict[str, Any]:
+def _estimate_document(plan: PlanEstimate) -> dict[str, Any]:
     return {
         "strategy": strategy_to_dict(plan.strategy),
         "predicted_s": plan.predicted_s,

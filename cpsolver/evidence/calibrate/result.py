@@ -1,0 +1,89 @@
+"""Calibration from a table of runs: the posterior, how well it predicts each run unseen, and reasons to refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cpsolver.evidence.calibrate.checks import (
+    contradictions,
+    fitting,
+    implausible,
+    nothing_learnt,
+    too_few,
+    unexplained,
+)
+from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, leave_one_out, mean_errors
+from cpsolver.evidence.calibrate.memory import MemoryReading, RanOut, memory_left_out, ran_out
+from cpsolver.evidence.calibrate.observations import Evidence
+from cpsolver.evidence.posterior.constants import uncertain_constants
+from cpsolver.evidence.posterior.misfit import load_spread
+from cpsolver.evidence.posterior.posterior import Posterior, learn
+from cpsolver.evidence.posterior.predictions import Lineariser
+from cpsolver.inputs.errors import InputError, Trouble
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """What was learnt from the table `file`. `runs`: the timed ones, each left out; `doubts`: reasons to refuse."""
+
+    file: str
+    evidence: Evidence
+    posterior: Posterior
+    runs: tuple[LeaveOneOut, ...]
+    readings: tuple[MemoryReading, ...]
+    ran_out: tuple[RanOut, ...]
+    doubts: tuple[Trouble, ...]
+
+    @property
+    def error(self) -> MeanErrors:
+        """Over all runs with a step time."""
+        return mean_errors(self.runs)
+
+    @cached_property
+    def groups(self) -> dict[tuple[str, str], tuple[LeaveOneOut, ...]]:
+        """The runs with a step time of every chip and stack."""
+        found: dict[tuple[str, str], list[LeaveOneOut]] = {}
+        for each in self.runs:
+            found.setdefault(each.row.group, []).append(each)
+        return {group: tuple(runs) for group, runs in found.items()}
+
+
+def calibrate(evidence: Evidence, file: str, on_progress: OnProgress | None = None) -> CalibrationResult:
+    """Learn from all rows, doubtful or not. `on_progress`: runs done, and how many there are.
+
+    Raises InputError where no row has a step time.
+    """
+    if not evidence.timed:
+        raise InputError(Trouble("", "none of its runs has a step time that can be learnt from", file=file))
+    observations = [row.observation for row in evidence.rows]
+    constants = uncertain_constants(each.plan.problem for each in observations)
+    lineariser = Lineariser(tuple(each for each in constants if each.kind != "memory"))
+    for done, row in enumerate(evidence.timed, 1):  # what takes longest; `learn` goes on from there
+        lineariser([row.observation.plan], np.zeros(len(lineariser.constants)))
+        if on_progress is not None:
+            on_progress(done, len(evidence.timed))
+    posterior = learn(observations, lineariser=lineariser)
+    runs = leave_one_out(posterior, evidence.timed)
+    found = mean_errors(runs)
+    short = ran_out(posterior)
+    doubts = (
+        *too_few(evidence, file),
+        *contradictions(evidence, load_spread(), file),
+        *unexplained(runs, file),
+        *implausible(posterior, prior_sds(posterior), file),
+        *fitting(short, load_spread(), file),
+        *nothing_learnt(found.before, found.after, file),
+    )
+    return CalibrationResult(file, evidence, posterior, runs, memory_left_out(posterior), short, doubts)
+
+
+def prior_sds(posterior: Posterior) -> list[float]:
+    """Standard deviation of each constant's position without runs."""
+    count = len(posterior.times.prior)
+    return [*map(float, posterior.times.prior), *[1.0] * (len(posterior.constants) - count)]
