@@ -14,22 +14,10 @@ Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
 Origin = Literal["chip", "vendor default", "default"]
 
 EFFICIENCY_NAMES = (
-    "gemm_bf16",
-    "gemm_fp16",
-    "gemm_fp8",
-    "attention_forward",
-    "attention_backward",
-    "memory",
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "collective_half_payload_mib",
-    "collective_latency_us",
-    "network",
-    "network_latency_us",
-    "kernel_latency_us",
-    "host_link",
+    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "attention_forward", "attention_backward", "memory"),
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("collective_half_payload_mib", "collective_latency_us"),
+    *("network", "network_latency_us", "kernel_latency_us", "host_link"),
 )
 """What a chip's `efficiency` holds after loading.
 
@@ -42,12 +30,7 @@ rate of the adapter. network_latency_us: one hop between nodes. kernel_latency_u
 kernel. host_link: copies from and to the host over the link's one-way bandwidth.
 """
 
-_ABOVE_ONE = (
-    "collective_half_payload_mib",
-    "collective_latency_us",
-    "network_latency_us",
-    "kernel_latency_us",
-)
+_ABOVE_ONE = ("collective_half_payload_mib", "collective_latency_us", "network_latency_us", "kernel_latency_us")
 _LARGEST_FRACTION = 1.25  # bus bandwidth counts a reduction in the switch as more than the wire carries
 
 

@@ -45,8 +45,8 @@ def from_hugging_face(config: Config) -> Fields:
     """
     inner = config.get("text_config")
     if isinstance(inner, Mapping) and "hidden_size" in inner:
-        kept = {key: config[key] for key in ("tie_word_embeddings",) if key in config and key not in inner}
-        return from_hugging_face({**kept, **inner, "model_type": inner.get("model_type", config["model_type"])})
+        outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        return from_hugging_face({**outer, **inner, "model_type": inner.get("model_type", config["model_type"])})
     family = str(config["model_type"])
     if family not in _FAMILIES:
         near = difflib.get_close_matches(family, _FAMILIES, n=2, cutoff=0.5)
@@ -71,10 +71,17 @@ def _plain_gpt(r: Reader, layers: int, hidden: int, heads: int, ffn: int) -> Fie
         "activation": "gelu",
         "norm": "layernorm",
         "tied_embeddings": bool(r.get("tie_word_embeddings", default=True)),
-        "bias_qkv": True,
-        "bias_attention_out": True,
-        "bias_mlp": True,
+        **_biases(True),
     }
+
+
+def _biases(biased: bool) -> Fields:
+    return {"bias_qkv": biased, "bias_attention_out": biased, "bias_mlp": biased}
+
+
+def _block_sizes(r: Reader) -> tuple[int, int, int]:
+    """Layers, width and heads by their usual names."""
+    return r.size("num_hidden_layers"), r.size("hidden_size"), r.size("num_attention_heads")
 
 
 def _gpt2(r: Reader) -> Fields:
@@ -90,25 +97,18 @@ def _gpt2(r: Reader) -> Fields:
 
 def _gpt_neox(r: Reader) -> Fields:
     """GPT-NeoX and Pythia: attention and MLP side by side, each with a norm of its own."""
-    sizes = (r.size("num_hidden_layers"), r.size("hidden_size"), r.size("num_attention_heads"))
-    fields = _plain_gpt(r, *sizes, r.size("intermediate_size"))
+    fields = _plain_gpt(r, *_block_sizes(r), r.size("intermediate_size"))
     biased = bool(r.get("attention_bias", default=True))
     tied = bool(r.get("tie_word_embeddings", default=False))
-    return {
-        **fields,
-        "tied_embeddings": tied,
-        "bias_qkv": biased,
-        "bias_attention_out": biased,
-        "max_positions": r.get("max_position_embeddings"),
-    }
+    own = {"tied_embeddings": tied, "bias_qkv": biased, "bias_attention_out": biased}
+    return {**fields, **own, "max_positions": r.get("max_position_embeddings")}
 
 
 def _bloom(r: Reader) -> Fields:
     """BLOOM: ALiBi, and a norm after the word embeddings."""
     hidden = r.size("hidden_size", "n_embed")
-    fields = _plain_gpt(
-        r, r.size("n_layer", "num_hidden_layers"), hidden, r.size("n_head", "num_attention_heads"), 4 * hidden
-    )
+    layers, heads = r.size("n_layer", "num_hidden_layers"), r.size("n_head", "num_attention_heads")
+    fields = _plain_gpt(r, layers, hidden, heads, 4 * hidden)
     return {**fields, "position": "alibi", "embedding_norm": True, "max_positions": r.get("seq_length", default=2048)}
 
 
@@ -124,42 +124,30 @@ def _falcon(r: Reader) -> Fields:
     one_norm = r.get("parallel_attn", default=True) and norms == 1
     r.refuse(one_norm, "attention and MLP share one norm (parallel_attn), which is not supported")
     position = {"position": "alibi"} if r.get("alibi") else {}
-    biases = {"bias_qkv": biased, "bias_attention_out": biased, "bias_mlp": biased}
-    return {
-        **fields,
-        **position,
-        **biases,
-        "kv_heads": kv_heads,
-        "max_positions": r.get("max_position_embeddings", default=2048),
-    }
+    positions = r.get("max_position_embeddings", default=2048)
+    return {**fields, **position, **_biases(biased), "kv_heads": kv_heads, "max_positions": positions}
 
 
 def _opt(r: Reader) -> Fields:
     """OPT: learned positions in a table with two rows more."""
-    sizes = (r.size("num_hidden_layers"), r.size("hidden_size"), r.size("num_attention_heads"))
+    sizes = _block_sizes(r)
     fields = _plain_gpt(r, *sizes, r.size("ffn_dim"))
     r.refuse(r.get("word_embed_proj_dim", default=sizes[1]) != sizes[1], "word_embed_proj_dim differs from hidden_size")
     r.refuse(r.get("do_layer_norm_before") is False, "norms behind the blocks (do_layer_norm_before: false)")
     biased = bool(r.get("enable_bias", default=True))
-    biases = {"bias_qkv": biased, "bias_attention_out": biased, "bias_mlp": biased}
     affine = bool(r.get("layer_norm_elementwise_affine", default=True))
     r.refuse(not affine, "norms without weights (layer_norm_elementwise_affine: false)")
     learned = {"position": "learned", "position_offset": 2, "max_positions": r.size("max_position_embeddings")}
-    return {**fields, **biases, **learned}
+    return {**fields, **_biases(biased), **learned}
 
 
 def _starcoder2(r: Reader) -> Fields:
     """StarCoder2: grouped queries, no gate, layer norms, biases everywhere."""
-    sizes = (r.size("num_hidden_layers"), r.size("hidden_size"), r.size("num_attention_heads"))
-    fields = _plain_gpt(r, *sizes, r.size("intermediate_size"))
-    biased = bool(r.get("use_bias", default=True))
     window = r.get("sliding_window")
     return {
-        **fields,
+        **_plain_gpt(r, *_block_sizes(r), r.size("intermediate_size")),
+        **_biases(bool(r.get("use_bias", default=True))),
         "kv_heads": r.get("num_key_value_heads", default=2),
-        "bias_qkv": biased,
-        "bias_attention_out": biased,
-        "bias_mlp": biased,
         "max_positions": r.get("max_position_embeddings"),
         "attention": {"sliding_window": window} if window else {},
     }

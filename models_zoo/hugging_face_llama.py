@@ -92,10 +92,15 @@ def _mistral(r: Reader) -> Fields:
     return {**fields, "attention": _window(r, fields["layers"])}
 
 
+def _moe(r: Reader, *names: str, width: int | None = None) -> Fields:
+    """Experts; `names`: the keys that may hold their number, `width`: theirs where they have no key of their own."""
+    fields = {"experts": r.size(*names), "top_k": r.size("num_experts_per_tok")}
+    return {**fields, "expert_ffn": r.size("moe_intermediate_size") if width is None else width}
+
+
 def _mixtral(r: Reader) -> Fields:
     fields = _mistral(r)
-    moe = {"experts": r.size("num_local_experts"), "top_k": r.size("num_experts_per_tok"), "expert_ffn": fields["ffn"]}
-    return {**fields, "moe": moe}
+    return {**fields, "moe": _moe(r, "num_local_experts", width=fields["ffn"])}
 
 
 def _qwen2(r: Reader) -> Fields:
@@ -116,12 +121,8 @@ def _qwen3(r: Reader) -> Fields:
 def _qwen_experts(r: Reader, fields: Fields) -> Fields:
     step = r.get("decoder_sparse_step", default=1)
     r.refuse(r.get("mlp_only_layers"), "mlp_only_layers: layers without experts in places that no rule tells")
-    moe: Fields = {
-        "experts": r.size("num_experts", "num_local_experts"),
-        "top_k": r.size("num_experts_per_tok"),
-        "expert_ffn": r.size("moe_intermediate_size"),
-        **({"freq": step, "offset": step - 1} if step > 1 else {}),
-    }
+    moe = _moe(r, "num_experts", "num_local_experts")
+    moe |= {"freq": step, "offset": step - 1} if step > 1 else {}
     shared = r.get("shared_expert_intermediate_size")
     if shared and r.get("model_type") == "qwen2_moe":
         moe |= {"shared_experts": 1, "shared_ffn": shared, "shared_gate": True}
@@ -132,14 +133,8 @@ def _deepseek(r: Reader) -> Fields:
     """Latent attention, experts after the first layers; from version 3 with a bias of the router (noaux_tc)."""
     fields = _llama(r)
     r.refuse(r.get("index_topk"), "sparse attention with an indexer is not supported")
-    latent = {
-        "kind": "mla",
-        "q_lora": r.get("q_lora_rank"),
-        "kv_lora": r.size("kv_lora_rank"),
-        "qk_nope": r.size("qk_nope_head_dim"),
-        "qk_rope": r.size("qk_rope_head_dim"),
-        "v_head": r.size("v_head_dim"),
-    }
+    latent = {"kind": "mla", "q_lora": r.get("q_lora_rank"), "kv_lora": r.size("kv_lora_rank")}
+    latent |= {name: r.size(f"{name}_head_dim") for name in ("qk_nope", "qk_rope")} | {"v_head": r.size("v_head_dim")}
     own = {"head_dim": latent["qk_nope"], "kv_heads": fields["heads"], "bias_qkv": False}
     return {
         **fields,
@@ -158,9 +153,7 @@ def _routed(r: Reader) -> Fields:
     every = r.get("moe_layer_freq", default=1)
     first = r.get("first_k_dense_replace", default=0)
     return {
-        "experts": r.size("n_routed_experts"),
-        "top_k": r.size("num_experts_per_tok"),
-        "expert_ffn": r.size("moe_intermediate_size"),
+        **_moe(r, "n_routed_experts"),
         **({"shared_experts": shared} if (shared := r.get("n_shared_experts")) else {}),
         **({"first_dense": first} if first else {}),
         **({"freq": every} if every > 1 else {}),
@@ -193,12 +186,7 @@ def _gemma3(r: Reader) -> Fields:
 def _gpt_oss(r: Reader) -> Fields:
     """Biases everywhere, also of experts and router; learned sinks; windows in every other layer."""
     fields = {**_llama(r, bias_qkv=True, bias_out=True), "bias_mlp": True}
-    moe = {
-        "experts": r.size("num_local_experts"),
-        "top_k": r.size("num_experts_per_tok"),
-        "expert_ffn": fields["ffn"],
-        "router_bias": True,
-    }
+    moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), "router_bias": True}
     return {**fields, "moe": moe, "attention": {"sinks": True, **_window(r, fields["layers"], 128, 2)}}
 
 
@@ -230,11 +218,7 @@ def _olmo2(r: Reader) -> Fields:
 
 def _olmoe(r: Reader) -> Fields:
     fields = _llama(r)
-    moe = {
-        "experts": r.size("num_experts", "num_local_experts"),
-        "top_k": r.size("num_experts_per_tok"),
-        "expert_ffn": fields["ffn"],
-    }
+    moe = _moe(r, "num_experts", "num_local_experts", width=fields["ffn"])
     return {**fields, "attention": {"qk_norm": "layer"}, "moe": moe}
 
 
@@ -270,13 +254,8 @@ def _llama4(r: Reader) -> Fields:
     """Experts in every layer, or in every other from the second; one shared expert; dense layers of another width."""
     fields = _llama(r)
     step = r.get("interleave_moe_layer_step", default=1)
-    moe = {
-        "experts": r.size("num_local_experts"),
-        "top_k": r.size("num_experts_per_tok"),
-        "expert_ffn": fields["ffn"],
-        "shared_experts": 1,
-        **({"freq": step, "offset": step - 1} if step > 1 else {}),
-    }
+    moe = {**_moe(r, "num_local_experts", width=fields["ffn"]), "shared_experts": 1}
+    moe |= {"freq": step, "offset": step - 1} if step > 1 else {}
     return {**fields, "ffn": r.get("intermediate_size_mlp", default=fields["ffn"]), "moe": moe}
 
 

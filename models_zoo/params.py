@@ -119,7 +119,8 @@ def _mlp(arch: Architecture, width: int, ffn: int) -> int:
 
 def _other_mixer(arch: Architecture, mixer: str) -> int:
     if mixer == "linear" and arch.linear_attention is not None:
-        return _linear_attention(arch.linear_attention, arch.hidden)
+        linear = arch.linear_attention
+        return (_gated_deltanet if linear.kind == "gated_deltanet" else _kimi_delta)(linear, arch.hidden)
     if mixer == "mamba" and arch.mamba is not None:
         return _mamba(arch.mamba, arch.hidden)
     return 0
@@ -216,13 +217,6 @@ def _mamba(mamba: Mamba, hidden: int) -> int:
     return into + convolution + 3 * mamba.heads + inner + inner * hidden
 
 
-def _linear_attention(linear: LinearAttention, hidden: int) -> int:
-    """One linear-attention mixer of either kind."""
-    if linear.kind == "gated_deltanet":
-        return _gated_deltanet(linear, hidden)
-    return _kimi_delta(linear, hidden)
-
-
 def _gated_deltanet(linear: LinearAttention, hidden: int) -> int:
     """q, k, v, gate z; b and a per value head; convolution on q, k, v; decay constants; head norm; output."""
     keys = (linear.key_heads or 0) * (linear.key_dim or 0)
@@ -239,14 +233,6 @@ def _kimi_delta(linear: LinearAttention, hidden: int) -> int:
     width = heads * dim
     low_rank = hidden * dim + dim * width
     gate = hidden * width if linear.full_rank_gate else low_rank
-    constants = heads + width
-    return (
-        3 * hidden * width
-        + 3 * width * linear.conv
-        + low_rank
-        + hidden * heads
-        + gate
-        + constants
-        + dim
-        + width * hidden
-    )
+    into = 3 * hidden * width + low_rank + hidden * heads + gate
+    convolution, constants = 3 * width * linear.conv, heads + width
+    return into + convolution + constants + dim + width * hidden

@@ -12,18 +12,8 @@ Confidence = Literal["verified", "secondary", "assumed"]
 _INTEGER = SchemaValidator(core_schema.int_schema())
 
 DESCRIPTIVE_FIELDS = {
-    "name",
-    "aliases",
-    "family",
-    "max_positions",
-    "published_params_billion",
-    "published_params_basis",
-    "published_params_gap",
-    "sources",
-    "confidence",
-    "proposal",
-    "inferred_fields",
-    "notes",
+    *("name", "aliases", "family", "max_positions", "confidence", "proposal", "inferred_fields", "sources", "notes"),
+    *("published_params_billion", "published_params_basis", "published_params_gap"),
 }
 """Fields of an architecture that change neither time nor memory."""
 

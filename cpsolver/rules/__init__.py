@@ -19,8 +19,8 @@ from cpsolver.rules.base import REGISTERED, Rule, Scope, Violation
 
 __all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "structure_violations", "violations"]
 
-_THEMES = ("layout", "pins", "framework", "model", "sharding", "pipeline", "capacity")
-"""The modules here, in the order in which violations are told."""
+_THEMES = ("layout", "pins", "model", "sharding", "pipeline", "capacity")
+"""The modules here, in the order in which violations are listed."""
 
 for _theme in _THEMES:
     import_module(f"cpsolver.rules.{_theme}")
@@ -44,11 +44,11 @@ def structure_violations(problem: Problem, strategy: Strategy) -> list[Violation
 
 def violations(problem: Problem, strategy: Strategy) -> list[Violation]:
     """Every violation of every rule; memory is judged only for plans that are structurally sound."""
-    found = structure_violations(problem, strategy)
+    broken = structure_violations(problem, strategy)
     if _sizes_are_wrong(strategy):
-        return found
-    rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and not (found and name == "memory")}
-    return found + _broken(rest, problem, strategy)
+        return broken
+    rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and not (broken and name == "memory")}
+    return broken + _broken(rest, problem, strategy)
 
 
 def _broken(rules: Mapping[str, Rule], problem: Problem, strategy: Strategy) -> list[Violation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from cpsolver.plans.strategy import Strategy
@@ -31,8 +32,8 @@ class Violation:
 class Rule:
     """A rule: asked of (problem, plan), it yields a message for everything in the plan that breaks it.
 
-    `words`: the rule in a few words, without a problem's numbers. `briefly`: with the numbers of a problem, as much of
-    it as bears on some decisions.
+    `words`: the rule in a few words, without a problem's numbers (its docstring's first sentence). `briefly`: with the
+    numbers of a problem, as much of it as bears on some decisions.
     """
 
     name: str
@@ -54,11 +55,12 @@ REGISTERED: list[Rule] = []
 """Every rule in the order in which the modules of themes define them."""
 
 
-def rule(words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
-    """Register the function below as the rule of its name."""
+def rule(scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
+    """Register the function below as the rule of its name; the first paragraph of its docstring says the rule."""
 
     def register(check: Check) -> Rule:
-        made = Rule(check.__name__, check, words, scope, briefly)
+        text = " ".join((check.__doc__ or check.__name__).split("\n\n")[0].split()).removesuffix(".")
+        made = Rule(check.__name__, check, text[0].lower() + text[1:], scope, briefly)
         REGISTERED.append(made)
         return made
 
@@ -67,8 +69,8 @@ def rule(words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "") ->
 
 def chosen(texts: Mapping[str, str], asked: Set[str]) -> str:
     """The texts of the decisions that are asked for; all of them where none is."""
-    some = [text for name, text in texts.items() if name in asked] or list(texts.values())
-    return ", ".join(dict.fromkeys(some))
+    bearing = [text for name, text in texts.items() if name in asked] or list(texts.values())
+    return ", ".join(dict.fromkeys(bearing))
 
 
 def listed(values: object) -> str:
@@ -78,10 +80,7 @@ def listed(values: object) -> str:
 
 def product(sizes: dict[str, int]) -> str:
     """Sizes with their names and their product: tp 2 x pp 4 = 8."""
-    total = 1
-    for size in sizes.values():
-        total *= size
-    return f"{' x '.join(f'{name} {size}' for name, size in sizes.items())} = {total}"
+    return f"{' x '.join(f'{name} {size}' for name, size in sizes.items())} = {prod(sizes.values())}"
 
 
 def too_small(sizes: dict[str, int]) -> Iterator[str]:

@@ -12,16 +12,13 @@ from cpsolver.rules.base import listed, rule
 from hw_specs.units import GIB
 
 
-@rule(
-    "a number of recomputed layers goes with block and uniform only, modules that the model has with selective",
-    scope="structure",
-)
+@rule(scope="structure")
 def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A number of recomputed layers goes with block and uniform only, modules that the model has with selective only;
-    with scope chip they are one choice a chip type.
+    """A number of recomputed layers goes with block and uniform only, modules that the model has with selective.
 
-    A number above a chunk's layers is no mistake: Megatron takes it without a word, and recomputes all there are. So
-    does the cost model, and the search offers such a number where it is pinned.
+    With scope chip they are one choice a chip type. A number above a chunk's layers is no mistake: Megatron takes it
+    without a word, and recomputes all there are. So does the cost model, and the search offers such a number where it
+    is pinned.
     """
     for group in s.groups:
         amounts = group.stage_recompute_layers
@@ -35,26 +32,26 @@ def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
     yield from _modules(problem, s)
     if problem.spec.search.recompute_scope == "chip":
         for chip in dict.fromkeys(s.stage_chips):
-            told = {
+            choices = {
                 (kind, n, *modules)
                 for name, kind, n, modules in zip(
                     s.stage_chips, s.recompute, s.recompute_layers, s.recompute_modules, strict=False
                 )
                 if name == chip
             }
-            if len(told) > 1:
-                yield f"{chip}: stages recompute differently ({sorted(told)}), recompute_scope is chip"
+            if len(choices) > 1:
+                yield f"{chip}: stages recompute differently ({sorted(choices)}), recompute_scope is chip"
 
 
 def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
     """Modules that the model's layers do not have, or the launcher does not know."""
-    told = {group.modules for group in s.groups if group.recompute == "selective"}
     known = applicable(problem)
-    for name in sorted({name for modules in told for name in modules} - set(known)):
+    used = {name for group in s.groups if group.recompute == "selective" for name in group.modules}
+    for name in sorted(used - set(known)):
         yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
 
 
-@rule("every stage fits its device's memory less the margin")
+@rule()
 def memory(problem: Problem, s: Strategy) -> Iterator[str]:
     """Every stage fits its device's memory less the margin."""
     for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):

@@ -10,7 +10,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule, too_small
 
 
-@rule("every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages", scope="sizes")
+@rule(scope="sizes")
 def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
     """Every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages.
 
@@ -36,7 +36,7 @@ def _limits_in_short(problem: Problem, _asked: Set[str]) -> str:
     return f"the stages must fit the chip limits ({limits}), whole nodes of {problem.node} where chips mix"
 
 
-@rule("no chip type serves more devices than there are", scope="structure", briefly=_limits_in_short)
+@rule(scope="structure", briefly=_limits_in_short)
 def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
     """No chip type serves more devices than there are."""
     for chip in dict.fromkeys(s.stage_chips):
@@ -47,11 +47,7 @@ def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{used} {chip} are used, at most {problem.supply(chip).limit} are there"
 
 
-@rule(
-    "the global batch is a whole number of microbatches on every data-parallel rank",
-    scope="structure",
-    briefly=lambda p, _: f"mbs x dp must divide the global batch {p.batch:,}",
-)
+@rule(scope="structure", briefly=lambda p, _: f"mbs x dp must divide the global batch {p.batch:,}")
 def batch(problem: Problem, s: Strategy) -> Iterator[str]:
     """The global batch is a whole number of microbatches on every data-parallel rank.
 
@@ -66,8 +62,8 @@ def batch(problem: Problem, s: Strategy) -> Iterator[str]:
     if min(s.micro_batches) < 1:
         yield f"a size in micro_batches is {min(s.micro_batches)}, and must be at least 1"
     if count != s.microbatches(problem.batch):
-        told = f"{problem.batch} / (dp {s.dp} x mbs {s.mbs})"
-        yield f"micro_batches has {count} sizes, not {s.microbatches(problem.batch)}: global batch {told}"
+        share = f"{problem.batch} / (dp {s.dp} x mbs {s.mbs})"
+        yield f"micro_batches has {count} sizes, not {s.microbatches(problem.batch)}: global batch {share}"
     if total * s.dp != problem.batch:
         yield f"micro_batches have {total} sequences x dp {s.dp} = {total * s.dp}, not global batch {problem.batch}"
 
@@ -78,11 +74,7 @@ def _context_in_short(problem: Problem, asked: Set[str]) -> str:
     return chosen({"ulysses": "ulysses must divide cp", "cp_gather": "cp_gather needs cp > 1 and ulysses 1"}, asked)
 
 
-@rule(
-    "the sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways",
-    scope="sizes",
-    briefly=_context_in_short,
-)
+@rule(scope="sizes", briefly=_context_in_short)
 def context_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """The sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways.
 

@@ -10,22 +10,19 @@ from cpsolver.rules.base import chosen, product, rule, too_small
 from models_zoo import Architecture
 
 
-@rule(
-    "attention heads are split evenly over tp",
-    briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads",
-)
+@rule(briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads")
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     """Attention heads are split evenly over tp."""
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
 
 
-@rule(
-    "key-value heads are split over tp, or tp over them",
-    briefly=lambda p, _: f"tp and the {p.model.kv_heads} key-value heads: one must divide the other",
-)
+@rule(briefly=lambda p, _: f"tp and the {p.model.kv_heads} key-value heads: one must divide the other")
 def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Key-value heads are split over tp, or tp over them (Megatron since core 0.16; rule `launcher` for others)."""
+    """Key-value heads are split over tp, or tp over them.
+
+    Megatron since core 0.16; rule `launcher` for others.
+    """
     groups = problem.model.kv_heads
     if groups % s.tp and s.tp % groups:
         yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
@@ -36,10 +33,7 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
     return f"ulysses must divide a rank's heads ({heads} / tp, key-value {groups} / tp)"
 
 
-@rule(
-    "the heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring",
-    briefly=_heads_in_short,
-)
+@rule(briefly=_heads_in_short)
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """The heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring.
 
@@ -57,12 +51,12 @@ def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"a window of {window} tokens does not go around a ring of {ring}: ulysses {s.cp}, or cp_gather"
 
 
-@rule(
-    "the feed-forward widths are split evenly over tp: dense layers' and shared experts'",
-    briefly=lambda p, _: f"tp must divide the feed-forward width {p.model.ffn:,}",
-)
+@rule(briefly=lambda p, _: f"tp must divide the feed-forward width {p.model.ffn:,}")
 def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The feed-forward widths are split evenly over tp: dense layers' and shared experts' (routed ones': `experts`)."""
+    """The feed-forward widths are split evenly over tp: dense layers' and shared experts'.
+
+    Routed ones': rule `experts`.
+    """
     for name, width in _split_widths(problem.model).items():
         if width % s.tp:
             yield f"{name} width {width} is not a multiple of tp {s.tp}"
@@ -76,32 +70,26 @@ def _split_widths(model: Architecture) -> dict[str, int]:
         widths["feed-forward"] = model.ffn
     if model.moe is not None and model.moe.shared_experts:
         # Megatron builds all shared experts of a layer as one block (moe_shared_expert_intermediate_size).
-        each = model.moe.shared_ffn or model.moe.expert_ffn
-        widths["shared experts'"] = model.moe.shared_experts * each
+        width = model.moe.shared_ffn or model.moe.expert_ffn
+        widths["shared experts'"] = model.moe.shared_experts * width
     return widths
 
 
-@rule(
-    "a tensor-parallel group fills nodes or divides one",
-    briefly=lambda p, _: f"tp must divide the {p.node} GPUs of a node, or be a multiple of them",
-)
+@rule(briefly=lambda p, _: f"tp must divide the {p.node} GPUs of a node, or be a multiple of them")
 def tensor_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     """A tensor-parallel group fills nodes or divides one."""
     if problem.node % s.tp and s.tp % problem.node:
         yield f"tp {s.tp} neither divides nor is a multiple of the {problem.node} devices of a node"
 
 
-@rule("there is a layer for every stage", briefly=lambda p, _: f"pp may be at most the {p.model.layers} layers")
+@rule(briefly=lambda p, _: f"pp may be at most the {p.model.layers} layers")
 def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
     """There is a layer for every stage."""
     if s.pp > problem.model.layers:
         yield f"pp {s.pp} is more than the {problem.model.layers} layers"
 
 
-@rule(
-    "sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank",
-    briefly=lambda p, _: f"sequence parallelism needs tp > 1, and cp x tp must divide {p.sequence:,} tokens",
-)
+@rule(briefly=lambda p, _: f"sequence parallelism needs tp > 1, and cp x tp must divide {p.sequence:,} tokens")
 def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """Sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank.
 
@@ -127,11 +115,7 @@ def _experts_in_short(problem: Problem, asked: Set[str]) -> str:
     return f"{chosen(texts, asked)}, etp x ep must divide tp x cp x dp"
 
 
-@rule(
-    "experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices",
-    scope="sizes",
-    briefly=_experts_in_short,
-)
+@rule(scope="sizes", briefly=_experts_in_short)
 def experts(problem: Problem, s: Strategy) -> Iterator[str]:
     """Experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices.
 
@@ -158,10 +142,7 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{product({'etp': s.etp, 'ep': s.ep})} does not divide the {product(stage)} devices of a stage"
 
 
-@rule(
-    "a model with experts and tp > 1 needs sequence parallelism, with ep 1 too",
-    briefly=lambda *_: "a model with experts needs sequence parallelism with tp > 1",
-)
+@rule(briefly=lambda *_: "a model with experts needs sequence parallelism with tp > 1")
 def expert_sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """A model with experts and tp > 1 needs sequence parallelism, with ep 1 too.
 

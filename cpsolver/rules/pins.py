@@ -1,54 +1,82 @@
-"""The rule on what the user fixed, or ruled out."""
+"""Rules on what the spec itself fixes: decisions, the launcher, the stack (what these run: profiles/facts.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
-from cpsolver.rules.base import listed, rule
+from cpsolver.profiles.framework import Framework
+from cpsolver.profiles.judging import in_short, refusals
+from cpsolver.rules.base import chosen, listed, rule
 from cpsolver.spec.search import forbidden_for, pinned_for
 
-_BY_CHIP = tuple(one for one in DIMENSIONS.values() if one.kind == "by_chip" and not one.pin_only)
+_BY_CHIP = tuple(dim for dim in DIMENSIONS.values() if dim.kind == "by_chip" and not dim.pin_only)
 
 
-@rule("what the user pinned is so, and what was forbidden is not")
+@rule()
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for name in ROW:
-        value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
-        if wanted is not None and value not in wanted:
-            yield f"{name} is {value}, pinned to {listed(wanted)}"
-        if banned is not None and value in banned:
-            yield f"{name} {value} is forbidden"
+        row_value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
+        if wanted is not None and row_value not in wanted:
+            yield f"{name} is {row_value}, pinned to {listed(wanted)}"
+        if banned is not None and row_value in banned:
+            yield f"{name} {row_value} is forbidden"
     blocks = tuple(chip for chip, _ in chip_blocks(s.stage_chips))
     whole = {"chip_order": blocks, "stage_chips": s.stage_chips, "layers": s.layers}
-    for name, found in whole.items():
+    for name, value in whole.items():
         wanted, banned = getattr(pins, name), getattr(bans, name)
         if name == "chip_order" and wanted is not None:
             wanted = tuple(chip for chip in wanted if chip in blocks)
-        if wanted is not None and found != wanted:
-            yield f"{name} is {listed(found)}, pinned to {listed(wanted)}"
-        if banned is not None and found == banned:
-            yield f"{name} {listed(found)} is forbidden"
+        if wanted is not None and value != wanted:
+            yield f"{name} is {listed(value)}, pinned to {listed(wanted)}"
+        if banned is not None and value == banned:
+            yield f"{name} {listed(value)} is forbidden"
     yield from _pinned_by_chip(problem, s)
 
 
 def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for chip in problem.chip_names:
-        here = [index for index, name in enumerate(s.stage_chips) if name == chip]
-        found: dict[str, set[object]] = {"stages": {len(here)}}
-        for one in _BY_CHIP:
-            values = getattr(s, one.attribute)
-            found[one.name] = {values[index] for index in here}
-        for name, given in found.items():
+        stages = [index for index, name in enumerate(s.stage_chips) if name == chip]
+        decided: dict[str, set[object]] = {"stages": {len(stages)}}
+        decided |= {dim.name: {getattr(s, dim.attribute)[stage] for stage in stages} for dim in _BY_CHIP}
+        for name, values in decided.items():
             wanted = pinned_for(getattr(pins, name), chip)
             banned = forbidden_for(getattr(bans, name), chip)
-            for value in sorted(given, key=repr):
+            for value in sorted(values, key=repr):
                 if wanted is not None and value not in wanted:
                     yield f"{name} of {chip} is {value}, pinned to {listed(wanted)}"
                 if value in banned:
                     yield f"{name} {value} of {chip} is forbidden"
+
+
+def _in_short(what: str, framework: Framework | None, asked: Set[str]) -> str:
+    return "" if framework is None else f"{what} {framework.name} {chosen(in_short(framework), asked)}"
+
+
+def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iterator[str]:
+    if framework is not None:
+        for message in refusals(framework, problem.model, s, problem.batch):
+            yield f"{framework.name} {message}"
+
+
+@rule(briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked))
+def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The launcher of the spec can run the plan.
+
+    None given: any launcher. Its schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too.
+    """
+    return _refused(problem.named_launcher, problem, s)
+
+
+@rule(briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
+def stack(problem: Problem, s: Strategy) -> Iterator[str]:
+    """The framework of the stack runs the plan.
+
+    A stack that states no `runs`: what the launcher runs.
+    """
+    return _refused(problem.stack.runs, problem, s)

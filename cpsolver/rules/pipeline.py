@@ -11,10 +11,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 
 
-@rule(
-    "every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)",
-    scope="structure",
-)
+@rule(scope="structure")
 def layers(problem: Problem, s: Strategy) -> Iterator[str]:
     """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
     if sum(s.layers) != problem.model.layers:
@@ -24,14 +21,12 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"stage {stage} has {count} layers for {s.vpp} chunks"
 
 
-@rule(
-    "the chunks of a stage have equally many layers",
-    scope="structure",
-    briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers",
-)
+@rule(scope="structure", briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers")
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The chunks of a stage have equally many layers (uneven ones stall the interleaved schedule); on the first and the
-    last stage the embedding and the head may stand in the place of one.
+    """The chunks of a stage have equally many layers.
+
+    Uneven ones stall the interleaved schedule. On the first and the last stage the embedding and the head may stand in
+    the place of one.
     """
     ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
     for stage, count in enumerate(s.layers):
@@ -42,12 +37,11 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 @rule(
-    "interleaving needs a pipeline, and microbatches of one size in whole groups of pp",
     scope="structure",
     briefly=lambda *_: "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",
 )
 def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp (Megatron's schedule).
+    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp.
 
     Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
     pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
@@ -64,10 +58,11 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
-@rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
+@rule()
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A zero-bubble schedule needs a pipeline without interleaving, a breadth-first one an interleaved pipeline, and
-    microbatches of different sizes plain 1F1B; each needs a launcher or stack that has it.
+    """Each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it.
+
+    Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are plain 1F1B's.
     """
     needs = SCHEDULES[s.schedule]
     if s.dynamic:
@@ -99,7 +94,7 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{launcher.name} has microbatches of one size: no micro_batches"
 
 
-@rule("chip types do not share a node")
+@rule()
 def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     """Chip types do not share a node."""
     chips = dict.fromkeys(s.stage_chips)
@@ -109,7 +104,7 @@ def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{used} {chip} do not fill nodes of {problem.node}"
 
 
-@rule("each chip type serves one block of neighbouring stages")
+@rule()
 def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
     """Each chip type serves one block of neighbouring stages."""
     blocks = [chip for chip, _ in chip_blocks(s.stage_chips)]
@@ -118,10 +113,7 @@ def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{chip} serves {blocks.count(chip)} separate blocks of stages"
 
 
-@rule(
-    "stages are equal, in all or by chip type, where the spec asks for it",
-    briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers",
-)
+@rule(briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers")
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
     """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split

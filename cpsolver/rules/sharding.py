@@ -1,4 +1,4 @@
-"""Rules on what data-parallel ranks share out."""
+"""Rules on what data-parallel ranks shard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule
 
 NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
-"""What is not shared out under a pipeline, unless the launcher can."""
+"""What is not sharded under a pipeline, unless the launcher can."""
 
 
-@rule(
-    "the distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one",
-    briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
-)
+@rule(briefly=lambda *_: "the distributed optimizer needs dp x cp > 1")
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """The distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one."""
     if s.distributed_optimizer and s.dp * s.cp == 1:
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
-@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
+@rule()
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """Some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer.
 
@@ -39,10 +36,7 @@ def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
     return chosen({"sharded": alone, "sharding_group": group}, asked)
 
 
-@rule(
-    "gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline",
-    briefly=_sharding_in_short,
-)
+@rule(briefly=_sharding_in_short)
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     """Gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline.
 
@@ -67,8 +61,8 @@ def _group(problem: Problem, s: Strategy) -> Iterator[str]:
     if not s.distributed_optimizer:
         yield f"sharding_group {group} needs the distributed optimizer"
     if not 1 < group < replicas or replicas % group:
-        found = product({"dp": s.dp, "cp": s.cp})
-        yield f"sharding_group {group} is no part of {found} replicas: a divisor between 1 and {replicas}, or 0 for all"
+        total = product({"dp": s.dp, "cp": s.cp})
+        yield f"sharding_group {group} is no part of {total} replicas: a divisor between 1 and {replicas}, or 0 for all"
     elif problem.model.moe is not None:
         routed = s.tp * replicas // (s.etp * s.ep)
         if routed and routed % group and group % routed:

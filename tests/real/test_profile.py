@@ -118,7 +118,7 @@ def test_ctrl_c_writes_what_there_is() -> None:
 @pytest.mark.parametrize(("attention", "recompute"), RECOMPUTED)
 def test_a_real_layer_keeps_what_the_memory_model_says(attention: str, recompute: str) -> None:
     one, device = tiny(), TorchDevice("cpu")
-    kept, allocated = layer.kept_bytes(device, one.model, 32, attention, recompute)
+    kept, allocated = layer.saved_bytes(device, one.model, 32, attention, recompute)
     size: Size = {"tokens": 32, "attention": attention, "recompute": recompute}
     (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
@@ -127,11 +127,11 @@ def test_a_real_layer_keeps_what_the_memory_model_says(attention: str, recompute
 
 def test_grouped_attention_without_a_fused_kernel_keeps_its_keys_and_values_repeated() -> None:
     one, device = tiny(kv_heads=2), TorchDevice("cpu")
-    kept, _ = layer.kept_bytes(device, one.model, 32, "unfused", "none")
+    kept, _ = layer.saved_bytes(device, one.model, 32, "unfused", "none")
     size: Size = {"tokens": 32, "attention": "unfused", "recompute": "none"}
     (pair,) = byte_comparisons(one, measured(Measurement("layer_bytes", size, bytes=float(kept))))
     assert pair.measured == pair.predicted
-    fewer, _ = layer.kept_bytes(device, one.model, 32, "flash", "none")
+    fewer, _ = layer.saved_bytes(device, one.model, 32, "flash", "none")
     assert kept - fewer > 2 * 2 * 32 * (4 - 2) * one.model.head_dim
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cpsolver.doors.export import deepspeed
-from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hosts, replicate_and_shard, unset_switches, yaml_text
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -34,9 +34,7 @@ accelerate launch --config_file {config} --machine_rank "$NODE_RANK" --main_proc
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What accelerate needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_refused(problem, strategy))
-    if reasons:
-        raise CannotExpress(reasons)
+    refuse(_refused(problem, strategy))
     steps = str(strategy.microbatches(problem.batch))
     header = f"A plan of apss-cp for accelerate 1.15; {_STEPS}={steps} goes with it."
     files = {
@@ -54,7 +52,7 @@ def _ulysses(s: Strategy) -> bool:
 
 
 def _fsdp(s: Strategy) -> bool:
-    """States are shared out over more than one rank."""
+    """States are sharded over more than one rank."""
     return s.distributed_optimizer and replicate_and_shard(s)[1] * s.cp > 1
 
 
@@ -85,7 +83,7 @@ def config(problem: Problem, s: Strategy) -> dict[str, Any]:
         "use_cpu": False,
     }
     if _ulysses(s):
-        # mixed_precision stands in DeepSpeed's file; accelerate refuses to be told twice.
+        # mixed_precision stands in DeepSpeed's file; accelerate refuses it in both.
         data["deepspeed_config"] = {
             "deepspeed_config_file": deepspeed.CONFIG,
             "deepspeed_multinode_launcher": "standard",
@@ -127,16 +125,9 @@ def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
     if not _fsdp(s) and s.tp == 1:
         return {}
     replicate, shard = replicate_and_shard(s)
-    degrees: dict[str, Any] = {
-        "dp_replicate_size": replicate,
-        "dp_shard_size": shard,
-        "tp_size": s.tp,
-        "cp_size": s.cp,
-        "cp_backend": "torch",
-        "sp_size": 1,
-        "sp_backend": "deepspeed",
-    }
-    return degrees | ({"cp_comm_strategy": _STRATEGY[s.cp_gather]} if s.cp > 1 else {})
+    degrees = {"dp_replicate_size": replicate, "dp_shard_size": shard, "tp_size": s.tp, "cp_size": s.cp}
+    strategy = {"cp_comm_strategy": _STRATEGY[s.cp_gather]} if s.cp > 1 else {}
+    return {**degrees, "cp_backend": "torch", "sp_size": 1, "sp_backend": "deepspeed", **strategy}
 
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -12,7 +12,7 @@ from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_fl
 from cpsolver.doors.export.model_args import PADDING, model_notes
 from cpsolver.doors.export.parallel_args import layer_flags, recompute_flags, uses_fsdp
 from cpsolver.doors.export.script import nodes_file, train_script
-from cpsolver.doors.export.training_args import check_switches
+from cpsolver.doors.export.training_args import check_switches, gradient_flags
 from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -99,12 +99,13 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
         "train.sh": train_script(problem, s, (), environment, "plan.py", ()),
         "nodes.txt": nodes_file(problem, s),
     }
+    own_notes = model_notes(problem.model, problem.sequence, DIALECT)
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
         "plan.py's configure(cfg) sets the fields on any recipe; run as a script it trains on made-up data",
         "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
-        *(_told(note) for note in model_notes(problem.model, problem.sequence, DIALECT)),
+        *(note.replace("no option says so", "no field says so") for note in own_notes),
     )
     return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes)
 
@@ -146,8 +147,10 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
     yield "model.make_vocab_size_divisible_by", PADDING
     yield "dataset.seq_length", problem.sequence
     yield "ddp.grad_reduce_in_fp32", stack.gradient_reduce_bytes != 2
-    for name in ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"):
-        yield f"ddp.{name}", _is_on(problem, s, name)
+    yield "ddp.use_distributed_optimizer", s.distributed_optimizer
+    flags = set(gradient_flags(problem, s))
+    for name in ("overlap-grad-reduce", "overlap-param-gather"):  # a recipe turns these on by itself
+        yield f"ddp.{name.replace('-', '_')}", (f"--{name}",) in flags
     yield "model.tp_comm_overlap", bool(stack.tensor_overlap > 0 and s.sequence_parallel)
     if problem.model.moe is not None:
         yield "model.moe_layer_freq", [int(problem.model.has_experts(layer)) for layer in range(problem.model.layers)]
@@ -158,17 +161,8 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
 def _precision(problem: Problem) -> dict[str, bool]:
     """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
     training = problem.spec.training
-    found = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
-    return found | ({"fp8_param_gather": training.fp8_parameter_gather} if training.precision == "fp8" else {})
-
-
-def _is_on(problem: Problem, s: Strategy, name: str) -> bool:
-    """A recipe turns these on by itself: they are written in any case."""
-    from cpsolver.doors.export.training_args import gradient_flags
-
-    if name == "use_distributed_optimizer":
-        return s.distributed_optimizer
-    return (f"--{name.replace('_', '-')}",) in set(gradient_flags(problem, s))
+    fields = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
+    return fields | ({"fp8_param_gather": training.fp8_parameter_gather} if training.precision == "fp8" else {})
 
 
 def _plain(value: Any) -> str:
@@ -180,10 +174,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(str, value))}]"
     return f"'{value}'" if isinstance(value, str) and "|" in value else str(value)
-
-
-def _told(note: str) -> str:
-    return note.replace("no option says so", "no field says so")
 
 
 def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:

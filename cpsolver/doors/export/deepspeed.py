@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, unset_switches
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -24,13 +24,10 @@ _TYPE = {2: {"bf16": "bf16", "fp16": "fp16"}, 4: {"bf16": "fp32", "fp16": "fp32"
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What DeepSpeed needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(refused(problem, strategy))
-    if reasons:
-        raise CannotExpress(reasons)
-    listed = hosts(problem, strategy)
+    refuse(refused(problem, strategy))
     files = {
         CONFIG: json.dumps(ds_config(problem, strategy), indent=2) + "\n",
-        "hostfile": hostfile(listed),
+        "hostfile": hostfile(hosts(problem, strategy)),
         "launch.sh": _LAUNCH.format(config=CONFIG),
     }
     arguments = ("--deepspeed", "--deepspeed_config", CONFIG)
@@ -57,7 +54,7 @@ def refused(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:
-    """The plan as DeepSpeed's JSON; what is not told follows DeepSpeed's defaults."""
+    """The plan as DeepSpeed's JSON; what is left out follows DeepSpeed's defaults."""
     precision, stack = problem.spec.training.precision, problem.stack
     config: dict[str, Any] = {}
     if not _automatic_tensor(s):

@@ -51,12 +51,7 @@ CORE_0_13 = replace(
     expert_overlap=False,
     expert_bias=False,
 )
-CORE_0_12 = replace(
-    CORE_0_13,
-    name="megatron-core-0.12",
-    source="core_v0.12.1",
-    bf16_moments=False,
-)
+CORE_0_12 = replace(CORE_0_13, name="megatron-core-0.12", source="core_v0.12.1", bf16_moments=False)
 CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from cpsolver.doors.export.dialect import CORE_0_15, Flag
-from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.launch import CannotExpress, Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, shared_flags
 from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes
-from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags
+from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags, recomputes_by_stage
 from cpsolver.doors.export.shared import Host, hostfile, hosts, runs, yaml_text
 from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
 from cpsolver.plans.strategy import Strategy
@@ -31,9 +31,7 @@ _METHODS = {"none": 0, "uniform": 0, "block": 1}
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What FlagScale needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_refused(problem.spec.training))
-    if reasons:
-        raise CannotExpress(reasons)
+    refuse(_refused(problem.spec.training))
     listed = hosts(problem, strategy)
     types = host_types(strategy, listed) if _hetero(strategy) else ()
     header = "A plan of apss-cp for FlagScale of late 2025."
@@ -48,12 +46,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
 
 def _hetero(s: Strategy) -> bool:
     """The plan needs the heterogeneous mode: chips mix, or layers or recomputation differ by stage."""
-    return len(runs(s)) > 1 or not is_plain(s) or _by_stage(s)
-
-
-def _by_stage(s: Strategy) -> bool:
-    """Stages recompute differently."""
-    return len(set(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))) > 1
+    return len(runs(s)) > 1 or not is_plain(s) or recomputes_by_stage(s)
 
 
 def _refused(training: Training) -> Iterator[str]:
@@ -74,13 +67,13 @@ def host_types(s: Strategy, listed: Iterable[Host]) -> tuple[str, ...]:
     """The `type=` of every host, in order: its mesh's device type."""
     names = mesh_types(s)
     sizes = [run.num_stages * s.stage_devices for run in runs(s)]
-    found: list[str] = []
+    types: list[str] = []
     for host in listed:
-        found.append(names[0])
+        types.append(names[0])
         sizes[0] -= host.slots
         if not sizes[0]:
             names, sizes = names[1:], sizes[1:]
-    return tuple(found)
+    return tuple(types)
 
 
 def mesh_types(s: Strategy) -> tuple[str, ...]:
@@ -106,17 +99,12 @@ def process_meshes(s: Strategy) -> list[int]:
 
 def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
     """The settings that FlagScale turns into options of its training script, whatever they are nested in."""
-    model = settings(
-        (
-            *model_flags(problem.model, problem.sequence, FLAGSCALE),
-            *expert_flags(problem.model, FLAGSCALE),
-            *batch_flags(problem, s),
-        )
-    )
+    flags = [*model_flags(problem.model, problem.sequence, FLAGSCALE), *expert_flags(problem.model, FLAGSCALE)]
+    model = settings([*flags, *batch_flags(problem, s)])
     system = settings(shared_flags(problem, s, FLAGSCALE))
     for name in model:
         del system[name]
-    system |= settings(recompute_flags(s)) if not _by_stage(s) else _recompute_by_stage(problem, s)
+    system |= settings(recompute_flags(s)) if not recomputes_by_stage(s) else _recompute_by_stage(problem, s)
     if _hetero(s):
         system["hetero"] = _hetero_section(s)
     else:
@@ -136,8 +124,8 @@ def settings(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def _value(values: list[str]) -> Any:
-    found = [_number(value) for value in values]
-    return True if not found else found[0] if len(found) == 1 else found
+    numbers = [_number(value) for value in values]
+    return True if not numbers else numbers[0] if len(numbers) == 1 else numbers
 
 
 def _number(text: str) -> int | float | str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpsolver.doors.export.launch import CannotExpress, Launch, exporter
+from cpsolver.doors.export.launch import CannotExpress, Launch, exporter, refuse
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
@@ -17,7 +17,7 @@ from cpsolver.problem.resolve import resolve_like
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations
-from cpsolver.rules.framework import launcher
+from cpsolver.rules.pins import launcher
 from cpsolver.rules.pipeline import schedule
 from cpsolver.spec.search import Decisions
 
@@ -50,9 +50,8 @@ class Nearest:
 
 def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ...]:
     """Why the target's launcher cannot run the plan, by its profile; none where it can."""
-    there = with_launcher(problem, target)
-    found = [*launcher(there, s), *schedule(there, s)]
-    return tuple(dict.fromkeys(found))
+    retargeted = with_launcher(problem, target)
+    return tuple(dict.fromkeys([*launcher(retargeted, s), *schedule(retargeted, s)]))
 
 
 def with_launcher(problem: Problem, target: str) -> Problem:
@@ -73,16 +72,14 @@ def for_target(problem: Problem, target: str) -> Problem | None:
 
 def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
     """What the target needs to run the plan. Raises CannotExpress with every reason that is known."""
-    reasons = reasons_against(problem, s, target)
-    if reasons:
-        raise CannotExpress(reasons)
+    refuse(reasons_against(problem, s, target))
     return exporter(target)(problem, s)
 
 
 def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
     """The launch with a note for each rule that the plan breaks: it starts, and runs out of memory, say."""
-    broken = tuple(f"this plan breaks a rule of the spec: {found}" for found in violations(problem, s))
-    return replace(launch, notes=broken + launch.notes)
+    warnings = tuple(f"this plan breaks a rule of the spec: {broken}" for broken in violations(problem, s))
+    return replace(launch, notes=warnings + launch.notes)
 
 
 def nearest_plan(problem: Problem, s: Strategy, target: str, search: Callable[[Problem], Any]) -> Nearest | None:
@@ -94,9 +91,9 @@ def nearest_plan(problem: Problem, s: Strategy, target: str, search: Callable[[P
     """
     before = evaluate(problem, s).step_time_s
     for count in range(1, len(RELAXED) + 1):
-        found = _solved(problem, s, target, count, search)
-        if found is not None:
-            plan, launch, seconds = found
+        solved = _solved(problem, s, target, count, search)
+        if solved is not None:
+            plan, launch, seconds = solved
             return Nearest(plan, launch, seconds, before, RELAXED[:count], differences(s, plan))
     return None
 
@@ -105,13 +102,12 @@ def _solved(
     problem: Problem, s: Strategy, target: str, count: int, search: Callable[[Problem], Any]
 ) -> tuple[Strategy, Launch, float] | None:
     try:
-        there = resolve_like(problem, _pinned(problem, s, target, count))
+        pinned = resolve_like(problem, _pinned(problem, s, target, count))
     except InputError:
         return None  # what is kept contradicts the spec itself
-    result = search(there)
-    for plan in result.plans:
+    for plan in search(pinned).plans:
         try:
-            return plan.strategy, exporter(target)(there, plan.strategy), plan.evaluation.step_time_s
+            return plan.strategy, exporter(target)(pinned, plan.strategy), plan.evaluation.step_time_s
         except CannotExpress:
             continue
     return None
@@ -120,26 +116,25 @@ def _solved(
 def _pinned(problem: Problem, s: Strategy, target: str, count: int) -> Any:
     """The spec with the target for its launcher, and all pinned but the first `count` of RELAXED."""
     let_go = {group for groups in tuple(_LET_GO.values())[:count] for group in groups}
-    kept = pins(s, but=let_go)
     own = {name: value for name, value in problem.spec.search.pin if value is not None}
-    wanted = Decisions(**{**own, **kept})
-    search = problem.spec.search.model_copy(update={"pin": wanted, "top": 3})
+    pinned = Decisions(**{**own, **pins(s, but=let_go)})
+    search = problem.spec.search.model_copy(update={"pin": pinned, "top": 3})
     return problem.spec.model_copy(update={"launcher": target, "search": search})
 
 
 def in_words(changed: dict[str, tuple[Any, Any]]) -> Iterator[str]:
     """One line a difference: `layers 7, 9 -> 8, 8`."""
     for name, (old, new) in changed.items():
-        yield f"{name} {_said(old)} -> {_said(new)}"
+        yield f"{name} {_shown(old)} -> {_shown(new)}"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Sequence) and not isinstance(value, str):
         from cpsolver.doors.report.text import runs
 
-        return runs([_said(item) if not isinstance(item, str) else item for item in value]) or "none"
+        return runs([_shown(item) if not isinstance(item, str) else item for item in value]) or "none"
     return str(value)
 
 
@@ -157,18 +152,17 @@ def load_plan(path: str, number: int, problem: Problem) -> Strategy:
     """
     document = load_yaml(path, collect=True)
     plans = document.data.get("plans")
-    found = list(_spec_troubles(document.data.get("problem"), problem))
+    troubles = list(_spec_troubles(document.data.get("problem"), problem))
     if isinstance(plans, list):
         if number > len(plans):
-            told = f"1 to {len(plans)}" if plans else "none: the file has no plan"
-            found.append(Trouble("--plan-rank", "is no plan of the file", number, told))
-        if found:
-            raise InputError([replace(trouble, file=path) for trouble in found])
+            allowed = f"1 to {len(plans)}" if plans else "none: the file has no plan"
+            troubles.append(Trouble("--plan-rank", "is no plan of the file", number, allowed))
+        if troubles:
+            raise InputError([replace(trouble, file=path) for trouble in troubles])
         document = replace(document, data={**document.data, "plans": [plans[number - 1]]})
     elif number > 1:
-        raise InputError(
-            Trouble("--plan-rank", "is no plan of the file", number, "1: the file holds one plan", file=path)
-        )
+        allowed = "1: the file holds one plan"
+        raise InputError(Trouble("--plan-rank", "is no plan of the file", number, allowed, file=path))
     plan = strategy_from(document, problem)
     wrong = structure_violations(problem, plan)
     if wrong:
@@ -176,17 +170,17 @@ def load_plan(path: str, number: int, problem: Problem) -> Strategy:
     return plan
 
 
-def _spec_troubles(told: Any, problem: Problem) -> Iterator[Trouble]:
+def _spec_troubles(written: Any, problem: Problem) -> Iterator[Trouble]:
     """What the file says of its own problem, where the spec says otherwise."""
     from cpsolver.doors.report.document import problem_document
 
-    if not isinstance(told, Mapping):
+    if not isinstance(written, Mapping):
         return
-    here = problem_document(problem)
+    asked = problem_document(problem)
     for name in _SAME:
-        if name in told and told[name] != here[name]:
-            yield Trouble(f"problem.{name}", "is of another spec", told[name], f"{here[name]}, as the spec has it")
-    chips = told.get("chips")
+        if name in written and written[name] != asked[name]:
+            yield Trouble(f"problem.{name}", "is of another spec", written[name], f"{asked[name]}, as the spec has it")
+    chips = written.get("chips")
     unknown = sorted(set(chips) - set(problem.chip_names)) if isinstance(chips, Mapping) else []
     if unknown:
         yield Trouble("problem.chips", "is of another spec", unknown, ", ".join(problem.chip_names))

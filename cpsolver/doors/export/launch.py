@@ -7,7 +7,7 @@ asked (judge.py): an exporter refuses what is no fact, or is the spec's and not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -45,6 +45,12 @@ class CannotExpress(InputError):
         self.reasons = reasons
 
 
+def refuse(reasons: Iterable[str]) -> None:
+    """Raises CannotExpress with all of the reasons, where there is one."""
+    if every := tuple(reasons):
+        raise CannotExpress(every)
+
+
 Exporter = Callable[[Problem, Strategy], Launch]
 
 EXPORTERS = {
@@ -65,8 +71,8 @@ EXPORTERS = {
 def exporter(target: str) -> Exporter:
     """The exporter of that target; raises KeyError where there is none."""
     module, name = EXPORTERS[target].split(":")
-    found: Exporter = getattr(import_module(f"cpsolver.doors.export.{module}"), name)
-    return found
+    made: Exporter = getattr(import_module(f"cpsolver.doors.export.{module}"), name)
+    return made
 
 
 def check_target(target: str) -> None:
@@ -86,10 +92,10 @@ def check_folder(folder: str, launch: Launch, force: bool) -> None:
     """Raises InputError where the files cannot be written, or with `force` off are there already; lists every one."""
     check_directory(folder)
     path = Path(folder)
-    there = [path / name for name in launch.files if (path / name).exists()]
-    if there and not force:
+    existing = [path / name for name in launch.files if (path / name).exists()]
+    if existing and not force:
         message = "is there already: give another directory, or --force to replace it"
-        raise InputError([Trouble("", message, file=str(file)) for file in there])
+        raise InputError([Trouble("", message, file=str(file)) for file in existing])
 
 
 def write_files(folder: str, launch: Launch) -> None:

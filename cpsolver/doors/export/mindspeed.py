@@ -5,50 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cpsolver.doors.export import model_args, parallel_args, training_args
 from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.megatron import SCRIPT, environment_of, plan_notes
-from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes, padded_vocabulary, shared_width
-from cpsolver.doors.export.parallel_args import (
-    batch_flags,
-    degree_flags,
-    is_plain,
-    layer_flags,
-    recompute_flags,
-    schedule_flags,
-    sharding_flags,
-    uses_fsdp,
-)
 from cpsolver.doors.export.script import nodes_file, train_script
-from cpsolver.doors.export.training_args import (
-    activation_flags,
-    check_switches,
-    gradient_flags,
-    optimizer_flags,
-    overlap_flags,
-    precision_flags,
-)
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 
 DIALECT = replace(
-    CORE_0_12,
-    name="mindspeed-llm",
-    source="MindSpeed-LLM c77308a1 on core_v0.12.1",
-    layers_per_chunk=True,
+    CORE_0_12, name="mindspeed-llm", source="MindSpeed-LLM c77308a1 on core_v0.12.1", layers_per_chunk=True
 )
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES = ("reuse_fp32_parameters", "swap_optimizer")
-_DATA = (
-    "--train-iters 10",
-    "--lr 1e-4",
-    '--data-path "${DATA_PATH:?}"',
-    "--tokenizer-type PretrainedFromHF",
-    '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"',
-)
-
+_DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
+_DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
 _SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm": "post_attention_norm"}
 """Modules that wait on the host, by the names of --swap-modules (MindSpeed, features_manager, swap_attention.py)."""
 
@@ -56,20 +29,23 @@ _SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm"
 def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     """MindSpeed-LLM master of 2026-08; raises CannotExpress."""
     training = problem.spec.training
-    check_switches(training, DIALECT.name, _SWITCHES)
+    training_args.check_switches(training, DIALECT.name, _SWITCHES)
     flags = list(_flags(problem, s))
     environment = {**environment_of(s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
     notes = (
         *plan_notes(problem, s, DIALECT),
-        *(note for note in model_notes(problem.model, problem.sequence, DIALECT) if "alibi positions" not in note),
+        *(
+            note
+            for note in model_args.model_notes(problem.model, problem.sequence, DIALECT)
+            if "alibi positions" not in note
+        ),
     )
-    if uses_fsdp(s):
+    if parallel_args.uses_fsdp(s):
         notes += ("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it",)
     if _hides_tensor(problem, s) and problem.model.moe is not None:
-        told = (
-            f"stack {problem.stack.name} hides {problem.stack.tensor_overlap:.0%} of tensor parallelism's communication"
-        )
-        notes += (f"{told}; here nothing does: --use-ascend-mc2 excludes --moe-grouped-gemm",)
+        hidden = f"hides {problem.stack.tensor_overlap:.0%} of tensor parallelism's communication"
+        why = "here nothing does: --use-ascend-mc2 excludes --moe-grouped-gemm"
+        notes += (f"stack {problem.stack.name} {hidden}; {why}",)
     script = train_script(problem, s, flags, environment, SCRIPT, _DATA)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes)
@@ -80,36 +56,36 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield ("--use-mcore-models",)
     yield ("--transformer-impl", "local")
     yield from _model(problem.model, problem.sequence)
-    yield ("--padded-vocab-size", str(padded_vocabulary(problem.model, s.tp)))
+    yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
     yield from _experts(problem.model, s.pp)
-    yield from degree_flags(problem, s)
+    yield from parallel_args.degree_flags(problem, s)
     yield from context_algorithm(s)
-    yield from schedule_flags(problem, s)
-    yield from sharding_flags(s, DIALECT)
-    if uses_fsdp(s):
+    yield from parallel_args.schedule_flags(problem, s)
+    yield from parallel_args.sharding_flags(s, DIALECT)
+    if parallel_args.uses_fsdp(s):
         yield ("--no-gradient-accumulation-fusion",)  # docs/zh/features/custom_fsdp.md
-    yield from (flag for flag in gradient_flags(problem, s))
-    yield from (flag for flag in overlap_flags(problem, s, DIALECT) if flag != ("--tp-comm-overlap",))
+    yield from training_args.gradient_flags(problem, s)
+    yield from (flag for flag in training_args.overlap_flags(problem, s, DIALECT) if flag != ("--tp-comm-overlap",))
     if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
         yield ("--use-ascend-mc2",)
-    yield from batch_flags(problem, s)
-    yield from precision_flags(training)
+    yield from parallel_args.batch_flags(problem, s)
+    yield from training_args.precision_flags(training)
     if s.flash_attention:
         yield ("--use-flash-attn",)
     if training.fused_kernels:
         yield from _fused_kernels(problem.model)
     yield from _techniques(problem)
-    yield from recompute_flags(s)
+    yield from parallel_args.recompute_flags(s)
     yield from _layers(problem, s)
 
 
 def _hides_tensor(problem: Problem, s: Strategy) -> bool:
-    """The stack counts on tensor parallelism's communication under its matrix products."""
+    """The stack counts on tensor parallelism's communication under its GEMMs."""
     return problem.stack.tensor_overlap > 0 and s.sequence_parallel
 
 
 def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
-    for flag in model_flags(model, sequence, DIALECT):
+    for flag in model_args.model_flags(model, sequence, DIALECT):
         if flag[0] == "--position-embedding-type" and model.position == "alibi":
             yield (flag[0], "alibi")
         else:
@@ -134,14 +110,14 @@ def _experts(model: Architecture, pp: int) -> Iterator[Flag]:
             raise CannotExpress((f"experts stand in {layers}: {rule}",))
     if pp > 1 and first >= model.layers // pp:
         share = f"{model.layers} layers over pp {pp}"
-        told = f"{first} dense layers come before the experts: MindSpeed-LLM wants fewer than a stage's, {share}"
-        raise CannotExpress((told,))
-    for flag in expert_flags(model, DIALECT):
+        reason = f"{first} dense layers come before the experts: MindSpeed-LLM wants fewer than a stage's, {share}"
+        raise CannotExpress((reason,))
+    for flag in model_args.expert_flags(model, DIALECT):
         if flag[0] == "--moe-layer-freq":
             yield ("--first-k-dense-replace", str(moe.first_dense))
             yield ("--moe-layer-freq", str(moe.freq))
-        elif flag[0] == "--moe-shared-expert-intermediate-size" and not shared_width(model) % moe.expert_ffn:
-            yield ("--n-shared-experts", str(shared_width(model) // moe.expert_ffn))
+        elif flag[0] == "--moe-shared-expert-intermediate-size" and not model_args.shared_width(model) % moe.expert_ffn:
+            yield ("--n-shared-experts", str(model_args.shared_width(model) // moe.expert_ffn))
             if moe.shared_gate:
                 yield ("--shared-expert-gate",)
         else:
@@ -149,7 +125,7 @@ def _experts(model: Architecture, pp: int) -> Iterator[Flag]:
 
 
 def context_algorithm(s: Strategy) -> Iterator[Flag]:
-    """MindSpeed's names for how context-parallel ranks exchange (features_manager/context_parallel)."""
+    """MindSpeed's names for how context-parallel ranks communicate (features_manager/context_parallel)."""
     if s.cp == 1:
         return
     yield ("--context-parallel-algo", _CONTEXT[s.cp_comm_type])
@@ -176,7 +152,7 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
     if training.optimizer in own:
         yield own[training.optimizer]
     else:
-        yield from optimizer_flags(training, DIALECT)
+        yield from training_args.optimizer_flags(training, DIALECT)
     if training.reuse_fp32_parameters:
         yield ("--reuse-fp32-param",)
     if training.swap_optimizer:
@@ -186,12 +162,12 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
         yield ("--swap-attention",)
         yield ("--swap-modules", ",".join(_SWAPPED[name] for name in offloaded))
     else:
-        yield from activation_flags(training, DIALECT)
+        yield from training_args.activation_flags(training, DIALECT)
 
 
 def _layers(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """Uneven stages without interleaving have a list of their own (num_layer_list.py)."""
-    if s.vpp == 1 and not is_plain(s):
+    if s.vpp == 1 and not parallel_args.is_plain(s):
         yield ("--num-layer-list", ",".join(map(str, s.layers)))
     else:
-        yield from layer_flags(problem, s, DIALECT)
+        yield from parallel_args.layer_flags(problem, s, DIALECT)

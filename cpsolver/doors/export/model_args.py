@@ -117,7 +117,7 @@ def expert_layers(model: Architecture) -> str:
     pattern = [int(model.has_experts(layer)) for layer in range(model.layers)]
     if all(pattern):
         return "1"
-    runs = [(kind, len(list(alike))) for kind, alike in groupby(pattern)]
+    runs = [(kind, len(list(run))) for kind, run in groupby(pattern)]
     if len(runs) > 8:
         return f"[{','.join(map(str, pattern))}]"
     return f"({'+'.join(f'[{kind}]*{length}' for kind, length in runs)})"
@@ -126,7 +126,7 @@ def expert_layers(model: Architecture) -> str:
 def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterator[str]:
     """What the model has and the dialect's options cannot say, and what the catalogue does not know."""
     attention, moe = model.attention, model.moe
-    unsaid = {
+    inexpressible = {
         f"{model.position} positions": model.position not in POSITIONS,
         f"the activation {model.activation}": model.activation not in ("swiglu", "gelu", "relu2"),
         "a norm after the embedding": model.embedding_norm,
@@ -141,12 +141,12 @@ def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
         "biases in experts": _lost_bias(model, dialect),
         "a gate on shared experts": moe is not None and moe.shared_gate and not dialect.shared_gate,
     }
-    for what, there in unsaid.items():
-        if there:
+    for what, present in inexpressible.items():
+        if present:
             yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
     if model.position == "learned" and model.max_positions and sequence > model.max_positions:
         yield f"the position table has {model.max_positions} rows in {model.name}, and the sequence {sequence} tokens"
-    told = "--norm-epsilon, --init-method-std and the training schedule"
-    told = f"--rotary-base, rope scaling, {told}" if model.position == "rope" else told
-    told = f"{told}, the router's loss and scaling" if moe is not None else told
-    yield f"not in the catalogue, and left to you: {told}"
+    rope = "--rotary-base, rope scaling, " if model.position == "rope" else ""
+    router = ", the router's loss and scaling" if moe is not None else ""
+    options = f"{rope}--norm-epsilon, --init-method-std and the training schedule{router}"
+    yield f"not in the catalogue, and left to you: {options}"

@@ -25,7 +25,7 @@ def degree_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
 
 
 def context_flags(s: Strategy) -> Iterator[Flag]:
-    """How context-parallel ranks exchange: neighbours' all-to-all inside, the ring outside."""
+    """How context-parallel ranks communicate: neighbours' all-to-all inside, the ring outside."""
     if s.cp == 1:
         return
     yield ("--cp-comm-type", s.cp_comm_type)
@@ -83,13 +83,18 @@ def recompute_flags(s: Strategy) -> Iterator[Flag]:
         yield ("--recompute-num-layers", str(s.recompute_layers[0]))
 
 
+def recomputes_by_stage(s: Strategy) -> bool:
+    """Stages recompute differently."""
+    return len(set(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))) > 1
+
+
 def uses_fsdp(s: Strategy) -> bool:
-    """Weights or gradients are shared out, not only the optimizer's states."""
+    """Weights or gradients are sharded, not only the optimizer's states."""
     return s.distributed_optimizer and s.sharded != "optimizer"
 
 
 def sharding_flags(s: Strategy, dialect: Dialect) -> Iterator[Flag]:
-    """What replicas share out, and among how many of them."""
+    """What replicas shard, and among how many of them."""
     if not s.distributed_optimizer:
         return
     yield ("--use-distributed-optimizer",)
@@ -148,17 +153,14 @@ def layout_string(s: Strategy, mtp_layers: int = 0) -> str:
     "|" separates them, "x*n" and "(x)*n" repeat.
     """
     by_stage = stage_chunks(s)
-    parts = [_letters(by_stage[stage][chunk]) for chunk in range(s.vpp) for stage in range(s.pp)]
+    counts = [by_stage[stage][chunk] for chunk in range(s.vpp) for stage in range(s.pp)]
+    parts = ["t" * count if count < 2 else f"t*{count}" for count in counts]
     parts[0] = "E" + parts[0]
     parts[-1] += "m" * mtp_layers + "L"
     if len(parts) < 3:
         return "|".join(parts)
     middle = ""
-    for part, alike in groupby(parts[1:-1]):
-        times = len(list(alike))
+    for part, run in groupby(parts[1:-1]):
+        times = len(list(run))
         middle += f"({part}|)*{times}" if times > 1 and part else f"{part}|" * times
     return f"{parts[0]}|{middle}{parts[-1]}"
-
-
-def _letters(layers: int) -> str:
-    return "t" * layers if layers < 2 else f"t*{layers}"

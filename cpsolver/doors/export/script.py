@@ -22,13 +22,13 @@ def shell_lines(flags: Iterable[Flag]) -> Iterator[str]:
 
 def grouped(arguments: Iterable[str]) -> list[Flag]:
     """Tokens of a command line, each option with its values."""
-    found: list[Flag] = []
+    options: list[Flag] = []
     for token in arguments:
-        if token.startswith("--") or not found:
-            found.append((token,))
+        if token.startswith("--") or not options:
+            options.append((token,))
         else:
-            found[-1] = (*found[-1], token)
-    return found
+            options[-1] = (*options[-1], token)
+    return options
 
 
 def train_script(
@@ -37,19 +37,16 @@ def train_script(
     flags: Iterable[Flag],
     environment: Mapping[str, str],
     script: str,
-    data: Iterable[str] | None = None,
+    data: Iterable[str] = _DATA,
 ) -> str:
     """A bash script that starts torchrun on one node; every node runs it with its own NODE_RANK."""
-    node = min(problem.node, s.devices)
-    told = _DATA if data is None else tuple(data)
-    title = f"{one_line(problem.model.name)} on {s.devices} devices"
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    node, title = min(problem.node, s.devices), f"{one_line(problem.model.name)} on {s.devices} devices"
     lines = [
         "#!/usr/bin/env bash",
         f"# {title}, written by apss-cp export. Run it on every node with the",
         "# NODE_RANK that nodes.txt gives it, and with the address of node 0 as MASTER_ADDR.",
         "set -euo pipefail",
-        *exports,
+        *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
         f"NNODES=${{NNODES:-{s.devices // node}}}",
         f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}",
         "NODE_RANK=${NODE_RANK:?the number of this node, from 0 (nodes.txt)}" if s.devices > node else "NODE_RANK=0",
@@ -61,7 +58,7 @@ def train_script(
         ")",
         "# Data, tokenizer, learning rate and checkpoints are yours; these try the plan out on made-up data.",
         "DATA_ARGS=(",
-        *("  " + line.replace("{vocab}", str(problem.model.vocab - 1)) for line in told),
+        *("  " + line.replace("{vocab}", str(problem.model.vocab - 1)) for line in data),
         ")",
         'exec torchrun --nproc_per_node "$GPUS_PER_NODE" --nnodes "$NNODES" --node_rank "$NODE_RANK" \\',
         '  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\',
@@ -83,8 +80,8 @@ def node_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """The order of the nodes, where it matters: chip types differ by stage."""
     blocks = node_blocks(problem, s)
     if len({block.chip for block in blocks}) > 1:
-        told = "; ".join(f"{span(block.nodes)} {block.chip} (stages {span(block.stages)})" for block in blocks)
-        yield f"node ranks must follow the chips: {told}"
+        order = "; ".join(f"{span(block.nodes)} {block.chip} (stages {span(block.stages)})" for block in blocks)
+        yield f"node ranks must follow the chips: {order}"
 
 
 def span(numbers: range) -> str:

@@ -62,23 +62,22 @@ def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
 
 
 def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
-    """A host file as DeepSpeed and FlagScale read it, one node a line; `types`: the type of each, if it is told."""
+    """A host file as DeepSpeed and FlagScale read it, one node a line; `types`: the type of each, if it is given."""
     lines = ["# Put your own names in place of host0, ...; the order is that of the pipeline's stages."]
     for place, host in enumerate(listed):
-        lines.append(
-            f"{host.name} slots={host.slots}" + (f" type={types[place]}" if types else f"  # {one_line(host.chip)}")
-        )
+        kind = f" type={types[place]}" if types else f"  # {one_line(host.chip)}"
+        lines.append(f"{host.name} slots={host.slots}{kind}")
     return "\n".join(lines) + "\n"
 
 
-def unset_switches(problem: Problem, target: str, told: Container[str] = ()) -> Iterator[str]:
+def unset_switches(problem: Problem, target: str, stated: Container[str] = ()) -> Iterator[str]:
     """Switches of the spec's training section that are on and that the target's files do not say.
 
-    `told`: fields that they do say, or that the exporter judges itself.
+    `stated`: fields that they do say, or that the exporter judges itself.
     """
     for name, field in type(problem.spec.training).model_fields.items():
         value = getattr(problem.spec.training, name)
-        if name not in MODEL_SIDE and name not in LOAD and name not in told and value != field.default:
+        if name not in MODEL_SIDE and name not in LOAD and name not in stated and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
             yield f"{target} has no setting for training.{name} = {shown}"
 
@@ -114,15 +113,15 @@ def layers_by_part(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
     chunk, or the last, one layer shorter.
     """
     first, last = strategy.slots
-    found: list[tuple[int, ...]] = []
+    parts: list[tuple[int, ...]] = []
     at = 0
     for chunk in range(strategy.vpp):
         for stage, size in enumerate(strategy.chunks):
             short = first * (chunk == 0 and stage == 0)
             short += last * (chunk == strategy.vpp - 1 and stage == strategy.pp - 1)
-            found.append(tuple(range(at, at + size - short)))
+            parts.append(tuple(range(at, at + size - short)))
             at += size - short
-    return tuple(found)
+    return tuple(parts)
 
 
 def yaml_text(header: str, data: Any) -> str:

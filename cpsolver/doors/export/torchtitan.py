@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, replicate_and_shard, unset_switches
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -39,16 +39,13 @@ llama3_405b of 0.3.0 makes its linear layers float8 ones, which a plan in bf16 d
 
 def export(problem: Problem, strategy: Strategy) -> Launch:
     """What torchtitan needs to run the plan; raises CannotExpress with every reason why it cannot."""
-    reasons = tuple(_refused(problem, strategy))
-    if reasons:
-        raise CannotExpress(reasons)
+    refuse(_refused(problem, strategy))
     listed = hosts(problem, strategy)
     files = {f"{MODULE}.py": _module(problem, strategy)}
     older = _why_no_toml(strategy)
     if older is None:
         files[TOML] = toml(problem, strategy)
-    launch = _LAUNCH.format(nodes=len(listed), slots=listed[0].slots, module=MODULE)
-    files["launch.sh"] = launch
+    files["launch.sh"] = _LAUNCH.format(nodes=len(listed), slots=listed[0].slots, module=MODULE)
     arguments = ("--module", MODULE, "--config", "plan")
     notes = tuple(_notes(problem, strategy, older))
     return Launch("torchtitan", arguments, {}, files, f"{MODULE}.py", notes)
@@ -82,7 +79,7 @@ def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
     """The section parallelism; `head`: the release's name of the output layer."""
     replicate, shard = replicate_and_shard(s)
     always = s.distributed_optimizer and s.sharded == "parameters"
-    found: dict[str, Any] = {
+    section: dict[str, Any] = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if always else "never",
@@ -92,10 +89,10 @@ def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
         "pipeline_parallel_degree": s.pp,
     }
     if s.pp > 1:
-        found["pipeline_parallel_schedule"] = "1F1B" if s.vpp == 1 else "Interleaved1F1B"
-        found["pipeline_parallel_microbatch_size"] = s.mbs
-        found["module_fqns_per_model_part"] = model_parts(s, head)
-    return found
+        section["pipeline_parallel_schedule"] = "1F1B" if s.vpp == 1 else "Interleaved1F1B"
+        section["pipeline_parallel_microbatch_size"] = s.mbs
+        section["module_fqns_per_model_part"] = model_parts(s, head)
+    return section
 
 
 def model_parts(s: Strategy, head: str = "lm_head") -> list[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.doors.export.dialect import Dialect, Flag
-from cpsolver.doors.export.launch import CannotExpress
+from cpsolver.doors.export.launch import CannotExpress, refuse
 from cpsolver.doors.export.parallel_args import uses_fsdp
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -19,7 +19,7 @@ PRECISION_AWARE = ("--use-precision-aware-optimizer",)
 
 
 def precision_flags(training: Training) -> Iterator[Flag]:
-    """Types of weights and products; dropout."""
+    """Types of weights and GEMMs; dropout."""
     yield ("--fp16",) if training.precision == "fp16" else ("--bf16",)
     if training.precision == "fp8":
         yield ("--fp8-format", "hybrid")
@@ -33,10 +33,7 @@ def precision_flags(training: Training) -> Iterator[Flag]:
 def kernel_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """The attention kernel, and fusions where they are off."""
     latent = problem.model.attention.kind == "mla"
-    yield (
-        "--attention-backend",
-        "auto" if latent and s.flash_attention else "flash" if s.flash_attention else "unfused",
-    )
+    yield ("--attention-backend", "unfused" if not s.flash_attention else "auto" if latent else "flash")
     if not problem.spec.training.fused_kernels:
         for name in ("bias-swiglu", "bias-gelu", "bias-dropout", "rope"):
             yield (f"--no-{name}-fusion",)
@@ -88,13 +85,11 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "triangle_attention": training.triangle_attention,
         "fused_gate_up": not training.fused_gate_up,
     }
-    reasons = [
+    refuse(
         f"training.{name} is {str(getattr(training, name)).lower()}: {framework} has no flag for that"
         for name, used in on.items()
         if used and name not in has
-    ]
-    if reasons:
-        raise CannotExpress(tuple(reasons))
+    )
 
 
 def gradient_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:

@@ -47,6 +47,7 @@ class Arguments:
         self._parse(list(tokens))
 
     def _parse(self, tokens: list[str]) -> None:
+        names = table()
         while tokens:
             token = tokens.pop(0)
             if not _is_option(token):
@@ -55,14 +56,11 @@ class Arguments:
             written, equals, value = token.partition("=")
             name = self._resolved(written.removeprefix("--"))
             values = [value] if equals else []
-            limit = 0 if equals or name in table()["flag"] else 1 if self._takes_one(name) else len(tokens)
+            takes_one = name in names["one"] or (name in names["used"] and name not in names["many"])
+            limit = 0 if equals or name in names["flag"] else 1 if takes_one else len(tokens)
             while tokens and len(values) < limit and not _is_option(tokens[0]):
                 values.append(tokens.pop(0))
             self.given[name] = tuple(values)
-
-    def _takes_one(self, name: str) -> bool:
-        names = table()
-        return name in names["one"] or (name in names["used"] and name not in names["many"])
 
     def _resolved(self, written: str) -> str:
         """The full name of an argument as written, which argparse lets users abbreviate."""
@@ -154,10 +152,6 @@ class Arguments:
         except ValueError:
             self.trouble(f"--{name}", "must be whole numbers", " ".join(texts))
             return None
-
-    def flag(self, name: str) -> bool:
-        """Whether an argument that takes no value is given."""
-        return self.has(name)
 
     def unused(self) -> tuple[str, ...]:
         """Arguments that the frameworks know, that the import does not read, and that are not harmless."""

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 
 _TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>&|^~!?:])")
 _LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<=", ">=", "<", ">"),
-    ("<<", ">>"),
-    ("+", "-"),
-    ("*", "/", "%"),
+    *(("||",), ("&&",), ("|",), ("^",), ("&",)),
+    *(("==", "!="), ("<=", ">=", "<", ">"), ("<<", ">>"), ("+", "-"), ("*", "/", "%")),
 )
 """Binary operators from the loosest to the tightest. ** is tighter than all of them, and groups to the right."""
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "||": lambda a, b: int(bool(a or b)),
     "&&": lambda a, b: int(bool(a and b)),
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<=": lambda a, b: int(a <= b),
-    ">=": lambda a, b: int(a >= b),
-    "<": lambda a, b: int(a < b),
-    ">": lambda a, b: int(a > b),
     "<<": lambda a, b: a << (b & 63),
     ">>": lambda a, b: a >> (b & 63),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
 }
+_OPERATORS |= {"|": operator.or_, "^": operator.xor, "&": operator.and_}
+_OPERATORS |= {"==": operator.eq, "!=": operator.ne, "<=": operator.le}
+_OPERATORS |= {">=": operator.ge, "<": operator.lt, ">": operator.gt}
+_OPERATORS |= {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 class ArithmeticUnclearError(Exception):
@@ -82,8 +67,7 @@ class _ExpressionParser:
             return self._power()
         left = self._binary(level + 1)
         while self.tokens and self.tokens[0] in _LEVELS[level]:
-            operator = self.tokens.pop(0)
-            left = _applied(operator, left, self._binary(level + 1))
+            left = _applied(self.tokens.pop(0), left, self._binary(level + 1))
         return left
 
     def _power(self) -> int:
@@ -125,21 +109,20 @@ class _ExpressionParser:
 
 def _number(token: str) -> int:
     """A number in C's notation: 0x hexadecimal, a leading 0 octal."""
+    base = 16 if token[:2].lower() == "0x" else 8 if token[0] == "0" and len(token) > 1 else 10
     try:
-        return _wrapped(
-            int(token, 16 if token[:2].lower() == "0x" else 8 if token[0] == "0" and len(token) > 1 else 10)
-        )
+        return _wrapped(int(token, base))
     except ValueError:
         raise ArithmeticUnclearError(f"{token!r} is no octal number") from None
 
 
-def _applied(operator: str, left: int, right: int) -> int:
-    if operator not in ("/", "%"):
-        return _wrapped(_OPERATORS[operator](left, right))
+def _applied(symbol: str, left: int, right: int) -> int:
+    if symbol not in ("/", "%"):
+        return _wrapped(int(_OPERATORS[symbol](left, right)))
     if right == 0:
         raise ArithmeticUnclearError("division by 0")
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-    return _wrapped(quotient if operator == "/" else left - right * quotient)
+    return _wrapped(quotient if symbol == "/" else left - right * quotient)
 
 
 def _wrapped(value: int) -> int:

@@ -55,9 +55,8 @@ def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> t
     if not matches:
         return None, "is not given: the tokenizer has it, and no model of the catalogue has this shape"
     likeliest = _unlikeness(matches[0], positions, hint)
-    vocabularies = {
-        match.vocab: match.name for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest
-    }
+    best = [match for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest]
+    vocabularies = {match.vocab: match.name for match in best}
     if len(vocabularies) > 1:
         sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
         return None, f"is not given: the tokenizer has it, and models of this shape have {sizes}"

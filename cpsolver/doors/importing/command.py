@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from cpsolver.doors.importing.lexer import Lexer
@@ -13,7 +13,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
-_TELLING = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
+_MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
 _NODES = ("nnodes", "num_nodes", "nodes")
 _ALL = ("worker_num", "np", "n", "ntasks")
@@ -51,17 +51,16 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         raise InputError(Trouble("", message, allowed=allowed, file=file))
     chosen = next((training for training in trainings if training.certain), trainings[0])
     others = tuple(training.line for training in trainings if training is not chosen)
-    return TrainingCommand(chosen.line, chosen.program, chosen.launch, chosen.tokens, chosen.certain, others)
+    return replace(chosen, others=others)
 
 
 def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     """The training commands in a command, also in a text that it passes to another shell (`bash -c`, `srun`)."""
     split = _split(run.words)
-    if split is not None and any(word.split("=")[0] in _TELLING for word in split[2]):
+    if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain)]
-    shell_texts = [
-        word for word in run.words if any(char.isspace() for char in word) and any(t in word for t in _TELLING)
-    ]
+    sentences = [word for word in run.words if any(char.isspace() for char in word)]
+    shell_texts = [text for text in sentences if any(name in text for name in _MODEL_ARGUMENTS)]
     trainings: list[TrainingCommand] = []
     for text in shell_texts[:1]:
         for command in Lexer(text, None, run.line).commands():
@@ -69,10 +68,7 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
             if words and words != run.words:
                 before = run.words[: run.words.index(text)]
                 nested = _trainings(script, ScriptCommand(run.line, words, run.certain))
-                trainings += [
-                    TrainingCommand(t.line, t.program, (*before, *t.launch), t.tokens, t.certain, t.others)
-                    for t in nested
-                ]
+                trainings += [replace(training, launch=(*before, *training.launch)) for training in nested]
     return trainings
 
 
@@ -87,7 +83,7 @@ def _split(words: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]
         if name.endswith(".py") or (module and launched):
             return words[index], tuple(words[:index]), tuple(words[index + 1 :])
     if launched or any(word.startswith("--") for word in words[:2]):
-        first = next((index for index, word in enumerate(words) if word.split("=")[0] in _TELLING), None)
+        first = next((index for index, word in enumerate(words) if word.split("=")[0] in _MODEL_ARGUMENTS), None)
         if first is not None:  # the program's name is in a variable of the environment
             return "", (), tuple(words)
     return None

@@ -9,18 +9,9 @@ from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.plans.strategy import SHARDED, Sharded
 from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
-_FSDP: dict[str, Sharded | None] = {
-    "no_shard": None,
-    **{written: sharded for sharded, written in SHARDING_STRATEGIES.items()},
-}
+_FSDP: dict[str, Sharded | None] = {"no_shard": None, **{name: what for what, name in SHARDING_STRATEGIES.items()}}
 _ZERO: dict[int, Sharded | None] = {0: None, **dict(enumerate(SHARDED, 1))}
-_MINDSPEED_CP = (
-    "megatron_cp_algo",
-    "ulysses_cp_algo",
-    "hybrid_cp_algo",
-    "hybrid_adaptive_cp_algo",
-    "kvallgather_cp_algo",
-)
+_MINDSPEED_CP = tuple(f"{name}_cp_algo" for name in ("megatron", "ulysses", "hybrid", "hybrid_adaptive", "kvallgather"))
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     expert_tp = arguments.number("expert-tensor-parallel-size")
     ulysses, gather = _context(arguments, cp)
     etp = 1 if "moe" not in model else tp if expert_tp is None else expert_tp
-    if arguments.flag("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
+    if arguments.has("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
         ep, etp = ep * tp, 1
     if ep > 1 and "moe" not in model:
         arguments.trouble("--expert-model-parallel-size", "the model has no experts: --num-experts is not given", ep)
@@ -68,22 +59,10 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
         message = f"etp {etp} x ep {ep} does not divide the devices of a stage, {stage}"
         arguments.trouble("--expert-model-parallel-size", message, ep)
     optimizer, sharded = _sharded(arguments)
-    sharding_group = _group(arguments, dp * cp)
-    one_replica = dp * cp == 1
-    return ScriptDegrees(
-        tp,
-        pp,
-        cp,
-        dp,
-        ep,
-        etp,
-        mbs,
-        ulysses,
-        gather,
-        optimizer and not one_replica,
-        sharded,
-        0 if one_replica else sharding_group,
-    )
+    group = _group(arguments, dp * cp)
+    if dp * cp == 1:
+        optimizer, group = False, 0
+    return ScriptDegrees(tp, pp, cp, dp, ep, etp, mbs, ulysses, gather, optimizer, sharded, group)
 
 
 def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: int, etp: int) -> None:
@@ -125,22 +104,21 @@ def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
     if algorithm == "ulysses_cp_algo" or (algorithm is None and kind == "a2a"):
         return cp, False
     ulysses = given_degree or (sizes[0] if sizes and kind == "a2a+p2p" else None)
-    if ulysses is None and (kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")):
+    mixed = kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")
+    if ulysses is None and mixed:
         name = "hierarchical-context-parallel-sizes" if algorithm is None else "ulysses-degree-in-cp"
         arguments.trouble(f"--{name}", "must be given with both exchanges, heads and ring")
     if ulysses is not None and cp % ulysses:
         arguments.trouble("--context-parallel-size", f"{cp} is not a multiple of {ulysses}, which exchange heads", cp)
-    mixed = kind == "a2a+p2p" or (algorithm or "").startswith("hybrid")
     hybrid = mixed or arguments.has("context-parallel-ulysses-degree")
     return (ulysses or 1 if hybrid else 1), False
 
 
 def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
-    """Whether optimizer states are sharded, and up to what: ZeRO-1, Megatron's FSDP, torch's FSDP2, DeepSpeed's
-    --zero-stage."""
-    fsdp = arguments.flag("use-megatron-fsdp") or arguments.flag("use-custom-fsdp")
-    if arguments.flag("use-torch-fsdp2"):
-        stay_gathered = arguments.flag("torch-fsdp2-no-reshard-after-forward")
+    """Whether states are sharded, and up to what: ZeRO-1, Megatron's FSDP, torch's FSDP2, DeepSpeed's --zero-stage."""
+    fsdp = arguments.has("use-megatron-fsdp") or arguments.has("use-custom-fsdp")
+    if arguments.has("use-torch-fsdp2"):
+        stay_gathered = arguments.has("torch-fsdp2-no-reshard-after-forward")
         return True, "gradients" if stay_gathered else "parameters"
     if fsdp:
         text = arguments.text("data-parallel-sharding-strategy", "optim_grads_params") or ""
@@ -153,8 +131,8 @@ def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
         if stage not in _ZERO:
             arguments.trouble("--zero-stage", "is not one of the choices", stage, "0, 1, 2, 3")
         what = _ZERO.get(stage)
-        return what is not None or arguments.flag("use-distributed-optimizer"), what or "optimizer"
-    return arguments.flag("use-distributed-optimizer"), "optimizer"
+        return what is not None or arguments.has("use-distributed-optimizer"), what or "optimizer"
+    return arguments.has("use-distributed-optimizer"), "optimizer"
 
 
 def _group(arguments: Arguments, replicas: int) -> int:

@@ -7,27 +7,11 @@ from dataclasses import dataclass
 from cpsolver.doors.importing.arguments import Arguments
 
 _MINDSPEED = (
-    "context-parallel-algo",
-    "use-fused-rmsnorm",
-    "use-fused-swiglu",
-    "use-fused-rotary-pos-emb",
-    "reuse-fp32-param",
-    "swap-attention",
-    "swap-optimizer",
-    "quant-states",
-    "schedules-method",
-    "enable-recompute-layers-per-pp-rank",
-    "ulysses-degree-in-cp",
-    "moe-tp-extend-ep",
-    "first-k-dense-replace",
-    "n-shared-experts",
-    "pipeline-num-transformer-layers",
-    "num-layer-list",
-    "noop-layers",
-    "handler-name",
-    "use-ascend-mc2",
-    "use-ascend-coc",
-    "auto-parallel",
+    *("context-parallel-algo", "use-fused-rmsnorm", "use-fused-swiglu", "use-fused-rotary-pos-emb", "reuse-fp32-param"),
+    *("swap-attention", "swap-optimizer", "quant-states", "schedules-method", "enable-recompute-layers-per-pp-rank"),
+    *("ulysses-degree-in-cp", "moe-tp-extend-ep", "first-k-dense-replace", "n-shared-experts"),
+    *("pipeline-num-transformer-layers", "num-layer-list", "noop-layers", "handler-name"),
+    *("use-ascend-mc2", "use-ascend-coc", "auto-parallel"),
 )
 _ASCENDSPEED = ("release-fp32-grad", "optimized-pipeline", "foldx-mode", "fold-mode", "triangle-attn", "DDP-impl")
 _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "custom-pipeline-recompute-layers")
@@ -49,9 +33,8 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     telltale = next((f"--{name}" for name in _LOONGFORGE if name in given), None)
     if telltale or "loongforge" in lowered or "aiak" in lowered:
         return FrameworkGuess("megatron-core", "loongforge", telltale or "its text names LoongForge or AIAK")
-    npu_word = next(
-        (word for word in ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu") if word in lowered), None
-    )
+    npu_words = ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu")
+    npu_word = next((word for word in npu_words if word in lowered), None)
     ascendspeed = next((f"--{name}" for name in _ASCENDSPEED if name in given), None)
     telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
     if ascendspeed or telltale or npu_word:
@@ -63,6 +46,6 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
         return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
         return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
-    if arguments.flag("overlap-grad-reduce") or arguments.flag("use-megatron-fsdp"):
+    if arguments.has("overlap-grad-reduce") or arguments.has("use-megatron-fsdp"):
         return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
     return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,23 +93,17 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     try:
         fields = from_hugging_face(config)
     except UnsupportedConfigError as error:
-        raise InputError([_config_trouble(message, error, name) for message in error.reasons]) from None
+        key = (error.value, error.allowed, error.nearest)
+        raise InputError([Trouble(error.where, reason, *key, file=name) for reason in error.reasons]) from None
     model, written = match_model(fields, name, str(config.get("_name_or_path", "")), None)
-    positions = model.max_positions or 4096
-    training = {
-        "global_batch_size": options.global_batch_size or 256,
-        "sequence_length": options.sequence_length or min(positions, 4096),
-    }
+    sequence = options.sequence_length or min(model.max_positions or 4096, 4096)
+    training = {"global_batch_size": options.global_batch_size or 256, "sequence_length": sequence}
     cluster, placeholders = _cluster(options, TrainingDevices(None, None))
     meanings = {"global_batch_size": "sequences in one optimizer step", "sequence_length": "tokens in a sequence"}
     placeholders |= {f"training.{key}": meaning for key, meaning in meanings.items() if getattr(options, key) is None}
     spec = {"model": written, "cluster": cluster, "training": training, **_profiles(options, None)}
     _check(spec, name, placeholders)
     return Imported(name, "configuration", model, spec, placeholders=placeholders)
-
-
-def _config_trouble(message: str, error: UnsupportedConfigError, name: str) -> Trouble:
-    return Trouble(error.where, message, error.value, error.allowed, error.nearest, file=name)
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
@@ -136,24 +130,16 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or model is None:
-        raise InputError(_once(arguments.troubles))
+        raise InputError(list({str(trouble): trouble for trouble in arguments.troubles}.values()))
     framework = guess_framework(arguments, training.launch, text, str(section["precision"]))
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
-    spec, left_out = _runnable(spec, options, name, placeholders)
-    notes += left_out
-    return Imported(
-        name,
-        "script",
-        model,
-        spec,
-        imported_plan.strategy,
-        framework,
-        placeholders,
-        imported_plan.refusals,
-        tuple(_notes(script, training, arguments, imported_plan, [*notes, *_unread(arguments, written)])),
-        arguments.unused(),
-        tuple(dict.fromkeys(arguments.unknown)),
-    )
+    spec, left_out = _accepted(spec, options, name, placeholders)
+    notes += [*left_out, *_unread(arguments, written)]
+    notes = _notes(script, training, arguments, imported_plan, notes)
+    unused, unknown = arguments.unused(), tuple(dict.fromkeys(arguments.unknown))
+    plan, refusals = imported_plan.strategy, imported_plan.refusals
+    done = Imported(name, "script", model, spec, plan, framework, placeholders, refusals, tuple(notes))
+    return replace(done, unused=unused, unknown=unknown)
 
 
 def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:
@@ -164,10 +150,6 @@ def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:
         "seq-length": options.sequence_length,
     }
     return {name: (str(value),) for name, value in replacements.items() if value is not None}
-
-
-def _once(troubles: list[Trouble]) -> list[Trouble]:
-    return list({str(trouble): trouble for trouble in troubles}.values())
 
 
 def _cluster(options: ImportOptions, launched: TrainingDevices) -> tuple[dict[str, Any], dict[str, str]]:
@@ -194,7 +176,7 @@ def _profiles(options: ImportOptions, framework: FrameworkGuess | None) -> dict[
     return {name: value for name, value in (("stack", stack), ("launcher", launcher)) if value is not None}
 
 
-def _runnable(
+def _accepted(
     spec: dict[str, Any], options: ImportOptions, name: str, placeholders: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The spec, checked, and notes. A guessed launcher is left out where its profile refuses what the script runs."""

@@ -79,40 +79,37 @@ def _default_ffn(hidden: int, gated: bool) -> int:
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
     groups = arguments.number("num-query-groups", 1)
-    return groups if arguments.flag("group-query-attention") and groups else heads
+    return groups if arguments.has("group-query-attention") and groups else heads
 
 
 def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     """Norms, biases, activation, positions and the head."""
     if _LLAMA_LIKE.search(program):
-        return {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False, **_no_bias()}
-    swiglu, geglu = arguments.flag("swiglu"), arguments.flag("geglu") or arguments.flag("gelu-tanh")
-    squared = arguments.flag("squared-relu")
+        style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
+        return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
+    swiglu, geglu = arguments.has("swiglu"), arguments.has("geglu") or arguments.has("gelu-tanh")
+    squared = arguments.has("squared-relu")
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
     positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
     kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
-    biased = not arguments.flag("disable-bias-linear")
+    biased = not arguments.has("disable-bias-linear")
     return {
         "gated_mlp": swiglu or geglu,
         "activation": "swiglu" if swiglu else "geglu" if geglu else "relu2" if squared else "gelu",
         "norm": "rmsnorm" if rms else "layernorm",
-        **({"norms_per_layer": 4} if arguments.flag("post-norm") else {}),
+        **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),
         "position": kinds.get(positions, "learned"),
-        **({"embedding_norm": True} if arguments.flag("embed-layernorm") else {}),
-        "tied_embeddings": not arguments.flag("untie-embeddings-and-output-weights"),
-        "bias_qkv": biased or arguments.flag("add-qkv-bias"),
+        **({"embedding_norm": True} if arguments.has("embed-layernorm") else {}),
+        "tied_embeddings": not arguments.has("untie-embeddings-and-output-weights"),
+        "bias_qkv": biased or arguments.has("add-qkv-bias"),
         "bias_attention_out": biased,
         "bias_mlp": biased,
     }
 
 
-def _no_bias() -> dict[str, Any]:
-    return {"bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
-
-
 def _attention(arguments: Arguments) -> dict[str, Any]:
-    normed = arguments.flag("qk-layernorm")  # latent attention has its norms in any case
-    if arguments.flag("multi-latent-attention"):
+    normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
+    if arguments.has("multi-latent-attention"):
         rank = arguments.number("q-lora-rank")
         return {
             "kind": "mla",
@@ -150,16 +147,14 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
     }
     shared = arguments.number("n-shared-experts", 0, least=0) or 0
     shared_width = arguments.number("moe-shared-expert-intermediate-size")
-    if shared_width is not None and not shared:
-        divides = shared_width % width == 0
-        fields |= (
-            {"shared_experts": shared_width // width} if divides else {"shared_experts": 1, "shared_ffn": shared_width}
-        )
-    elif shared:
+    if shared:
         fields["shared_experts"] = shared
-    if arguments.flag("moe-shared-expert-gate") or arguments.flag("shared-expert-gate"):
+    elif shared_width is not None:
+        whole, rest = divmod(shared_width, width)
+        fields |= {"shared_experts": 1, "shared_ffn": shared_width} if rest else {"shared_experts": whole}
+    if arguments.has("moe-shared-expert-gate") or arguments.has("shared-expert-gate"):
         fields["shared_gate"] = True
-    if arguments.flag("moe-router-enable-expert-bias"):
+    if arguments.has("moe-router-enable-expert-bias"):
         fields["router_bias"] = True
     return fields
 

@@ -58,8 +58,8 @@ def _divisions(
     """Note a batch, microbatches or a sequence that the degrees do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
-        product = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
-        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {product}", batch)
+        factors = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
+        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {factors}", batch)
     elif split is not None and split.vpp > 1:
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
@@ -77,16 +77,16 @@ def _imported_plan(
 ) -> ImportedPlan:
     refusals, notes = [*split.refusals, *recomputed.refusals], []
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
-    sequence_parallel, flash = arguments.flag("sequence-parallel"), _flash(arguments)
+    sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:
         notes.append("--sequence-parallel has no effect with tp 1: Megatron switches it off")
-    if arguments.flag("use-distributed-optimizer") and not degrees.distributed_optimizer:
+    if arguments.has("use-distributed-optimizer") and not degrees.distributed_optimizer:
         notes.append("the distributed optimizer has nothing to shard over with dp x cp = 1")
     if arguments.has("lora-target-modules"):
         refusals.append("LoRA: weights that are not trained have neither gradients nor states, which no plan knows")
-    if arguments.flag("tp-2d"):
+    if arguments.has("tp-2d"):
         refusals.append("--tp-2d: tensor parallelism in two dimensions is not known here")
-    if arguments.flag("use-tp-pp-dp-mapping"):
+    if arguments.has("use-tp-pp-dp-mapping"):
         refusals.append("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them")
     if refusals:
         return ImportedPlan(None, tuple(refusals), tuple(notes))
@@ -111,16 +111,13 @@ def _flash(arguments: Arguments) -> bool:
     """
     backend = arguments.text("attention-backend")
     local = arguments.text("transformer-impl", "transformer_engine") == "local"
-    if arguments.flag("use-flash-attn") or (arguments.number("context-parallel-size", 1) or 1) > 1:
+    if arguments.has("use-flash-attn") or (arguments.number("context-parallel-size", 1) or 1) > 1:
         return True
     if backend in ("unfused", "local"):
         return False
-    return backend in ("flash", "fused", "auto") or not (local or _legacy(arguments))
-
-
-def _legacy(arguments: Arguments) -> bool:
-    """Frameworks whose attention is unfused without --use-flash-attn: those without Transformer Engine."""
-    return any(name in arguments.given for name in ("use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"))
+    # arguments of frameworks without Transformer Engine, whose attention is unfused without --use-flash-attn
+    legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
+    return backend in ("flash", "fused", "auto") or not (local or legacy)
 
 
 def _schedule(
@@ -129,7 +126,7 @@ def _schedule(
     """The schedule, and the microbatches' sizes where they differ. What no strategy can express goes to `refusals`."""
     if method := arguments.text("schedules-method"):
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
-    if arguments.flag("enable-zero-bubble"):
+    if arguments.has("enable-zero-bubble"):
         return "zb1p", ()
     folded = arguments.text("foldx-mode") or arguments.text("fold-mode")
     m = batch // (degrees.mbs * degrees.dp)
@@ -138,12 +135,12 @@ def _schedule(
         return "breadth_first", ()
     if split.vpp > 1 and group != degrees.pp:
         refusals.append(f"--{_GROUP} {group}: only pp or all microbatches here")
-    if arguments.flag("optimized-pipeline"):
+    if arguments.has("optimized-pipeline"):
         sizes = arguments.numbers("manual-mbs")
         if sizes is None:
             refusals.append("--optimized-pipeline without sizes in --manual-mbs: they are found when it runs")
         elif len(sizes) != m or sum(sizes) * degrees.dp != batch:
-            message = f"{len(sizes)} sizes, {sum(sizes)} in all: {m} are needed, {batch // degrees.dp} in all"
-            refusals.append(f"--manual-mbs has {message}")
+            needed = f"{m} are needed, {batch // degrees.dp} in all"
+            refusals.append(f"--manual-mbs has {len(sizes)} sizes, {sum(sizes)} in all: {needed}")
         return "1f1b", tuple(sizes or ())
     return "1f1b", ()

@@ -32,10 +32,10 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
     method, number = arguments.text("recompute-method"), arguments.number("recompute-num-layers", least=0)
     by_stage = arguments.numbers("custom-pipeline-recompute-layers")
     modules = tuple(name for value in arguments.values("recompute-modules") for name in value.split(","))
-    short_flag = arguments.flag("recompute-activations")
-    if arguments.flag("checkpoint-activations"):
+    short_flag = arguments.has("recompute-activations")
+    if arguments.has("checkpoint-activations"):
         return Recomputation("uniform", (1,) * pp)
-    if arguments.flag("moe-layer-recompute") and granularity != "full":  # deprecated: adds `moe` to the modules
+    if arguments.has("moe-layer-recompute") and granularity != "full":  # deprecated: adds `moe` to the modules
         return _selective(arguments, (*(modules or CORE), "moe"))
     if granularity is None:
         if short_flag:  # --recompute-modules alone turns nothing on (transformer_config.py)
@@ -51,8 +51,7 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
         arguments.trouble("--recompute-granularity", "is not one of the choices", granularity, "full, selective")
         return Recomputation()
     if by_stage is not None and method == "uniform":
-        refusal = "--custom-pipeline-recompute-layers goes with --recompute-method block"
-        return Recomputation(refusals=(refusal,))
+        return Recomputation(refusals=("--custom-pipeline-recompute-layers goes with --recompute-method block",))
     if by_stage is not None and method == "block":
         return _by_stage(arguments, by_stage, pp, split)
     return _full(arguments, method, number, pp, split.vpp if split else 1)
@@ -65,13 +64,12 @@ def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSpl
         return Recomputation()
     if not any(amounts):
         return Recomputation()
-    refusals = ("--custom-pipeline-recompute-layers has a 0",) if 0 in amounts else ()
+    refusals: tuple[str, ...] = ("--custom-pipeline-recompute-layers has a 0",) if 0 in amounts else ()
     if split is not None and split.vpp > 1:
         if any(amount < layers for amount, layers in zip(amounts, split.layers, strict=True)):
-            refusal = (
-                f"--custom-pipeline-recompute-layers with {split.vpp} chunks a stage: which layers of each is not known"
-            )
-            return Recomputation("block", tuple(amounts), refusals=(*refusals, refusal))
+            unknown = f"with {split.vpp} chunks a stage: which layers of each is not known"
+            refusals += (f"--custom-pipeline-recompute-layers {unknown}",)
+            return Recomputation("block", tuple(amounts), refusals=refusals)
         amounts = [-(-layers // split.vpp) for layers in split.layers]
     return Recomputation("block", tuple(amounts), refusals=refusals)
 
@@ -86,10 +84,10 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
         return Recomputation()
     if number == 0:
         return Recomputation()
-    if method == "block" and arguments.flag("enable-recompute-layers-per-pp-rank") and number % vpp:
-        refusal = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
-        return Recomputation("block", (number,) * pp, refusals=(refusal,))
-    if method == "block" and arguments.flag("enable-recompute-layers-per-pp-rank"):
+    if method == "block" and arguments.has("enable-recompute-layers-per-pp-rank"):
+        if number % vpp:
+            refusal = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
+            return Recomputation("block", (number,) * pp, refusals=(refusal,))
         number //= vpp
     return Recomputation("uniform" if method == "uniform" else "block", (number,) * pp)
 

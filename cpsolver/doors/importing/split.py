@@ -78,7 +78,7 @@ def _chunks(arguments: Arguments, stage: int) -> int | None:
 
 
 def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
-    embedding, loss = int(arguments.flag(_EMBEDDING)), int(arguments.flag(_LOSS))
+    embedding, loss = int(arguments.has(_EMBEDDING)), int(arguments.has(_LOSS))
     counted = total + embedding + loss
     if counted % pp:
         accounted = " (with what is accounted for)" if embedding + loss else ""

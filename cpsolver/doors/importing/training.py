@@ -31,11 +31,11 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
     }
     if (capacity := arguments.real("moe-expert-capacity-factor", 0.0)) >= 1:
         fields["expert_capacity_factor"] = capacity
-    if arguments.flag("triangle-attn") and not arguments.flag("use-flash-attn"):
+    if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if arguments.flag("fp8-param-gather"):
+    if arguments.has("fp8-param-gather"):
         fields["fp8_parameter_gather"] = True
-    if "DDP-impl" in arguments.given and not arguments.flag("mlp-layer-fusion"):
+    if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
     if precision == "fp8":
         fields["fp8_activations"] = True  # Transformer Engine keeps the inputs of fp8 GEMMs in 8 bits
@@ -43,7 +43,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
 
 
 def _precision(arguments: Arguments) -> str:
-    bf16, fp16 = arguments.flag("bf16"), arguments.flag("fp16")
+    bf16, fp16 = arguments.has("bf16"), arguments.has("fp16")
     if bf16 and fp16:
         arguments.trouble("--bf16", "excludes --fp16: give one of them")
     if arguments.has("fp8-format"):
@@ -66,11 +66,11 @@ def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
     if arguments.has("quant-states"):
         arguments.text("quant-states")
         fields["optimizer"] = "quantized_states"
-    if arguments.flag("use-precision-aware-optimizer"):
+    if arguments.has("use-precision-aware-optimizer"):
         fields["optimizer"] = _precision_aware(arguments)
-    if arguments.flag("release-fp32-grad") and precision == "fp16":
+    if arguments.has("release-fp32-grad") and precision == "fp16":
         fields["release_fp32_gradients"] = True
-    if arguments.flag("reuse-fp32-param"):
+    if arguments.has("reuse-fp32-param"):
         fields["reuse_fp32_parameters"] = True
     return fields
 
@@ -87,15 +87,15 @@ def _precision_aware(arguments: Arguments) -> str:
 
 def _offload(arguments: Arguments) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if arguments.flag("optimizer-cpu-offload"):
+    if arguments.has("optimizer-cpu-offload"):
         fields["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
-    if arguments.flag("swap-optimizer"):
+    if arguments.has("swap-optimizer"):
         fields["swap_optimizer"] = True
-    if arguments.flag("swap-attention"):
+    if arguments.has("swap-attention"):
         swapped = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
         modules = [_SWAPPED.get(name.strip(), "") for name in swapped.split(",")]
         fields["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
-    if arguments.flag("fine-grained-activation-offloading"):
+    if arguments.has("fine-grained-activation-offloading"):
         modules = [name for value in arguments.values("offload-modules") for name in value.split(",")]
         unknown = [name for name in modules if name not in OFFLOAD_MODULES]
         if unknown:

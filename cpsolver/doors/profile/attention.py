@@ -43,9 +43,8 @@ def attention_backward(task: MeasurementTask, device: TorchDevice) -> tuple[Call
 
 
 def _inputs(task: MeasurementTask, device: TorchDevice) -> tuple[Any, Any, Any]:
-    batch, heads, sequence, keys, values = (
-        int(task.size[name]) for name in ("batch", "heads", "sequence", "keys", "values")
-    )
+    names = ("batch", "heads", "sequence", "keys", "values")
+    batch, heads, sequence, keys, values = (int(task.size[name]) for name in names)
     precision = str(task.size["precision"])
     q, k = (device.random(batch, heads, sequence, keys, precision=precision) for _ in range(2))
     return q, k, device.random(batch, heads, sequence, values, precision=precision)

@@ -76,7 +76,7 @@ class MeasurementRun:
                 self.tell(index, len(ordered))
                 if task.group in done:
                     continue
-                reason = self._one(task)
+                reason = self._measured(task)
                 if not reason:
                     done.add(task.group or task.key)
                 elif task.group:
@@ -97,7 +97,7 @@ class MeasurementRun:
         """Seconds of the budget that are left."""
         return self.budget_s - (time.monotonic() - self.began)
 
-    def _one(self, task: MeasurementTask) -> str:
+    def _measured(self, task: MeasurementTask) -> str:
         """Run one task: why there is no measurement of it, or an empty text."""
         earlier = self.known.get(task.key)
         if earlier is not None:

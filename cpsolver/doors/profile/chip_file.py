@@ -71,7 +71,10 @@ def chip_fields(
     facts: DeviceFacts,
 ) -> dict[str, Any]:
     """The fields of the file. Figures neither measured nor known are left out; the loader has defaults."""
-    fields = _of_entry(entry) if entry is not None else _of_device(known_peaks, facts)
+    if entry is None:
+        fields = _of_device(known_peaks, facts)
+    else:  # without its aliases, under which the file would be taken for the entry
+        fields = entry.model_dump(mode="json", exclude_none=True, exclude={"efficiency", "aliases"})
     fields["name"] = name
     fields["sources"] = _sources(entry, facts)
     for precision, value in given.tflops.items():
@@ -85,13 +88,6 @@ def chip_fields(
     if given.network_gbit_s is not None:
         fields["scale_out"] = {"bandwidth_gbit_s": given.network_gbit_s, "detail": "given by the user"}
     fields["efficiency"] = _efficiencies(entry, measured, facts)
-    return fields
-
-
-def _of_entry(entry: Chip) -> dict[str, Any]:
-    """The fields of the entry, without its aliases, under which the file would be taken for the entry."""
-    fields = entry.model_dump(mode="json", exclude_none=True, exclude={"efficiency", "aliases"})
-    fields["confidence"] = entry.confidence
     return fields
 
 
@@ -133,15 +129,11 @@ def _efficiencies(entry: Chip | None, figures: Sequence[MeasuredEfficiency], fac
     }
     if entry is None:
         return measured
-    catalogue = {
-        name: {
-            "value": figure.value,
-            "confidence": figure.confidence,
-            "source": f"not measured here; the catalogue's {entry.name}: {figure.source}",
-        }
-        for name, figure in entry.efficiency.items()
-    }
-    return {name: measured.get(name, figure_of_entry) for name, figure_of_entry in catalogue.items()}
+    catalogue: dict[str, Any] = {}
+    for name, figure in entry.efficiency.items():
+        source = f"not measured here; the catalogue's {entry.name}: {figure.source}"
+        catalogue[name] = {"value": figure.value, "confidence": figure.confidence, "source": source}
+    return {name: measured.get(name, of_entry) for name, of_entry in catalogue.items()}
 
 
 def chip_text(fields: dict[str, Any], facts: DeviceFacts) -> str:

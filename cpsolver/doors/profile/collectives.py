@@ -158,7 +158,7 @@ def _timed(task: MeasurementTask, device: TorchDevice, group: Any, timing: Timin
     seconds = torch.tensor([device.seconds_of(several) / in_a_row for _ in range(repeats)], dtype=torch.float32)
     seconds = seconds.to(device.where)
     distributed.all_reduce(seconds, distributed.ReduceOp.MAX, group=group)
-    return tuple(float(each) for each in seconds.tolist())
+    return tuple(map(float, seconds.tolist()))
 
 
 def _call(task: MeasurementTask, device: TorchDevice, group: Any) -> Any:

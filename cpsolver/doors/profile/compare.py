@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,24 +42,17 @@ class EfficiencyRow:
 
 def comparison(entry: Chip | None, measured_figures: Sequence[MeasuredEfficiency]) -> list[EfficiencyRow]:
     """A row for each efficiency that was measured, or that the entry has (for a GEMM: with a known peak)."""
-    measured = {each.name: each for each in measured_figures}
-    planned = None if entry is None else load_calibration().chip(entry)
+    measured = {figure.name: figure for figure in measured_figures}
     rows = []
     for name in EFFICIENCY_NAMES:
         figure = measured.get(name)
-        has_figure = entry is not None and _has(entry, name)
-        if figure is None and not has_figure:
-            continue
-        rows.append(
-            EfficiencyRow(
-                name,
-                entry.efficiency_value(name) if entry is not None and has_figure else None,
-                planned.efficiency_value(name) if planned is not None and has_figure else None,
-                entry.efficiency[name].confidence if entry is not None and has_figure else "",
-                None if figure is None else figure.value,
-                None if figure is None else figure.spread,
-            )
-        )
+        taken = (None, None) if figure is None else (figure.value, figure.spread)
+        if entry is not None and _has(entry, name):
+            planned = load_calibration().chip(entry).efficiency_value(name)
+            confidence = entry.efficiency[name].confidence
+            rows.append(EfficiencyRow(name, entry.efficiency_value(name), planned, confidence, *taken))
+        elif figure is not None:
+            rows.append(EfficiencyRow(name, None, None, "", *taken))
     return rows
 
 
@@ -68,11 +61,7 @@ def _has(entry: Chip, name: str) -> bool:
     return precision == name or getattr(entry.peak_tflops, precision) is not None
 
 
-_PASS = {
-    "forward": "forward",
-    "input_gradient": "gradient of the input",
-    "weight_gradient": "gradient of the weight",
-}
+_PASS = {"forward": "forward", "input_gradient": "gradient of the input", "weight_gradient": "gradient of the weight"}
 
 
 @dataclass(frozen=True)
@@ -97,21 +86,18 @@ def gemm_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> 
         device = ChipSpeeds(problem, chip)
     except UnknownFigureError:
         return []
-    return [
-        ModelComparison(_named(gemm), gemm.median_s, _gemm_seconds(device, gemm), gemm.spread)
-        for gemm in measured.of("gemm", precision=problem.spec.training.precision)
-    ]
+    comparisons = []
+    for gemm in measured.of("gemm", precision=problem.spec.training.precision):
+        m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
+        predicted = float(device.layer_gemm(m, n, k, batch)[0])
+        comparisons.append(ModelComparison(_named(gemm), gemm.median_s, predicted, gemm.spread))
+    return comparisons
 
 
 def _named(gemm: Measurement) -> str:
     m, n, k, batch = (gemm.number(name) for name in ("m", "n", "k", "batch"))
     times = f"{batch} x " if batch > 1 else ""
     return f"{times}{m} x {n} x {k}, {_PASS[str(gemm.size['product'])]}"
-
-
-def _gemm_seconds(speeds: ChipSpeeds, gemm: Measurement) -> float:
-    m, n, k, batch = (np.array([float(gemm.number(name))]) for name in ("m", "n", "k", "batch"))
-    return float(speeds.layer_gemm(m, n, k, batch)[0])
 
 
 def byte_comparisons(problem: Problem, measured: MeasurementSet) -> list[ModelComparison]:
@@ -137,21 +123,19 @@ def _layer_bytes(problem: Problem, tokens: int, flash: bool, recompute: str) -> 
 def layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> list[ModelComparison]:
     """Forward and backward of the stack of real layers. Of the device's time and the host's time to launch the kernels
     the longer one counts, in each pass."""
-    return list(_layer_comparisons(problem, chip, measured))
-
-
-def _layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) -> Iterator[ModelComparison]:
+    comparisons: list[ModelComparison] = []
     for measurement in measured.of("layer_time"):
         shortened, shard = _of_length(problem, measurement.number("tokens")), Shard.of(1, 1, False, True)
         try:
             seconds = layer_seconds(shortened, chip, shard, _dense(problem))
         except UnknownFigureError:
-            return
+            break
         host = seconds.host if chip.vendor != "cpu" else 0.0
         passes = max(float(seconds.forward[0]), host) + max(float(seconds.backward[0]), host)
         layers = measurement.number("layers")
         what = f"{layers} layers forward and backward, {measurement.number('tokens'):,} tokens"
-        yield ModelComparison(what, measurement.median_s, layers * passes, measurement.spread)
+        comparisons.append(ModelComparison(what, measurement.median_s, layers * passes, measurement.spread))
+    return comparisons
 
 
 def _of_length(problem: Problem, tokens: int) -> Problem:

@@ -155,25 +155,21 @@ class CallTimer:
         self.device, self.timing = device, timing
         self._buffer = device.torch.ones(settings().flush_bytes // 4, dtype=device.torch.int32, device=device.where)
 
-    def seconds(self, call: Call, prepare: Call | None = None) -> tuple[float, ...]:
+    def seconds(self, call: Call, prepare: Call = lambda: None) -> tuple[float, ...]:
         """Seconds of each timed call. `prepare` runs before each, untimed."""
         timing, seconds = self.timing, list[float]()
         for _ in range(timing.warmup):
-            self._ready(prepare)
+            prepare()
             call()
         self.device.synchronize()
         start = time.monotonic()
         while len(seconds) < timing.fewest or (
             len(seconds) < timing.repeats and time.monotonic() - start < timing.seconds
         ):
-            self._ready(prepare)
+            prepare()
             self._buffer.add_(1)
             seconds.append(self.device.seconds_of(call))
         return tuple(seconds)
-
-    def _ready(self, prepare: Call | None) -> None:
-        if prepare is not None:
-            prepare()
 
 
 def require_torch() -> None:
@@ -185,11 +181,13 @@ def require_torch() -> None:
 def find_device(asked: str) -> TorchDevice:
     """The device asked for; auto: the first accelerator, else the CPU. Raises InputError where there is none."""
     require_torch()
-    there = available()
-    if asked != "auto" and asked not in there:
-        message = f"PyTorch finds none here{_why_not(asked)}"
-        raise InputError(Trouble("--device", message, asked, ", ".join(("auto", *there))))
-    return TorchDevice(there[0] if asked == "auto" else _kind(asked))
+    kinds = available()
+    device = next((TorchDevice(kind) for kind in kinds if asked in (kind, "auto")), None)
+    if device is None:
+        no_plugin = asked == "npu" and importlib.util.find_spec("torch_npu") is None
+        message = f"PyTorch finds none here{': torch_npu is not installed' if no_plugin else ''}"
+        raise InputError(Trouble("--device", message, asked, ", ".join(("auto", *kinds))))
+    return device
 
 
 def available() -> tuple[DeviceKind, ...]:
@@ -200,17 +198,6 @@ def available() -> tuple[DeviceKind, ...]:
         importlib.import_module("torch_npu")
         kinds += ["npu"] if torch.npu.is_available() else []
     return (*kinds, "cpu")
-
-
-def _kind(name: str) -> DeviceKind:
-    kinds: dict[str, DeviceKind] = {"cuda": "cuda", "npu": "npu", "cpu": "cpu"}
-    return kinds[name]
-
-
-def _why_not(asked: str) -> str:
-    if asked == "npu" and importlib.util.find_spec("torch_npu") is None:
-        return ": torch_npu is not installed"
-    return ""
 
 
 def _cpu_name() -> str:

@@ -137,10 +137,8 @@ def measured_efficiencies(
     `causal`: the fraction of pairs that causal attention needs; `backward`: the FLOP of its backward pass over those of
     forward (the stack's causal_fraction and attention_backward_flops_factor).
     """
-    figures = [
-        *_products(measured, known_peaks, settings),
-        *_attention(measured, known_peaks, settings, causal, backward),
-    ]
+    figures = list(_gemms(measured, known_peaks, settings))
+    figures += _attention(measured, known_peaks, settings, causal, backward)
     figures += [*_memory(measured, known_peaks), *_host(measured, known_peaks), *_launch(measured)]
     figures += _collectives(measured, known_peaks, settings)
     too_large = [figure for figure in figures if figure.value > LARGEST and not figure.name.endswith(("_us", "_mib"))]
@@ -167,12 +165,11 @@ def _figure(
     repeats = min(len(measurement.seconds) for measurement in measurements)
     summary = f"median {middle:.4g} {unit_name}{span} of {what}, {repeats} or more repeats each"
     source = f"{summary}; over {peak.value / unit:.4g} {unit_name} of {peak.source}"
-    return MeasuredEfficiency(
-        name, median(rates) / peak.value, median(measurement.spread for measurement in measurements), source
-    )
+    spread = median(measurement.spread for measurement in measurements)
+    return MeasuredEfficiency(name, median(rates) / peak.value, spread, source)
 
 
-def _products(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
+def _gemms(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings) -> Iterator[MeasuredEfficiency]:
     for precision, peak in known_peaks.flops.items():
         gemms = measured.of("gemm", precision=precision)
         if gemms:
@@ -187,19 +184,14 @@ def _attention(
     if "bf16" not in known_peaks.flops:
         return
     for name, factor in (("attention_forward", 1.0), ("attention_backward", backward)):
-        measurements = measured.of(name)
-        if not measurements:
+        shapes = measured.of(name)
+        if not shapes:
             continue
-        long_enough = [
-            measurement for measurement in measurements if measurement.number("sequence") >= settings.long_sequence
-        ]
-        longest = max(measurement.number("sequence") for measurement in measurements)
-        chosen = long_enough or [
-            measurement for measurement in measurements if measurement.number("sequence") == longest
-        ]
-        rates = [attention_rate(measurement, factor, causal) for measurement in chosen]
-        lengths = sorted({measurement.number("sequence") for measurement in chosen})
-        kernels = ", ".join(sorted({measurement.note for measurement in chosen}))
+        least = min(settings.long_sequence, max(shape.number("sequence") for shape in shapes))
+        chosen = [shape for shape in shapes if shape.number("sequence") >= least]
+        rates = [attention_rate(shape, factor, causal) for shape in chosen]
+        lengths = sorted({shape.number("sequence") for shape in chosen})
+        kernels = ", ".join(sorted({shape.note for shape in chosen}))
         what = f"{len(chosen)} causal shapes of {', '.join(map(str, lengths))} tokens ({kernels})"
         yield _figure(name, chosen, rates, known_peaks.flops["bf16"], 1e12, "TFLOP/s", what)
 
@@ -226,15 +218,6 @@ def _launch(measured: MeasurementSet) -> Iterator[MeasuredEfficiency]:
         yield MeasuredEfficiency("kernel_latency_us", row.median_s * 1e6, row.spread, source)
 
 
-@dataclass(frozen=True)
-class _BusBandwidth:
-    """A collective over the whole group: its bandwidth for an endless payload in bytes/s, and how it was fitted."""
-
-    value: float
-    spread: float
-    source: str
-
-
 def _whole_group(measured: MeasurementSet, collective: str) -> list[Measurement]:
     measurements = measured.of("collective", collective=collective)
     largest = max((measurement.number("group") for measurement in measurements), default=0)
@@ -252,7 +235,8 @@ def _latency_and_half(measured: MeasurementSet, settings: Settings) -> tuple[flo
     return None if half is None else (latency, half)
 
 
-def _fabric_rates(measured: MeasurementSet, settings: Settings) -> dict[str, _BusBandwidth]:
+def _fabric_rates(measured: MeasurementSet, settings: Settings) -> dict[str, MeasuredEfficiency]:
+    """Bandwidths of collectives over the whole group for an endless payload in bytes/s, and how they were fitted."""
     latency_and_half = _latency_and_half(measured, settings)
     if latency_and_half is None:
         return {}
@@ -267,7 +251,8 @@ def _fabric_rates(measured: MeasurementSet, settings: Settings) -> dict[str, _Bu
             sizes = f"{payloads[0].number('payload'):,} to {payloads[-1].number('payload'):,} bytes"
             fitted = f"fitted to {len(payloads)} payloads of {sizes} over {group} devices ({fit.error:.0%} off)"
             source = f"{fit.bandwidth / 1e9:.4g} GB/s for an endless payload, {fitted}"
-            rates[collective] = _BusBandwidth(fit.bandwidth, median(payload.spread for payload in payloads), source)
+            spread = median(payload.spread for payload in payloads)
+            rates[collective] = MeasuredEfficiency(collective, fit.bandwidth, spread, source)
     return rates
 
 
@@ -280,12 +265,11 @@ def _collectives(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Se
         yield MeasuredEfficiency(collective, bus.value / peak.value, bus.spread, source)
     reduces = _whole_group(measured, "all_reduce")
     what = f"all-reduces over {reduces[0].number('group')} devices"
-    spread = median(each.spread for each in reduces)
-    yield MeasuredEfficiency(
-        "collective_half_payload_mib", latency_and_half[1] / _MIB, spread, f"fitted to {len(reduces) - 1} {what}"
-    )
-    source_of_latency = f"{what} of {reduces[0].number('payload'):,} bytes, {len(reduces[0].seconds)} repeats"
-    yield MeasuredEfficiency("collective_latency_us", latency_and_half[0] * 1e6, reduces[0].spread, source_of_latency)
+    spread, (latency, half) = median(reduce.spread for reduce in reduces), latency_and_half
+    source = f"fitted to {len(reduces) - 1} {what}"
+    yield MeasuredEfficiency("collective_half_payload_mib", half / _MIB, spread, source)
+    source = f"{what} of {reduces[0].number('payload'):,} bytes, {len(reduces[0].seconds)} repeats"
+    yield MeasuredEfficiency("collective_latency_us", latency * 1e6, reduces[0].spread, source)
 
 
 def _points(measurements: Sequence[Measurement]) -> list[tuple[int, float]]:

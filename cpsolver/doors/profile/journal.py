@@ -49,15 +49,9 @@ class Journal:
     def add(self, measured: Measurement) -> None:
         """Add a measurement; it is on disk when this returns."""
         self.measurements[measured.key] = measured
-        fields = {
-            "kind": measured.kind,
-            "size": measured.size,
-            "note": measured.note,
-            "day": measured.day,
-            "quick": self._quick,
-        }
+        fields = {name: getattr(measured, name) for name in ("kind", "size", "note", "day")}
         bytes_ = {"bytes": measured.bytes, "allocated": measured.allocated}
-        self._write({**fields, "seconds": list(measured.seconds), **bytes_})
+        self._write({**fields, "quick": self._quick, "seconds": list(measured.seconds), **bytes_})
 
     def close(self) -> None:
         """Close the file."""
@@ -106,9 +100,7 @@ def _measurement(line: str, quick: bool) -> Measurement | None:
             return None
         if any(value <= 0 for value in seconds) or (not seconds and document["bytes"] is None):
             return None
-        bytes_ = (document["bytes"], document["allocated"])
-        return Measurement(
-            str(document["kind"]), dict(document["size"]), seconds, *bytes_, str(document["note"]), str(document["day"])
-        )
+        kind, note, day = (str(document[name]) for name in ("kind", "note", "day"))
+        return Measurement(kind, dict(document["size"]), seconds, document["bytes"], document["allocated"], note, day)
     except (ValueError, KeyError, TypeError):
         return None

@@ -159,7 +159,7 @@ def _recomputing_function() -> Any:
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         with torch.enable_grad():
-            inputs = [each.detach().requires_grad_() for each in ctx.saved_tensors]
+            inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
             return (None, *torch.autograd.grad(ctx.what(*inputs), inputs, gradient))
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -170,7 +170,7 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def kept_bytes(
+def saved_bytes(
     device: TorchDevice, model: Architecture, tokens: int, attention: str, recompute: str
 ) -> tuple[int, Any]:
     """Bytes that one layer saves for backward: those of all storages that autograd saved, each counted once; and the
@@ -189,12 +189,12 @@ def kept_bytes(
         result = layer.run(x)
     device.synchronize()
     after = device.allocated_bytes()
-    saved_bytes = sum(size for storage, size in saved.items() if storage not in layer.constants)
+    activations = sum(size for storage, size in saved.items() if storage not in layer.constants)
     grown = None
     if before is not None and after is not None:  # the input was allocated before, and counts as saved
         grown = after - before - result.untyped_storage().nbytes() + x.untyped_storage().nbytes()
     del result
-    return saved_bytes, grown
+    return activations, grown
 
 
 def stack_call(device: TorchDevice, model: Architecture, tokens: int, layers: int) -> Callable[[], object]:

@@ -44,7 +44,7 @@ class Bench:
             call = layer.stack_call(self.device, self.model, tokens, int(task.size["layers"]))
             return Measurement(task.kind, task.size, self.clock.seconds(call))
         variant = (str(task.size["attention"]), str(task.size["recompute"]))
-        saved, allocated = layer.kept_bytes(self.device, self.model, tokens, *variant)
+        saved, allocated = layer.saved_bytes(self.device, self.model, tokens, *variant)
         return Measurement(task.kind, task.size, bytes=float(saved), allocated=allocated)
 
 
@@ -68,12 +68,12 @@ def _gemm(task: MeasurementTask, device: TorchDevice) -> Call:
     """A GEMM with its operands as a linear layer has them: y = x w^T, dx = dy w, dw = dy^T x, with w of (n, k)."""
     torch, size = device.torch, task.size
     m, n, k, batch = (int(size[name]) for name in ("m", "n", "k", "batch"))
-    precision, product = str(size["precision"]), size["product"]
+    precision, direction = str(size["precision"]), size["product"]
     lead = (batch,) if batch > 1 else ()
     if precision == "fp8":
         return _fp8_gemm(device, m, n, k, batch)
-    a = device.random(*lead, k, m).mT if product == "weight_gradient" else device.random(*lead, m, k)
-    b = device.random(*lead, n, k).mT if product == "forward" else device.random(*lead, k, n)
+    a = device.random(*lead, k, m).mT if direction == "weight_gradient" else device.random(*lead, m, k)
+    b = device.random(*lead, n, k).mT if direction == "forward" else device.random(*lead, k, n)
     a, b = a.to(device.dtype(precision)), b.to(device.dtype(precision))
     out = torch.empty(*lead, m, n, dtype=a.dtype, device=device.where)
     return lambda: torch.matmul(a, b, out=out)
@@ -134,7 +134,6 @@ def _recorded(torch: Any, call: Call) -> Call:
 def _host_copy(task: MeasurementTask, device: TorchDevice) -> Call:
     torch, count = device.torch, int(task.size["bytes"])
     host = torch.ones(count, dtype=torch.uint8).pin_memory()
-    there = torch.ones(count, dtype=torch.uint8, device=device.where)
-    if task.size["direction"] == "to the device":
-        return lambda: there.copy_(host, non_blocking=True)
-    return lambda: host.copy_(there, non_blocking=True)
+    memory = torch.ones(count, dtype=torch.uint8, device=device.where)
+    target, source = (memory, host) if task.size["direction"] == "to the device" else (host, memory)
+    return lambda: target.copy_(source, non_blocking=True)

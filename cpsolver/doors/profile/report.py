@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from cpsolver.doors.profile.compare import ModelComparison
+    from cpsolver.doors.profile.compare import EfficiencyRow, ModelComparison
     from cpsolver.doors.profile.run import Profile
 
 
@@ -24,20 +24,20 @@ def profile_document(done: Profile, target: str) -> dict[str, Any]:
         "replaces": None if done.entry is None else done.entry.name,
         "chip": done.fields,
         "missing": list(done.missing),
-        "comparison": [{**asdict(row), "ratio": row.ratio} for row in done.rows],
-        "products": [_pair(each) for each in done.products],
-        "layer_time": [_pair(each) for each in done.layers],
-        "layer_bytes": [_pair(each) for each in done.bytes],
-        "measurements": [asdict(each) for each in measured.measurements],
-        "left_out": [asdict(each) for each in measured.left_out],
+        "comparison": _with_ratios(done.rows),
+        "products": _with_ratios(done.gemms),
+        "layer_time": _with_ratios(done.layers),
+        "layer_bytes": _with_ratios(done.bytes),
+        "measurements": [asdict(measurement) for measurement in measured.measurements],
+        "left_out": [asdict(left_out) for left_out in measured.left_out],
         "taken_up": measured.taken_up,
         "interrupted": measured.interrupted,
         "wall_s": measured.wall_s,
     }
 
 
-def _pair(each: ModelComparison) -> dict[str, Any]:
-    return {**asdict(each), "ratio": each.ratio}
+def _with_ratios(rows: Sequence[ModelComparison | EfficiencyRow]) -> list[dict[str, Any]]:
+    return [{**asdict(row), "ratio": row.ratio} for row in rows]
 
 
 def profile_report(done: Profile, target: str, device: str) -> RenderableType:
@@ -51,7 +51,7 @@ def profile_report(done: Profile, target: str, device: str) -> RenderableType:
     parts: list[RenderableType] = [Text(head, style="bold"), Text(_entry_line(done, device)), ""]
     parts += [_figures(done), Text(_figures_note(done), style="dim"), ""]
     parts += _pairs("Time, the cost model with this file", done.layers, 1e-3, "ms")
-    parts += _product_lines(done.products)
+    parts += _gemm_lines(done.gemms)
     parts += _pairs("Kept by a layer, the memory model", done.bytes, 2.0**20, "MiB")
     parts += list(_left_out(done))
     parts += [Text(line, style="bold" if place == 0 else "") for place, line in enumerate(_ending(done, target))]
@@ -92,11 +92,11 @@ def _number(value: float | None) -> str:
 
 
 def _figures_note(done: Profile) -> str:
-    told = "ratio: measured over the catalogue's. spread: distance of the quartiles of the repeats."
+    note = "ratio: measured over the catalogue's. spread: distance of the quartiles of the repeats."
     if done.entry is None:
-        return told
+        return note
     return (
-        f"{told} planned with: the catalogue's times the factors fitted to published runs. A chip file is taken at its "
+        f"{note} planned with: the catalogue's times the factors fitted to published runs. A chip file is taken at its "
         "word, without these factors (docs/profile.md)."
     )
 
@@ -106,26 +106,25 @@ def _pairs(title: str, pairs: Sequence[ModelComparison], unit: float, word: str)
         return []
     from rich.text import Text
 
-    counted = any(each.allocated is not None for each in pairs)
+    counted = any(pair.allocated is not None for pair in pairs)
     table = _table((title, f"measured {word}", "predicted", "ratio", *(["allocator"] if counted else [])))
-    for each in pairs:
-        allocated = [] if not counted else [_number(each.allocated and each.allocated / unit)]
-        table.add_row(
-            each.what, _number(each.measured / unit), _number(each.predicted / unit), f"{each.ratio:.2f}", *allocated
-        )
+    for pair in pairs:
+        allocated = [] if not counted else [_number(pair.allocated and pair.allocated / unit)]
+        sizes = (_number(pair.measured / unit), _number(pair.predicted / unit))
+        table.add_row(pair.what, *sizes, f"{pair.ratio:.2f}", *allocated)
     return [table, Text("")]
 
 
-def _product_lines(products: Sequence[ModelComparison]) -> list[RenderableType]:
-    """How far the cost model is off over all products, and the worst."""
-    if not products:
+def _gemm_lines(gemms: Sequence[ModelComparison]) -> list[RenderableType]:
+    """How far the cost model is off over all GEMMs, and the worst."""
+    if not gemms:
         return []
     from rich.text import Text
 
-    off = sorted(products, key=lambda each: abs(each.ratio - 1), reverse=True)
-    typical = median(abs(each.ratio - 1) for each in products)
-    worst = f"{off[0].what}: {off[0].measured * 1e3:,.3g} ms, predicted {off[0].predicted * 1e3:,.3g}"
-    line = f"{len(products)} products: predicted {typical:.0%} off in the median; the worst is {worst}."
+    farthest = max(gemms, key=lambda gemm: abs(gemm.ratio - 1))
+    typical = median(abs(gemm.ratio - 1) for gemm in gemms)
+    worst = f"{farthest.what}: {farthest.measured * 1e3:,.3g} ms, predicted {farthest.predicted * 1e3:,.3g}"
+    line = f"{len(gemms)} products: predicted {typical:.0%} off in the median; the worst is {worst}."
     return [Text(line), Text("")]
 
 
@@ -134,8 +133,8 @@ def _left_out(done: Profile) -> Iterator[RenderableType]:
     from rich.text import Text
 
     by_reason: dict[str, list[str]] = {}
-    for each in done.measured.left_out:
-        by_reason.setdefault(each.reason, []).append(each.label)
+    for left_out in done.measured.left_out:
+        by_reason.setdefault(left_out.reason, []).append(left_out.label)
     if by_reason:
         yield Text("Not measured", style="bold")
     for reason, labels in by_reason.items():

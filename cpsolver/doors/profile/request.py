@@ -85,16 +85,11 @@ def _attempt(troubles: list[Trouble], make: Callable[[], _T]) -> _T | None:
 
 def _problem(asked: ProfileOptions) -> Problem:
     if not asked.model:
-        raise InputError(
-            Trouble("--model", "must not be empty", allowed="a name that `apss-cp models` lists, or a file")
-        )
-    spec = Spec.model_validate(
-        {
-            "model": asked.model,
-            "cluster": {"num_gpus": 1, "gpus_per_node": 1, "chips": [_ANY_CHIP]},
-            "training": {"global_batch_size": 1, "sequence_length": asked.seq},
-        }
-    )
+        allowed = "a name that `apss-cp models` lists, or a file"
+        raise InputError(Trouble("--model", "must not be empty", allowed=allowed))
+    cluster = {"num_gpus": 1, "gpus_per_node": 1, "chips": [_ANY_CHIP]}
+    training = {"global_batch_size": 1, "sequence_length": asked.seq}
+    spec = Spec.model_validate({"model": asked.model, "cluster": cluster, "training": training})
     try:
         return resolve(spec)
     except InputError as error:
@@ -119,11 +114,8 @@ def _precisions(text: str | None, troubles: list[Trouble]) -> tuple[Precision, .
     wanted = [] if text is None else [part.strip() for part in text.split(",")]
     for part in wanted:
         if part not in precisions:
-            troubles.append(
-                Trouble(
-                    "--precision", "unknown precision", part, ", ".join(precisions), nearest_names(part, precisions)
-                )
-            )
+            allowed, nearest = ", ".join(precisions), nearest_names(part, precisions)
+            troubles.append(Trouble("--precision", "unknown precision", part, allowed, nearest))
     return tuple(precision for precision in precisions if precision in wanted)
 
 

@@ -8,17 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.profile import compare
 from cpsolver.doors.profile.budget import MeasurementRun, Outcome
 from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
 from cpsolver.doors.profile.collectives import CollectiveGroup
-from cpsolver.doors.profile.compare import (
-    EfficiencyRow,
-    ModelComparison,
-    byte_comparisons,
-    comparison,
-    gemm_comparisons,
-    layer_comparisons,
-)
 from cpsolver.doors.profile.device import TorchDevice
 from cpsolver.doors.profile.efficiencies import GivenPeaks, MeasuredEfficiency, measured_efficiencies, peaks
 from cpsolver.doors.profile.journal import Journal
@@ -42,13 +35,13 @@ class Profile:
     entry: Chip | None
     measured: MeasurementSet
     figures: tuple[MeasuredEfficiency, ...]
-    rows: tuple[EfficiencyRow, ...]
+    rows: tuple[compare.EfficiencyRow, ...]
     fields: dict[str, Any]
     text: str
     missing: tuple[str, ...]
-    products: tuple[ModelComparison, ...]
-    layers: tuple[ModelComparison, ...]
-    bytes: tuple[ModelComparison, ...]
+    gemms: tuple[compare.ModelComparison, ...]
+    layers: tuple[compare.ModelComparison, ...]
+    bytes: tuple[compare.ModelComparison, ...]
 
 
 def journal_of(output: str) -> Path:
@@ -93,14 +86,8 @@ def measure_all(
         journal.close()
     absent = _not_on(device, wanted)
     wall_s = time.monotonic() - run.began
-    return MeasurementSet(
-        tuple(run.measurements),
-        (*run.left_out, *absent),
-        run.taken_up,
-        run.interrupted,
-        wall_s,
-        dict(device.provenance),
-    )
+    left_out, how_ended = (*run.left_out, *absent), (run.taken_up, run.interrupted, wall_s)
+    return MeasurementSet(tuple(run.measurements), left_out, *how_ended, dict(device.provenance))
 
 
 def _not_on(device: TorchDevice, wanted: MeasurementScope) -> tuple[NotMeasured, ...]:
@@ -127,7 +114,8 @@ def conclude(
     stack = problem.stack
     attention_work = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
     measured_figures, rejected = measured_efficiencies(measured, known_peaks, settings(), *attention_work)
-    facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, _on(device, measured))
+    origin = f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"
+    facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, origin)
     fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)
     chip = complete_chip({**fields, "architecture": None})
     model = problem.model
@@ -137,15 +125,11 @@ def conclude(
         entry=entry,
         measured=replace(measured, left_out=(*rejected, *measured.left_out)),
         figures=tuple(measured_figures),
-        rows=tuple(comparison(entry, measured_figures)),
+        rows=tuple(compare.comparison(entry, measured_figures)),
         fields=fields,
         text=chip_text(fields, facts),
         missing=missing(fields),
-        products=tuple(gemm_comparisons(problem, chip, measured)),
-        layers=tuple(layer_comparisons(problem, chip, measured)) if has_dense else (),
-        bytes=tuple(byte_comparisons(problem, measured)) if has_dense else (),
+        gemms=tuple(compare.gemm_comparisons(problem, chip, measured)),
+        layers=tuple(compare.layer_comparisons(problem, chip, measured)) if has_dense else (),
+        bytes=tuple(compare.byte_comparisons(problem, measured)) if has_dense else (),
     )
-
-
-def _on(device: TorchDevice, measured: MeasurementSet) -> str:
-    return f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"

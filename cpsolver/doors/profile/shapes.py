@@ -53,11 +53,11 @@ def tasks(problem: Problem, wanted: MeasurementScope, kind: DeviceKind, settings
 
 
 def gemm_task(
-    m: int, n: int, k: int, batch: int, precision: Precision, product: str, what: str, rank: int
+    m: int, n: int, k: int, batch: int, precision: Precision, direction: str, what: str, rank: int
 ) -> MeasurementTask:
     """A GEMM of (m, k) and (k, n), or `batch` of them in one kernel."""
     times = f"{batch} x " if batch > 1 else ""
-    size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": product}
+    size = {"m": m, "n": n, "k": k, "batch": batch, "precision": precision, "product": direction}
     bytes_ = batch * (BYTES[precision] * (m * k + k * n) + 2 * m * n)
     label = f"{precision} product {times}{m} x {n} x {k} ({what})"
     return MeasurementTask("gemm", size, label, flops=2.0 * batch * m * n * k, bytes=float(bytes_), rank=rank)
@@ -77,27 +77,24 @@ def _gemms(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTa
                 shard = Shard.of(tp, mbs, False, True)
                 tokens = int(shard.tokens(problem.sequence)[0])
                 rank = 2 if place == 0 and (tp, mbs) == (wanted.tp[0], wanted.micro_batch[0]) else 4
-                for what, product in _named(problem, shard):
-                    yield from _passes(tokens, product, precision, f"{what}, tp {tp}", rank)
+                for what, gemm in _named(problem, shard):
+                    yield from _passes(tokens, gemm, precision, f"{what}, tp {tp}", rank)
 
 
 def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Gemm]]:
     model = problem.model
     named_gemms = [("attention", gemm) for gemm in attention_gemms(model, shard)]
     for kind in layer_kinds(model):
-        named_gemms += [
-            ("experts" if kind.experts else "feed-forward", gemm) for gemm in block_gemms(model, shard, kind)
-        ]
+        block = "experts" if kind.experts else "feed-forward"
+        named_gemms += [(block, gemm) for gemm in block_gemms(model, shard, kind)]
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
     yield from named_gemms
     yield "head", Gemm(vocab, 0 * vocab + model.hidden)
 
 
-def _passes(tokens: int, product: Gemm, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
-    rows, batch = (
-        float(copies if isinstance(copies, float) else copies[0]) for copies in (product.rows, product.count)
-    )
-    m, n, k = max(1, round(tokens * rows)), round(float(product.n[0])), round(float(product.k[0]))
+def _passes(tokens: int, gemm: Gemm, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
+    rows, batch = (float(copies if isinstance(copies, float) else copies[0]) for copies in (gemm.rows, gemm.count))
+    m, n, k = max(1, round(tokens * rows)), round(float(gemm.n[0])), round(float(gemm.k[0]))
     copies = round(batch)
     yield gemm_task(m, n, k, copies, precision, "forward", what, rank)
     yield gemm_task(m, k, n, copies, precision, "input_gradient", f"{what}, gradient of the input", rank + 1)
@@ -133,20 +130,16 @@ def attention_tasks(
 def _streams(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     bytes_each = settings.stream_bytes[kind]
     for name, tensors in STREAMS.items():
-        size: dict[str, int | str] = {"kernel": name, "bytes": bytes_each}
-        yield MeasurementTask(
-            "memory", size, f"memory: {name}", bytes=float(bytes_each * (tensors + 1)), rank=0 if name == "copy" else 1
-        )
+        held, rank = float(bytes_each * (tensors + 1)), 0 if name == "copy" else 1
+        yield MeasurementTask("memory", {"kernel": name, "bytes": bytes_each}, f"memory: {name}", bytes=held, rank=rank)
 
 
 def _host_link(kind: DeviceKind, settings: Settings) -> Iterator[MeasurementTask]:
     if kind == "cpu":
         return
     for direction in ("to the device", "to the host"):
-        size: dict[str, int | str] = {"direction": direction, "bytes": settings.host_copy_bytes}
-        yield MeasurementTask(
-            "host_link", size, f"host link: {direction}", bytes=float(settings.host_copy_bytes), rank=1
-        )
+        count, label = settings.host_copy_bytes, f"host link: {direction}"
+        yield MeasurementTask("host_link", {"direction": direction, "bytes": count}, label, bytes=float(count), rank=1)
 
 
 def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> Iterator[MeasurementTask]:
@@ -164,9 +157,8 @@ def _layers(problem: Problem, wanted: MeasurementScope, settings: Settings) -> I
         size = {"tokens": tokens, "layers": layers}
         label = f"{layers} layers forward and backward, {tokens} tokens"
         held = layers * _layer_bytes(problem, tokens, False)
-        yield MeasurementTask(
-            "layer_time", size, label, 3 * layers * forward, held, 1 if place == 0 else 2, "layer time"
-        )
+        rank = 1 if place == 0 else 2
+        yield MeasurementTask("layer_time", size, label, 3 * layers * forward, held, rank, "layer time")
 
 
 def _layer_flops(problem: Problem, tokens: int) -> float:
@@ -194,14 +186,10 @@ def _collectives(wanted: MeasurementScope, kind: DeviceKind, settings: Settings)
             continue
         for place, collective in enumerate(COLLECTIVES):
             for payload in payloads:
-                yield _collective(collective, group, payload, 2 + (place > 0) + 2 * (group < wanted.devices))
-
-
-def _collective(name: str, group: int, payload: int, rank: int) -> MeasurementTask:
-    size: dict[str, int | str] = {"collective": name, "group": group, "payload": payload}
-    return MeasurementTask(
-        "collective", size, f"{name} of {payload:,} bytes over {group}", bytes=2.0 * payload, rank=rank
-    )
+                size: dict[str, int | str] = {"collective": collective, "group": group, "payload": payload}
+                label = f"{collective} of {payload:,} bytes over {group}"
+                rank = 2 + (place > 0) + 2 * (group < wanted.devices)
+                yield MeasurementTask("collective", size, label, bytes=2.0 * payload, rank=rank)
 
 
 def tensor_parallel_sizes(heads: int, ffn: int, asked: Sequence[int]) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ def test_values_are_those_of_argparse(tokens: list[str]) -> None:
     for name in ONES:
         assert read.number(name) == getattr(wanted, name.replace("-", "_"))
     for name in FLAGS:
-        assert read.flag(name) == getattr(wanted, name.replace("-", "_"))
+        assert read.has(name) == getattr(wanted, name.replace("-", "_"))
     assert list(read.values("recompute-modules")) == wanted.recompute_modules
     assert not read.troubles
     assert not read.loose
