@@ -32,7 +32,7 @@ class Violation:
 class Rule:
     """A rule: asked of (problem, plan), it yields a message for everything in the plan that breaks it.
 
-    `words`: the rule in a few words, without a problem's numbers (its docstring's first sentence). `briefly`: with the
+    `words`: the rule in a few words, without a problem's numbers. `briefly`: with the
     numbers of a problem, as much of it as bears on some decisions.
     """
 
@@ -55,12 +55,11 @@ REGISTERED: list[Rule] = []
 """Every rule in the order in which the modules of themes define them."""
 
 
-def rule(scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
-    """Register the function below as the rule of its name; the first paragraph of its docstring says the rule."""
+def rule(words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
+    """Register the function below as the rule of its name, which `words` say; its docstring has what is beside that."""
 
     def register(check: Check) -> Rule:
-        text = " ".join((check.__doc__ or check.__name__).split("\n\n")[0].split()).removesuffix(".")
-        made = Rule(check.__name__, check, text[0].lower() + text[1:], scope, briefly)
+        made = Rule(check.__name__, check, words, scope, briefly)
         REGISTERED.append(made)
         return made
 

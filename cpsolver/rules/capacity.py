@@ -12,11 +12,12 @@ from cpsolver.rules.base import listed, rule
 from hw_specs.units import GIB
 
 
-@rule(scope="structure")
+@rule(
+    "a number of recomputed layers goes with block and uniform only, modules that the model has with selective",
+    scope="structure",
+)
 def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A number of recomputed layers goes with block and uniform only, modules that the model has with selective.
-
-    With scope chip they are one choice a chip type. A number above a chunk's layers is no mistake: Megatron takes it
+    """With scope chip they are one choice a chip type. A number above a chunk's layers is no mistake: Megatron takes it
     without a word, and recomputes all there are. So does the cost model, and the search offers such a number where it
     is pinned.
     """
@@ -51,9 +52,8 @@ def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
 
 
-@rule()
+@rule("every stage fits its device's memory less the margin")
 def memory(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Every stage fits its device's memory less the margin."""
     for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):
         room = problem.capacity_bytes(problem.supply(chip).chip)
         if need.total > room * (1 + 1e-9):

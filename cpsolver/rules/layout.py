@@ -10,11 +10,9 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule, too_small
 
 
-@rule(scope="sizes")
+@rule("every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages", scope="sizes")
 def degrees(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Every device is used exactly once: tp * pp * cp * dp = GPUs, and there are pp stages.
-
-    With `cluster.idle` the product may be less, in whole nodes.
+    """With `cluster.idle` the product may be less, in whole nodes.
 
     Experts have a grid of their own on the same devices: ep and etp are no factors here (FlagScale's HeteroSearcher
     multiplies ep in, and its plans do not start).
@@ -36,9 +34,8 @@ def _limits_in_short(problem: Problem, _asked: Set[str]) -> str:
     return f"the stages must fit the chip limits ({limits}), whole nodes of {problem.node} where chips mix"
 
 
-@rule(scope="structure", briefly=_limits_in_short)
+@rule("no chip type serves more devices than there are", scope="structure", briefly=_limits_in_short)
 def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
-    """No chip type serves more devices than there are."""
     for chip in dict.fromkeys(s.stage_chips):
         used = s.stage_chips.count(chip) * s.stage_devices
         if chip not in problem.chip_names:
@@ -47,11 +44,13 @@ def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{used} {chip} are used, at most {problem.supply(chip).limit} are there"
 
 
-@rule(scope="structure", briefly=lambda p, _: f"mbs x dp must divide the global batch {p.batch:,}")
+@rule(
+    "the global batch is a whole number of microbatches on every data-parallel rank",
+    scope="structure",
+    briefly=lambda p, _: f"mbs x dp must divide the global batch {p.batch:,}",
+)
 def batch(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The global batch is a whole number of microbatches on every data-parallel rank.
-
-    Sizes of single microbatches sum to a rank's share of the batch, and mbs is their mean (AscendSpeed,
+    """Sizes of single microbatches sum to a rank's share of the batch, and mbs is their mean (AscendSpeed,
     _initialize_optimized_pipeline).
     """
     if problem.batch % (s.mbs * s.dp):
@@ -74,11 +73,13 @@ def _context_in_short(problem: Problem, asked: Set[str]) -> str:
     return chosen({"ulysses": "ulysses must divide cp", "cp_gather": "cp_gather needs cp > 1 and ulysses 1"}, asked)
 
 
-@rule(scope="sizes", briefly=_context_in_short)
+@rule(
+    "the sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways",
+    scope="sizes",
+    briefly=_context_in_short,
+)
 def context_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The sequence is split into 2 * cp equal pieces, exchanged in one of the four known ways.
-
-    Each rank has a piece from the front and one from the back, so that causal attention is equal work for all.
+    """Each rank has a piece from the front and one from the back, so that causal attention is equal work for all.
     Megatron asks for 2 * cp with all-to-all too, where cp would do.
     """
     small = list(too_small({"cp": s.cp, "ulysses": s.ulysses}))

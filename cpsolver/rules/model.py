@@ -10,19 +10,21 @@ from cpsolver.rules.base import chosen, product, rule, too_small
 from models_zoo import Architecture
 
 
-@rule(briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads")
+@rule(
+    "attention heads are split evenly over tp",
+    briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads",
+)
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Attention heads are split evenly over tp."""
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
 
 
-@rule(briefly=lambda p, _: f"tp and the {p.model.kv_heads} key-value heads: one must divide the other")
+@rule(
+    "key-value heads are split over tp, or tp over them",
+    briefly=lambda p, _: f"tp and the {p.model.kv_heads} key-value heads: one must divide the other",
+)
 def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Key-value heads are split over tp, or tp over them.
-
-    Megatron since core 0.16; rule `launcher` for others.
-    """
+    """Megatron since core 0.16; rule `launcher` for others."""
     groups = problem.model.kv_heads
     if groups % s.tp and s.tp % groups:
         yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
@@ -33,11 +35,12 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
     return f"ulysses must divide a rank's heads ({heads} / tp, key-value {groups} / tp)"
 
 
-@rule(briefly=_heads_in_short)
+@rule(
+    "the heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring",
+    briefly=_heads_in_short,
+)
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring.
-
-    Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
+    """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
     Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
     model does not know: refused as well.
     """
@@ -51,12 +54,12 @@ def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"a window of {window} tokens does not go around a ring of {ring}: ulysses {s.cp}, or cp_gather"
 
 
-@rule(briefly=lambda p, _: f"tp must divide the feed-forward width {p.model.ffn:,}")
+@rule(
+    "the feed-forward widths are split evenly over tp: dense layers' and shared experts'",
+    briefly=lambda p, _: f"tp must divide the feed-forward width {p.model.ffn:,}",
+)
 def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The feed-forward widths are split evenly over tp: dense layers' and shared experts'.
-
-    Routed ones': rule `experts`.
-    """
+    """Routed ones': rule `experts`."""
     for name, width in _split_widths(problem.model).items():
         if width % s.tp:
             yield f"{name} width {width} is not a multiple of tp {s.tp}"
@@ -75,26 +78,27 @@ def _split_widths(model: Architecture) -> dict[str, int]:
     return widths
 
 
-@rule(briefly=lambda p, _: f"tp must divide the {p.node} GPUs of a node, or be a multiple of them")
+@rule(
+    "a tensor-parallel group fills nodes or divides one",
+    briefly=lambda p, _: f"tp must divide the {p.node} GPUs of a node, or be a multiple of them",
+)
 def tensor_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A tensor-parallel group fills nodes or divides one."""
     if problem.node % s.tp and s.tp % problem.node:
         yield f"tp {s.tp} neither divides nor is a multiple of the {problem.node} devices of a node"
 
 
-@rule(briefly=lambda p, _: f"pp may be at most the {p.model.layers} layers")
+@rule("there is a layer for every stage", briefly=lambda p, _: f"pp may be at most the {p.model.layers} layers")
 def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
-    """There is a layer for every stage."""
     if s.pp > problem.model.layers:
         yield f"pp {s.pp} is more than the {problem.model.layers} layers"
 
 
-@rule(briefly=lambda p, _: f"sequence parallelism needs tp > 1, and cp x tp must divide {p.sequence:,} tokens")
+@rule(
+    "sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank",
+    briefly=lambda p, _: f"sequence parallelism needs tp > 1, and cp x tp must divide {p.sequence:,} tokens",
+)
 def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank.
-
-    Megatron switches it off without a word where tp is 1, and checks the tokens only while training.
-    """
+    """Megatron switches it off without a word where tp is 1, and checks the tokens only while training."""
     tokens = problem.sequence // s.cp
     if s.sequence_parallel and s.tp == 1:
         yield "sequence parallelism needs tp > 1"
@@ -115,12 +119,14 @@ def _experts_in_short(problem: Problem, asked: Set[str]) -> str:
     return f"{chosen(texts, asked)}, etp x ep must divide tp x cp x dp"
 
 
-@rule(scope="sizes", briefly=_experts_in_short)
+@rule(
+    "experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices",
+    scope="sizes",
+    briefly=_experts_in_short,
+)
 def experts(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices.
-
-    That etp divides tp is this planner's canonical form; Megatron asks only for the last of these, when its groups are
-    made: ep may cross tensor-, context- and data-parallel ranks.
+    """That etp divides tp is this planner's canonical form; Megatron asks only for the last of these, when its groups
+    are made: ep may cross tensor-, context- and data-parallel ranks.
     """
     small = list(too_small({"ep": s.ep, "etp": s.etp}))
     yield from small
@@ -142,11 +148,11 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{product({'etp': s.etp, 'ep': s.ep})} does not divide the {product(stage)} devices of a stage"
 
 
-@rule(briefly=lambda *_: "a model with experts needs sequence parallelism with tp > 1")
+@rule(
+    "a model with experts and tp > 1 needs sequence parallelism, with ep 1 too",
+    briefly=lambda *_: "a model with experts needs sequence parallelism with tp > 1",
+)
 def expert_sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
-    """A model with experts and tp > 1 needs sequence parallelism, with ep 1 too.
-
-    Megatron's parser only warns; its MoELayer raises with the first batch.
-    """
+    """Megatron's parser only warns; its MoELayer raises with the first batch."""
     if problem.model.moe is not None and s.tp > 1 and not s.sequence_parallel:
         yield f"a model with experts needs sequence parallelism with tp {s.tp}: its expert layer refuses to run without"

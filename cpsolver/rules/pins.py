@@ -15,9 +15,8 @@ from cpsolver.spec.search import forbidden_for, pinned_for
 _BY_CHIP = tuple(dim for dim in DIMENSIONS.values() if dim.kind == "by_chip" and not dim.pin_only)
 
 
-@rule()
+@rule("what the user pinned is so, and what was forbidden is not")
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
-    """What the user pinned is so, and what was forbidden is not."""
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for name in ROW:
         row_value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
@@ -64,19 +63,15 @@ def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iter
             yield f"{framework.name} {message}"
 
 
-@rule(briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked))
+@rule(
+    "the launcher of the spec can run the plan", briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked)
+)
 def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The launcher of the spec can run the plan.
-
-    None given: any launcher. Its schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too.
-    """
+    """None given: any launcher. Schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too."""
     return _refused(problem.named_launcher, problem, s)
 
 
-@rule(briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
+@rule("the framework of the stack runs the plan", briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
 def stack(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The framework of the stack runs the plan.
-
-    A stack that states no `runs`: what the launcher runs.
-    """
+    """A stack that states no `runs`: what the launcher runs."""
     return _refused(problem.stack.runs, problem, s)

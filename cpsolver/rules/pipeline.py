@@ -11,9 +11,11 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 
 
-@rule(scope="structure")
+@rule(
+    "every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)",
+    scope="structure",
+)
 def layers(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Every layer is on one stage, and every chunk has one (or the embedding, or the head, in its place)."""
     if sum(s.layers) != problem.model.layers:
         yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
     for stage, count in enumerate(s.layers):
@@ -21,12 +23,14 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"stage {stage} has {count} layers for {s.vpp} chunks"
 
 
-@rule(scope="structure", briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers")
+@rule(
+    "the chunks of a stage have equally many layers",
+    scope="structure",
+    briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers",
+)
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The chunks of a stage have equally many layers.
-
-    Uneven ones stall the interleaved schedule. On the first and the last stage the embedding and the head may stand in
-    the place of one.
+    """Uneven ones stall the interleaved schedule. On the first and the last stage the embedding and the head may stand
+    in the place of one.
     """
     ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
     for stage, count in enumerate(s.layers):
@@ -37,14 +41,13 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 @rule(
+    "interleaving needs a pipeline, and microbatches of one size in whole groups of pp",
     scope="structure",
     briefly=lambda *_: "with vpp > 1 pp must be > 1 and divide the microbatches (global batch / mbs / dp)",
 )
 def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Interleaving needs a pipeline, and microbatches of one size in whole groups of pp.
-
-    Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N is
-    pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
+    """Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N
+    is pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
     and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
     """
     m, one_group = s.microbatches(problem.batch), SCHEDULES[s.schedule].one_group
@@ -58,12 +61,9 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
-@rule()
+@rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it.
-
-    Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are plain 1F1B's.
-    """
+    """Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are 1F1B's."""
     needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
@@ -94,9 +94,8 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{launcher.name} has microbatches of one size: no micro_batches"
 
 
-@rule()
+@rule("chip types do not share a node")
 def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Chip types do not share a node."""
     chips = dict.fromkeys(s.stage_chips)
     for chip in chips if len(chips) > 1 else ():
         used = s.stage_chips.count(chip) * s.stage_devices
@@ -104,18 +103,19 @@ def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
             yield f"{used} {chip} do not fill nodes of {problem.node}"
 
 
-@rule()
+@rule("each chip type serves one block of neighbouring stages")
 def contiguous_chips(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Each chip type serves one block of neighbouring stages."""
     blocks = [chip for chip, _ in chip_blocks(s.stage_chips)]
     for chip in dict.fromkeys(blocks):
         if blocks.count(chip) > 1:
             yield f"{chip} serves {blocks.count(chip)} separate blocks of stages"
 
 
-@rule(briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers")
+@rule(
+    "stages are equal, in all or by chip type, where the spec asks for it",
+    briefly=lambda p, _: f"layer_split is even: pp x vpp must divide the {p.model.layers} layers",
+)
 def layer_split(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Stages are equal, in all or by chip type, where the spec asks for it."""
     split = problem.spec.search.layer_split
     groups = {"even": [s.layers], "even_per_chip": _layers_by_chip(s)}
     for counts in groups.get(split, []):

@@ -12,19 +12,18 @@ NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
 """What is not sharded under a pipeline, unless the launcher can."""
 
 
-@rule(briefly=lambda *_: "the distributed optimizer needs dp x cp > 1")
+@rule(
+    "the distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one",
+    briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
+)
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
-    """The distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one."""
     if s.distributed_optimizer and s.dp * s.cp == 1:
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
-@rule()
+@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer.
-
-    They work on a rank's share; without replicas that is the whole, and the plain optimizer does.
-    """
+    """They work on a rank's share; without replicas that is the whole, and the plain optimizer does."""
     switch = problem.spec.training.sharded_switch
     if switch is not None and s.dp * s.cp > 1 and not s.distributed_optimizer:
         yield f"{switch} needs the distributed optimizer"
@@ -36,11 +35,12 @@ def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
     return chosen({"sharded": alone, "sharding_group": group}, asked)
 
 
-@rule(briefly=_sharding_in_short)
+@rule(
+    "gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline",
+    briefly=_sharding_in_short,
+)
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline.
-
-    Megatron's FSDP2 and DeepSpeed's PipelineEngine refuse a pipeline; where the spec names a launcher, the rule
+    """Megatron's FSDP2 and DeepSpeed's PipelineEngine refuse a pipeline; where the spec names a launcher, the rule
     `launcher` says what its own profile does. A sharding group is some of the replicas, and cuts those of dense
     weights and those of experts evenly.
     """
