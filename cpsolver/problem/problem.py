@@ -90,6 +90,18 @@ class Problem:
             overlay = layer if isinstance(layer, Overlay) else overlay
         return replace(self, supplies=supplies, stack=stack, overlay=overlay)
 
+    def sizes(self) -> dict[str, Any]:
+        """What a plan is for, as answers in JSON name it: the model, the devices, the batch, the precision."""
+        return {
+            "model": self.model.name,
+            "num_gpus": self.num_gpus,
+            "gpus_per_node": self.node,
+            "chips": {supply.name: supply.limit for supply in self.supplies},
+            "global_batch_size": self.batch,
+            "sequence_length": self.sequence,
+            "precision": self.spec.training.precision,
+        }
+
     @property
     def node(self) -> int:
         """Devices in a node."""

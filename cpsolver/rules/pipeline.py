@@ -47,8 +47,8 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
 )
 def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron asks for pp <= N <= m and m % N = 0 or >= pp, with groups of N microbatches, when the schedule starts. N
-    is pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is m,
-    and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
+    is pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is
+    m, and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
     """
     m, one_group = s.microbatches(problem.batch), SCHEDULES[s.schedule].one_group
     if s.vpp > 1 and s.pp == 1:

@@ -11,10 +11,10 @@ import pytest
 from cpsolver.doors.report import interval as intervals
 from cpsolver.doors.report.document import dumps, evaluation_document, result_document
 from cpsolver.doors.report.interval import Interval, interval_of, provenance, tie_sentence, ties
-from cpsolver.doors.report.text import about
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence import intervals as uncertainty
 from cpsolver.evidence.intervals import interval, keys_of, spread
+from cpsolver.inputs.text import about
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve

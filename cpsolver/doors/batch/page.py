@@ -13,7 +13,7 @@ from cpsolver.doors.batch.rows import Row, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.summary import headline, run_line
 from cpsolver.doors.report.goals import dollars
-from cpsolver.doors.report.text import count, percent, seconds
+from cpsolver.inputs.text import count, percent, seconds
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cpsolver.doors.report.progress import new_bar
-from cpsolver.doors.report.text import plural
+from cpsolver.inputs.text import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress

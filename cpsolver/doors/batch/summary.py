@@ -15,7 +15,7 @@ from cpsolver.doors.batch.progress import duration
 from cpsolver.doors.batch.rows import Row
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.goals import dollars
-from cpsolver.doors.report.text import about, percent, plural, seconds
+from cpsolver.inputs.text import about, percent, plural, seconds
 
 _STATUSES = ("optimal", "feasible", "infeasible", "unknown", "error")
 _MOST_CELLS, _MOST_ERRORS, _WIDE = 60, 10, 120

@@ -132,16 +132,13 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        from cpsolver.doors.report.text import runs
+        from cpsolver.inputs.text import runs
 
         return runs([_shown(item) if not isinstance(item, str) else item for item in value]) or "none"
     return str(value)
 
 
 # The plan out of a file of `solve --json` or a strategy file, checked against the spec.
-
-
-_SAME = ("model", "num_gpus", "gpus_per_node", "global_batch_size", "sequence_length", "precision")
 
 
 def load_plan(path: str, number: int, problem: Problem) -> Strategy:
@@ -172,14 +169,11 @@ def load_plan(path: str, number: int, problem: Problem) -> Strategy:
 
 def _spec_troubles(written: Any, problem: Problem) -> Iterator[Trouble]:
     """What the file says of its own problem, where the spec says otherwise."""
-    from cpsolver.doors.report.document import problem_document
-
     if not isinstance(written, Mapping):
         return
-    asked = problem_document(problem)
-    for name in _SAME:
-        if name in written and written[name] != asked[name]:
-            yield Trouble(f"problem.{name}", "is of another spec", written[name], f"{asked[name]}, as the spec has it")
+    for name, asked in problem.sizes().items():
+        if name != "chips" and name in written and written[name] != asked:
+            yield Trouble(f"problem.{name}", "is of another spec", written[name], f"{asked}, as the spec has it")
     chips = written.get("chips")
     unknown = sorted(set(chips) - set(problem.chip_names)) if isinstance(chips, Mapping) else []
     if unknown:

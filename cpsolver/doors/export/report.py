@@ -13,8 +13,8 @@ from rich.text import Text
 from cpsolver.doors.export.judge import Nearest, in_words
 from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.script import grouped, shell_lines, span
-from cpsolver.doors.report.text import runs, seconds
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, node_blocks

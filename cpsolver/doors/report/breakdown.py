@@ -10,8 +10,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.degrees import layer_traffic
-from cpsolver.doors.report.text import PART_NAMES, bar, percent, runs, seconds, span_text
+from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
+from cpsolver.inputs.text import bar, percent, runs, seconds, span_text
 from cpsolver.plans.strategy import Strategy
 from hw_specs.units import bytes_to_gib
 

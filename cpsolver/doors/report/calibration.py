@@ -14,11 +14,11 @@ from rich.text import Text
 
 from cpsolver.doors.report.document import versions
 from cpsolver.doors.report.layout import figure_table, section
-from cpsolver.doors.report.text import percent, plural, seconds
 from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, mean_errors
 from cpsolver.evidence.calibrate.result import CalibrationResult
 from cpsolver.evidence.posterior.constants import UncertainConstant
+from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.profiles.constants import Overlay, OverlayConstant
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
 from cpsolver.doors.report.goals import goal_numbers, goal_rows, worse_than_best
 from cpsolver.doors.report.interval import Interval, interval_of
-from cpsolver.doors.report.text import about, count, percent, seconds
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib

@@ -25,9 +25,10 @@ from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_s
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
-from cpsolver.doors.report.text import about, assumptions, count, elapsed, percent, plural, seconds, unit
+from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, Violation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cpsolver.doors.report.text import count, runs
+from cpsolver.inputs.text import count, runs
 from cpsolver.plans.dimensions import DIMENSIONS, Dimension
 from cpsolver.plans.strategy import Strategy
 

@@ -85,13 +85,7 @@ def trouble_document(error: InputError) -> dict[str, Any]:
 def problem_document(problem: Problem) -> dict[str, Any]:
     """The problem in names and sizes."""
     return {
-        "model": problem.model.name,
-        "num_gpus": problem.num_gpus,
-        "gpus_per_node": problem.node,
-        "chips": {supply.name: supply.limit for supply in problem.supplies},
-        "global_batch_size": problem.batch,
-        "sequence_length": problem.sequence,
-        "precision": problem.spec.training.precision,
+        **problem.sizes(),
         "stack": problem.stack.name,
         **objective_document(problem),
         "launcher": problem.named_launcher and problem.named_launcher.name,

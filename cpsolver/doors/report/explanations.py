@@ -12,7 +12,7 @@ from rich.text import Text
 from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
-from cpsolver.doors.report.text import PART_NAMES, percent, seconds
+from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.account import Account
 from cpsolver.explanation.cause import Explanation
@@ -21,6 +21,7 @@ from cpsolver.explanation.closest import strategy_text
 from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
+from cpsolver.inputs.text import percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict

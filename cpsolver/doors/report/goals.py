@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from cpsolver.doors.report.interval import Interval
-from cpsolver.doors.report.text import percent, plural, seconds
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.objective import device_prices, dollars_per_million_tokens, objective_of

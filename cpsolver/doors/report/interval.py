@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
-from cpsolver.doors.report.text import about, plural, unit
 from cpsolver.evidence.intervals import EVERY, UNSEEN, keys_of, spread
+from cpsolver.inputs.text import about, plural, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Calibration, load_calibration

@@ -11,7 +11,8 @@ from rich.text import Text
 from cpsolver.doors.report.breakdown import parts_used
 from cpsolver.doors.report.columns import Row, ShownPlan, plan_rows
 from cpsolver.doors.report.degrees import layer_traffic
-from cpsolver.doors.report.text import count, percent, recompute_text, runs
+from cpsolver.doors.report.text import recompute_text
+from cpsolver.inputs.text import count, percent, runs
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib

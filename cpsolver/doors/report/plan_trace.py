@@ -8,8 +8,8 @@ from typing import Any
 
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind, Transfer, run_pipeline, transfers
-from cpsolver.doors.report.text import plural
 from cpsolver.doors.report.trace import Slice, Track, chrome_trace, write_chrome_trace
+from cpsolver.inputs.text import plural
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Plan, Result
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from cpsolver.doors.report.text import percent, plural, seconds
 from cpsolver.evidence.runs.validation import Validation
+from cpsolver.inputs.text import percent, plural, seconds
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
 _SHAPES = (

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cpsolver.doors.report.text import plural
+from cpsolver.inputs.text import plural
 from cpsolver.profiles.constants import Calibration, Fitted, load_calibration
 from cpsolver.profiles.stack import Constants, Stack, load_stack, stack_names
 

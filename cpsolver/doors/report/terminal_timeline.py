@@ -13,8 +13,8 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.pipeline_run import PipelineRun, SpanKind, run_pipeline
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
-from cpsolver.doors.report.text import count, percent, seconds
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 
 _MOST_PASSES = 20_000  # more are drawn with the first microbatches only: some hundredths of a second

@@ -10,9 +10,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.layout import figure_table, section
-from cpsolver.doors.report.text import PART_NAMES, percent, plural, seconds
+from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
 from cpsolver.evidence.runs.validation import Validation
+from cpsolver.inputs.text import percent, plural, seconds
 
 _TITLES = {
     "source": "by source",

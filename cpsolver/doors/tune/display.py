@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cpsolver.doors.report.progress import Waiting
-from cpsolver.doors.report.text import elapsed, recompute_text, seconds
+from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.trial import Trial
+from cpsolver.inputs.text import elapsed, seconds
 from cpsolver.plans.dimensions import shown_sizes
 from cpsolver.plans.strategy import Strategy
 

@@ -10,7 +10,6 @@ from itertools import takewhile
 from typing import Protocol
 
 from cpsolver.doors.export.launch import CannotExpress
-from cpsolver.doors.report.text import plural
 from cpsolver.doors.tune.jobs import JobBuilder
 from cpsolver.doors.tune.logs import LogReading, log_facts, read_log
 from cpsolver.doors.tune.outcome import Verdict, failure_kind, judge
@@ -18,6 +17,7 @@ from cpsolver.doors.tune.runner import prepare, run_trial
 from cpsolver.doors.tune.state import State
 from cpsolver.doors.tune.supervisor import LOG
 from cpsolver.doors.tune.trial import Chooser, Proposal, Stop, Trial
+from cpsolver.inputs.text import plural
 
 CTRL_C = "stopped by Ctrl-C"
 SIGNAL = "the running trial was ended by a signal, as schedulers send it when time is up"

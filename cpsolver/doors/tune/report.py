@@ -12,7 +12,6 @@ from rich.text import Text
 
 from cpsolver.doors.report.console import task
 from cpsolver.doors.report.layout import section
-from cpsolver.doors.report.text import elapsed, percent, plural
 from cpsolver.doors.tune.display import (
     command_words,
     measured_words,
@@ -25,6 +24,7 @@ from cpsolver.doors.tune.display import (
 from cpsolver.doors.tune.jobs import COMMAND, PLAN
 from cpsolver.doors.tune.result import TuningResult
 from cpsolver.doors.tune.trial import PlanEstimate, Trial
+from cpsolver.inputs.text import elapsed, percent, plural
 
 _SHOWN = 5
 _STYLES = {"ok": "green", "oom": "red", "failed": "red", "running": "cyan"}

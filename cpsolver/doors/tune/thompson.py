@@ -15,7 +15,6 @@ from math import exp, sqrt
 
 import numpy as np
 
-from cpsolver.doors.report.text import plural
 from cpsolver.doors.tune.candidates import CandidatePlans, chance_of_running_out, facts
 from cpsolver.doors.tune.choosers import ChooserSettings, watched_search
 from cpsolver.doors.tune.trial import PlanEstimate, Proposal, Stop, Trial
@@ -24,6 +23,7 @@ from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.misfit import load_spread, locations
 from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.predictions import Floats, Lineariser, Observation
+from cpsolver.inputs.text import plural
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result

@@ -14,8 +14,9 @@ from cpsolver.doors.report.html.page import evaluation_page
 from cpsolver.doors.report.html.sections import MEMORY_NAMES
 from cpsolver.doors.report.pipeline_run import run_pipeline
 from cpsolver.doors.report.pipeline_view import windows
-from cpsolver.doors.report.text import PART_NAMES, about, count, percent, seconds
+from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.rules import violations
 from tests.support.command import in_tmp, run, write  # noqa: F401

@@ -21,8 +21,9 @@ from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
 from cpsolver.doors.report.progress import Waiting, Watcher, describe
-from cpsolver.doors.report.text import about, assumptions, bar, elapsed, percent, runs, seconds
+from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.text import about, bar, elapsed, percent, runs, seconds
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve

@@ -14,8 +14,8 @@ from rich.console import Console
 from cpsolver.doors.report.pipeline_run import PipelineRun, Span, run_pipeline
 from cpsolver.doors.report.pipeline_view import cells, chosen_stages, windows
 from cpsolver.doors.report.terminal_timeline import TerminalTimeline, drawn
-from cpsolver.doors.report.text import percent
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.text import percent
 from cpsolver.plans.strategy import StageGroup, Strategy
 from tests.support.command import in_tmp, run, write  # noqa: F401
 from tests.support.pictured import PLANS, judged

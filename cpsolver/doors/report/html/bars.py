@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from cpsolver.doors.report.html.elements import Html, scrolling, tag
-from cpsolver.doors.report.text import span_text
+from cpsolver.inputs.text import span_text
 
 NOTHING = 1e-9
 """A part smaller than this share of the whole is rounding."""

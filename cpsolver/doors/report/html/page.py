@@ -18,8 +18,8 @@ from cpsolver.doors.report.html.elements import Html, block, inline, section, ta
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
 from cpsolver.doors.report.pipeline_run import run_pipeline
-from cpsolver.doors.report.text import plural
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.text import plural
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation

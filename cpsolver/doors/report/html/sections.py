@@ -10,8 +10,9 @@ from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
 from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, scrolling, section, tag
 from cpsolver.doors.report.plan_table import PlanTable
-from cpsolver.doors.report.text import PART_NAMES, about, count, percent, plural, runs, seconds, unit
+from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.explanation.closest import strategy_text
+from cpsolver.inputs.text import about, count, percent, plural, runs, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 

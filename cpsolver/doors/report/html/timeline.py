@@ -10,7 +10,7 @@ from cpsolver.doors.report.html.bars import legend
 from cpsolver.doors.report.html.elements import Html, scrolling, tag, text
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
-from cpsolver.doors.report.text import count, percent, seconds
+from cpsolver.inputs.text import count, percent, seconds
 
 _WIDTH, _LEFT, _RIGHT, _GAP = 1000.0, 118.0, 62.0, 34.0
 _ROW, _BOX, _TOP, _BOTTOM = 24.0, 19.0, 22.0, 26.0
