@@ -88,11 +88,11 @@ def _asked(tuning: OpenTuning) -> _Answer:
 
 
 def _reported(tuning: OpenTuning) -> _Answer:
-    from cpsolver.doors.tune.report import told_report
+    from cpsolver.doors.tune.report import one_trial_report
     from cpsolver.doors.tune.result import trial_document
 
     trial = tuning.tell()
-    return told_report(trial), {"status": "told", "trial": trial_document(trial)}, 0
+    return one_trial_report(trial), {"status": "told", "trial": trial_document(trial)}, 0
 
 
 def _tuned(tuning: OpenTuning) -> _Answer:

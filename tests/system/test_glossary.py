@@ -14,9 +14,6 @@ from tests.support.checkout import ROOT
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 ADDRESSES = sorted(set(re.findall(r"`((?:cpsolver|hw_specs|models_zoo)\.[\w.]+)`", PAGE)))
-PENDING: set[str] = set()
-"""Addresses that renamings under way will make true."""
-
 RETIRED = (
     *("share_out", "shared_out", "run_again", "again", "twice", "repeat", "repeated", "product", "products"),
     *("told", "untold", "seen", "lesson", "lessons", "learnt", "felt", "belief", "today", "portfolio", "portfolios"),
@@ -24,17 +21,6 @@ RETIRED = (
 )
 OTHERWISE_MEANT = {"product_version", "product"}
 """A software product's; of numbers."""
-LEFT = {
-    "_learnt",
-    "_told",
-    "again",
-    "check_runnable",
-    "kept",
-    "least_kept",
-    "nothing_learnt",
-    "told_report",
-}
-"""Names of modules, classes and functions with a retired word. May only shrink."""
 
 
 def named(address: str) -> Any:
@@ -54,15 +40,13 @@ def named(address: str) -> Any:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_what_the_glossary_names_is_there(address: str) -> None:
-    if address not in PENDING:
-        assert named(address) is not None
+    assert named(address) is not None
 
 
 def test_there_are_some_forty_words_each_with_an_address() -> None:
     rows = [line for line in PAGE.splitlines() if re.match(r"\| (?!word)[^-|]", line)]
     assert 40 <= len(rows) <= 60
     assert [line for line in rows if "`" not in line.split("|")[3]] == []
-    assert set(ADDRESSES) >= PENDING
 
 
 def words(name: str) -> str:
@@ -78,7 +62,7 @@ def test_retired_words_stand_in_no_name() -> None:
             nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
             names = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
             found = [name for name in (file.stem, *names) if any(f"_{word}_" in words(name) for word in RETIRED)]
-            wrong = sorted(set(found) - LEFT - OTHERWISE_MEANT)
+            wrong = sorted(set(found) - OTHERWISE_MEANT)
             if wrong:
                 offenders[str(file.relative_to(ROOT))] = wrong
     assert not offenders

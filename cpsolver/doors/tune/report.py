@@ -56,7 +56,7 @@ def asked_report(trials: Sequence[Trial], reason: str | None) -> RenderableType:
     return Group(*parts, *([Text(f"Nothing more to try: {reason}.")] if reason else []))
 
 
-def told_report(trial: Trial) -> RenderableType:
+def one_trial_report(trial: Trial) -> RenderableType:
     """What was kept of a trial that was told."""
     return Text(trial_line(trial))
 

@@ -19,7 +19,7 @@ from cpsolver.doors.tune.measured_runs import EarlierRuns, read_earlier_runs, wr
 from cpsolver.doors.tune.report import state_name
 from cpsolver.doors.tune.result import TuningResult
 from cpsolver.doors.tune.state import Binding, State, command_meaning, spec_meaning, stored_template
-from cpsolver.doors.tune.template import check_runnable, parse_template
+from cpsolver.doors.tune.template import check_command, parse_template
 from cpsolver.doors.tune.trial import Chooser, Trial, TrialMemory
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.inputs.output import check_files
@@ -73,7 +73,7 @@ class TuneRequest:
             self.log, self.step_time, self.oom, self.failed, self.peak_memory, self.memory_kind
         )
 
-    def again(self) -> str:
+    def resume_command(self) -> str:
         """The command that goes on with the same state, which has the template."""
         words = ["apss-cp", "tune", self.spec, "--state", str(self.folder)]
         words += ["--seed", str(self.seed)] if self.seed else []
@@ -167,7 +167,13 @@ class OpenTuning:
         trials = tuple(self.state.trials())
         estimates = tuple(chooser.estimates(trials))
         return TuningResult(
-            self.problem, trials, estimates, reason, self.state.folder, request.again(), chooser.best(trials)
+            self.problem,
+            trials,
+            estimates,
+            reason,
+            self.state.folder,
+            request.resume_command(),
+            chooser.best(trials),
         )
 
     @property
@@ -197,7 +203,7 @@ def opened(request: TuneRequest) -> Iterator[OpenTuning]:
     template = None if request.template is None else parse_template(request.template, request.shell)
     target = target_of(problem, template, request.target)
     if template is not None:
-        check_runnable(template)
+        check_command(template)
     check_files({"--runs-csv": request.runs_csv}, request.spec)
     earlier = EarlierRuns((), ()) if request.runs is None else read_earlier_runs(request.runs, problem)
     there = request.folder.exists()
@@ -212,7 +218,7 @@ def opened(request: TuneRequest) -> Iterator[OpenTuning]:
             template, target = stored_template(stored)
             if request.target not in (None, target):
                 raise InputError(Trouble("--to", "is not the target of the trials there", request.target, target))
-            check_runnable(template)
+            check_command(template)
         if template is None and not request.ask and request.tell is None and request.max_trials != 0:
             raise InputError(Trouble("--run", f"is needed: the trials in {request.folder} were asked for, not run"))
         yield OpenTuning(request, problem, state, JobBuilder(problem, template, target), earlier)

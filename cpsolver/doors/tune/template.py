@@ -59,7 +59,7 @@ def parse_template(text: str, shell: bool) -> Template:
     return Template(text, words, shell)
 
 
-def check_runnable(template: Template) -> None:
+def check_command(template: Template) -> None:
     """Raises InputError where there is no such command; a first word with fields is only known when a trial starts."""
     first = template.words[0]
     if template.shell or any(name is not None for _, name in _parts(first)):

@@ -235,10 +235,10 @@ class ThompsonChooser:
         for count, draw in enumerate(draws, 1):
             at = int(draw.argmin())
             if not state.tried[at]:
-                return at, f"best of draw {count} of constants, after {_told(state)}"
+                return at, f"best of draw {count} of constants, after {_trials_known(state)}"
         many = self._draws(state, int(facts()["chance_draws"]), random)
         gains = np.maximum(0.0, many[:, [best]] - many[:, open_]).mean(axis=0)
-        return open_[int(gains.argmax())], f"likeliest to be better, after {_told(state)}"
+        return open_[int(gains.argmax())], f"likeliest to be better, after {_trials_known(state)}"
 
     def _proposal(self, state: _State, trials: Sequence[Trial], at: int, why: str) -> Proposal:
         mean, covariance = state.posterior.times.mixed(state.moments)
@@ -260,5 +260,5 @@ def _unexplained(trial: Trial) -> bool:
     return not trial.note or trial.note.startswith(("exit code", "signal"))
 
 
-def _told(state: _State) -> str:
+def _trials_known(state: _State) -> str:
     return f"{plural(len(state.posterior.observations), 'run')} to learn from"

@@ -112,7 +112,7 @@ def fitting(found: Sequence[RanOut], spread: Spread, file: str) -> Iterator[Trou
             yield Trouble("", message, file=file)
 
 
-def nothing_learnt(before: float, after: float, file: str) -> Iterator[Trouble]:
+def no_improvement(before: float, after: float, file: str) -> Iterator[Trouble]:
     """Left out in turn, the runs are predicted no better by the others than by the published constants."""
     if after >= before:
         message = (

@@ -69,11 +69,11 @@ def _constants(result: CalibrationResult) -> tuple[Group, Group]:
     told = zip(posterior.constants, posterior.mean, prior_sds(posterior), sds, rows_that_feel(result), strict=True)
     for each, position, before, sd, rows in told:
         groups = chips if each.kind == "chips" else stacks
-        groups.setdefault(each.group, {})[each.name] = _learnt(each, float(position), before, float(sd), rows)
+        groups.setdefault(each.group, {})[each.name] = _overlay_constant(each, float(position), before, float(sd), rows)
     return chips, stacks
 
 
-def _learnt(each: UncertainConstant, position: float, before: float, sd: float, rows: int) -> OverlayConstant:
+def _overlay_constant(each: UncertainConstant, position: float, before: float, sd: float, rows: int) -> OverlayConstant:
     return OverlayConstant(
         published=_short(each.start),
         learnt=_short(each.value(position)),

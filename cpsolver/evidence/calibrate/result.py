@@ -12,7 +12,7 @@ from cpsolver.evidence.calibrate.checks import (
     contradictions,
     fitting,
     implausible,
-    nothing_learnt,
+    no_improvement,
     too_few,
     unexplained,
 )
@@ -78,7 +78,7 @@ def calibrate(evidence: Evidence, file: str, on_progress: OnProgress | None = No
         *unexplained(runs, file),
         *implausible(posterior, prior_sds(posterior), file),
         *fitting(short, load_spread(), file),
-        *nothing_learnt(found.before, found.after, file),
+        *no_improvement(found.before, found.after, file),
     )
     return CalibrationResult(file, evidence, posterior, runs, memory_left_out(posterior), short, doubts)
 

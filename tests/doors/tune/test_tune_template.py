@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.doors.tune.template import FIELDS, check_runnable, parse_template, values_of
+from cpsolver.doors.tune.template import FIELDS, check_command, parse_template, values_of
 from cpsolver.inputs.errors import InputError
 from cpsolver.search.search import search
 from tests.support.command import in_tmp as in_tmp
@@ -70,12 +70,12 @@ def test_commands_that_are_not_there(text: str, told: str) -> None:
     Path("plain.sh").write_text("", encoding="utf-8")
     Path("folder").mkdir()
     with pytest.raises(InputError, match=told):
-        check_runnable(parse_template(text, False))
+        check_command(parse_template(text, False))
 
 
 def test_commands_that_only_a_trial_knows_are_let_be() -> None:
-    check_runnable(parse_template("{directory}/train.sh", False))
-    check_runnable(parse_template("A=1 no-such-command", True))
+    check_command(parse_template("{directory}/train.sh", False))
+    check_command(parse_template("A=1 no-such-command", True))
 
 
 def test_nothing_is_written_for_a_wrong_template() -> None:
