@@ -46,7 +46,8 @@ test-all: $(READY)
 test-rest: $(READY)
 	$(PYTEST) -m full
 
-coverage: COVER := --cov
+# Ctrl-C can strike inside the tracer's own lock, which then hangs: that test is left out here.
+coverage: COVER := --cov --deselect tests/commands/test_cli.py::test_ctrl_c_in_a_search_ends_with_what_is_known
 coverage: test
 
 lint: $(READY)

@@ -69,19 +69,19 @@ class Measured(CandidatePlans):
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._known = {plan: PlacedPlan(task.problem, plan) for plan in task.measured}
+        self._placed = {plan: PlacedPlan(task.problem, plan) for plan in task.measured}
 
-    def place(self, strategy: Strategy) -> PlacedPlan:
+    def placed(self, strategy: Strategy) -> PlacedPlan:
         """A layout with its problem."""
-        return self._known[strategy]
+        return self._placed[strategy]
 
     def search(self, posterior: Posterior, positions: Floats | None = None) -> list[Strategy]:
         """All of them."""
-        return list(self._known)
+        return list(self._placed)
 
     def legal(self, posterior: Posterior, keep: Sequence[Strategy]) -> list[Strategy]:
         """All of them."""
-        return [*keep, *(plan for plan in self._known if plan not in keep)]
+        return [*keep, *(plan for plan in self._placed if plan not in keep)]
 
 
 def tasks() -> Iterator[Task]:

@@ -30,6 +30,7 @@ _LONG = 1600
 """Characters; of longer texts only a mark of every line is kept."""
 _VOLATILE = {"seconds", "cpu_seconds", "solver_seconds", "versions", "version", "key"}
 _SECONDS = re.compile(r"\d+\.\d+ s(?= in all| of it in the solver)|(?<= in )\d+(\.\d+)? s")
+_VERSION = re.compile(r"apss-cp \d+(\.\d+)+")
 _EXACT = re.compile(r"-?\d+\.\d{10,}(?:e[-+]?\d+)?")
 """Numbers in texts that are written with all their figures."""
 _BY_LINE = "marks of the lines"
@@ -112,7 +113,7 @@ def _kept(value: Any) -> Any:
 
 def text_kept(text: str) -> Any:
     """A text without seconds: itself if it has one line, its lines, or a mark of each, or of many, where it is long."""
-    text = _SECONDS.sub("… s", text)
+    text = _VERSION.sub("apss-cp …", _SECONDS.sub("… s", text))
     lines = text.replace("><", ">\n<").splitlines()
     if len(lines) < 2:
         return text
