@@ -23,7 +23,7 @@ from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.problems import chip_spec, problem_of
-from tests.support.selection import first, full
+from tests.support.selection import full
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -66,10 +66,10 @@ def assert_below(bounds: list[float], true: float, what: object) -> None:
 
 
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
-@pytest.mark.parametrize("block", first(1, range(4)))
-def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
+@pytest.mark.parametrize(("start", "count"), [(1000, 40), full(1040, 120)])
+def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
     close: dict[str, int] = defaultdict(int)
-    for seed in range(1000 + 40 * block + 200 * bend, 1040 + 40 * block + 200 * bend):
+    for seed in range(start + 200 * bend, start + count + 200 * bend):
         problem = random_problem(seed)
         if not small_enough(problem, 250):
             continue
@@ -84,7 +84,7 @@ def test_no_bound_exceeds_brute_force(block: int, bend: bool) -> None:
                     close["all"] += np.isfinite(true)
                     close["tight"] += np.isfinite(true) and bounds[-1] > 0.9 * true
                     close["cut"] += np.isinf(bounds[-1])
-    assert close["all"] > 25
+    assert close["all"] > 25 * count / 40
     assert close["cut"] > 0
     assert close["tight"] > 0.6 * close["all"]
 
