@@ -41,6 +41,8 @@ def collective_seconds(
     bandwidth min(r * adapter, fabric), or of one adapter where a library rings over one only. Small payloads lose
     bandwidth: half of it at the chip's half payload.
     """
+    if not (size > 1).any():
+        return np.zeros(np.broadcast_shapes(np.shape(payload), size.shape, stride.shape))
     inside = ranks_inside(problem, chip, size, stride)
     up = fabric_bandwidth(chip, size, inside) * _fabric_efficiency(problem, chip, kind, size, inside)
     out = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network") * (inside if adapters == "all" else 1)

@@ -143,6 +143,7 @@ def test_what_is_learnt_from_are_measured_trials_and_those_out_of_memory() -> No
     assert [(each.step_time_s, each.out_of_memory) for each in found] == [(1.0, False), (None, True)]
 
 
+@pytest.mark.full
 def test_coverage_is_about_plans_never_tried() -> None:
     case = Case(0, False)
     trials, _, _ = tune_study.run_trials(case, truth_of(case), "top-K")

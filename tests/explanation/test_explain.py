@@ -133,7 +133,7 @@ def test_the_closest_plan_is_too_big_by_what_is_said_and_breaks_no_other_rule() 
 
 
 def test_the_margin_named_is_the_largest_that_is_enough() -> None:
-    problem = _problem("llama2-70b", 16, cluster={"memory_margin": 0.3})
+    problem = _problem("llama2-70b", 16, cluster={"memory_margin": 0.3}, pin={"mbs": 1, "cp": 1, "vpp": 1})
     found = [remedy for remedy in _explained(problem).remedies if "memory margin" in remedy.text]
     (remedy,) = found
     margin = remedy.spec.cluster.memory_margin

@@ -105,7 +105,12 @@ def test_other_stacks_refuse_nothing() -> None:
     assert not any(said(problem, plan) for plan in found)
 
 
-@pytest.mark.parametrize(("stack", "launcher"), [*product(SHARDING, launcher_names())])
+def _own(stack: str, launcher: str) -> bool:
+    """Every launcher with one stack, every stack with some launchers."""
+    return (SHARDING.index(stack) - launcher_names().index(launcher)) % len(SHARDING) == 0
+
+
+@pytest.mark.parametrize(("stack", "launcher"), only(_own, product(SHARDING, launcher_names())))
 def test_both_run_what_each_of_them_runs(stack: str, launcher: str) -> None:
     framework, profile, rows = runs_of(stack), load_launcher(launcher), rows_of(plans(("x",))[::11])
     together = both(profile, framework)
@@ -192,7 +197,7 @@ def _quick(stack: str, name: str) -> bool:
 def test_search_agrees_with_brute_force(stack: str, name: str) -> None:
     """From too small a memory for anything to ample."""
     statuses, sharded = set(), set()
-    for gb in (3.0, 3.35, 3.7, 5.0):
+    for gb in (3.0, 3.5, 5.0):
         chips = {"x": chip_spec(gb=gb)}
         if name == "mixed":
             chips = {"x": {"max": 2, "spec": chip_spec(gb=gb)}, "y": {"max": 4, "spec": chip_spec(60, gb=gb + 0.1)}}

@@ -71,13 +71,13 @@ def compare(problem: Problem, rng: np.random.Generator, wanted: int) -> int:
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_objective_of_tiny_plans_is_what_evaluate_says(bend: bool) -> None:
     compared = 0
-    for seed in range(30_000, 30_030):
+    for seed in range(30_000, 30_015):
         with quick_tables(seed if bend else None):
             compared += compare(random_problem(seed), np.random.default_rng(seed), 4)
-    assert compared > 40
+    assert compared > 20
 
 
-@pytest.mark.parametrize("name", first(2, REAL))
+@pytest.mark.parametrize("name", first(1, REAL))
 def test_objective_of_real_plans_is_what_evaluate_says(name: str) -> None:
     chips, gpus, batch, sequence = REAL[name]
     assert compare(problem_of(chips, name, gpus, 8, batch, sequence), np.random.default_rng(3), 12) == 12

@@ -103,7 +103,7 @@ def check(problem: Problem, result: Result) -> None:
         assert plan.evaluation == evaluate(problem, plan.strategy)
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", first(1, range(4)))
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 @pytest.mark.parametrize("idle", [False, True])
 def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle: bool) -> None:

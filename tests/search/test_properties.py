@@ -23,7 +23,7 @@ from hw_specs.catalogue import complete_chip
 from tests.support.generated import random_problem
 from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, problem_of, with_stack
-from tests.support.selection import first
+from tests.support.selection import first, full
 
 SEEDS = st.integers(0, 2**31)
 few = settings(max_examples=2)
@@ -81,7 +81,7 @@ MORE: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("what", MORE)
+@pytest.mark.parametrize("what", [what if what in ("memory", "compute", "chips") else full(what) for what in MORE])
 @blocks
 @few
 @given(seed=SEEDS)

@@ -61,7 +61,8 @@ def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
 
 
 def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
-    problem = small(top=100, pin={"mbs": 1, "tp": 2, "pp": 2, "flash_attention": True})
+    pin = {"mbs": 1, "tp": 2, "pp": 2, "vpp": 1, "sequence_parallel": True, "flash_attention": True}
+    problem = small(top=100, pin=pin)
     result = search(problem)
     with quick_tables():
         best = brute_force(problem)

@@ -22,8 +22,8 @@ from tests.support.command import in_tmp, run, write
 
 __all__ = ["in_tmp"]
 
-MIXED = BASE + "list: [{cluster.num_gpus: 16}, {model: llama9}, {model: llama2-70b, cluster.num_gpus: 8}]"
-"""A plan, a broken cell, and one that does not fit."""
+MIXED = BASE + "list: [{cluster.num_gpus: 16}, {model: llama9}, {search.pin.mbs: 128}]"
+"""A plan, a broken cell, and one that no plan meets."""
 
 
 def test_each_cell_is_a_row_whatever_becomes_of_it() -> None:
@@ -81,7 +81,7 @@ def test_files_and_the_report_at_80_and_160_columns(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("cells", "code"),
-    [("[{model: llama9}]", 2), ("[{model: llama2-70b, cluster.num_gpus: 8}, {model: llama9}]", 3)],
+    [("[{model: llama9}]", 2), ("[{search.pin.mbs: 128}, {model: llama9}]", 3)],
 )
 def test_exit_codes_without_a_plan(cells: str, code: int) -> None:
     write("sweep.yaml", f"{BASE}list: {cells}")

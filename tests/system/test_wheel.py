@@ -74,6 +74,7 @@ def test_the_example_of_the_library_runs(installed: Path, tmp_path: Path) -> Non
     assert (tmp_path / "launch" / "train.sh").is_file()
 
 
+@pytest.mark.full
 def test_the_example_of_the_library_is_typed(installed: Path, tmp_path: Path) -> None:
     """mypy, strict, sees the installed package as a user's own code does."""
     (tmp_path / "example.py").write_text(example() + "\nreveal_type(result.plans[0].evaluation.mfu)\n", "utf-8")
