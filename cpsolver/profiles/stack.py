@@ -82,6 +82,9 @@ class Constants(BaseModel):
     memory_margin: Constant
 
 
+_CONSTANTS = frozenset(Constants.model_fields)
+
+
 class Stack(BaseModel):
     """A software-stack profile.
 
@@ -99,7 +102,7 @@ class Stack(BaseModel):
 
     def __getattr__(self, item: str) -> Any:
         """The value of a constant: ``stack.gradient_bytes``."""
-        if item in Constants.model_fields:
+        if item in _CONSTANTS:
             return getattr(self.constants, item).value
         raise AttributeError(item)
 

@@ -115,6 +115,7 @@ def test_layouts_have_the_best_plan_and_only_what_is_pinned() -> None:
 # Clusters and records
 
 
+@pytest.mark.full
 def test_a_cluster_of_the_study_is_run_by_every_policy() -> None:
     found = run_case(Case(0, False), ("top-K", "random"))
     assert [record["policy"] for record in found] == ["top-K", "random"]

@@ -89,6 +89,7 @@ def test_a_spec_that_it_does_not_cover_is_told_what_it_covers(overlay_text: str)
     assert "the spec describes this one itself" in result.stderr
 
 
+@pytest.mark.full
 def test_evaluate_check_explain_export_and_batch_take_it(overlay_text: str) -> None:
     spec, ours = write("spec.yaml", SPEC), write("ours.yaml", overlay_text)
     Path("plans.json").write_text(run("solve", spec, "--json", "--calibration", ours).stdout, encoding="utf-8")
@@ -114,6 +115,7 @@ def test_too_few_runs_are_refused_and_nothing_is_written() -> None:
     assert not Path("ours.yaml").exists()
 
 
+@pytest.mark.full
 def test_readings_of_one_layout_that_lie_too_far_apart_are_refused() -> None:
     rows = cluster_rows(3)
     rows.append({**rows[0], "id": "again", "step_time_s": rows[0]["step_time_s"] * 1.2})

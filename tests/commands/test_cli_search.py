@@ -192,6 +192,7 @@ def test_analytic_mode_writes_a_trace_of_each_plan() -> None:
     assert not Path("cache/plan-3.json").exists()
 
 
+@pytest.mark.full
 def test_search_fails_as_solve_does() -> None:
     args = ("--num-gpus", "8", "--global-batch-size", "8")
     result = run("search", *args)

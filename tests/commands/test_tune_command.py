@@ -88,6 +88,7 @@ def test_limits() -> None:
     assert len(kept()) == 2
 
 
+@pytest.mark.full
 def test_a_trial_ends_at_its_time_limit_and_its_iterations_count_where_there_are_enough() -> None:
     slow = f"{TRAINING} --until never"
     found = tune("--run", slow, "--trial-time-limit", "1", "--max-trials", "1")

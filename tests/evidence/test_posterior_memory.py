@@ -13,6 +13,7 @@ from cpsolver.evidence.posterior.memory_posterior import MemoryEvidence, _curvat
 from cpsolver.evidence.posterior.posterior import Posterior, learn
 from cpsolver.evidence.posterior.predictions import Floats, Linear, Observation, PlacedPlan
 from tests.support.believed import menu, places, small
+from tests.support.selection import first, full
 
 ZERO = np.zeros(2)
 READINGS = Linear(ZERO, np.array([1.0, 2.0]), np.array([[0.1, 0.02], [0.05, 0.3]]))
@@ -106,7 +107,7 @@ def test_what_is_needed_is_what_the_memory_model_says() -> None:
     assert 0.026 < spread < 0.3
 
 
-@pytest.mark.parametrize("share", [0.6, 0.95, 1.05, 1.3])
+@pytest.mark.parametrize("share", [0.6, full(0.95), full(1.05), 1.3])
 def test_running_out_raises_the_need_and_fitting_never_does(share: float) -> None:
     place = _tight(share)
     before = _need(_believe(), place)
@@ -127,7 +128,7 @@ def test_running_out_is_told_of_other_plans_too_and_is_no_step_time() -> None:
     assert not len(found.times.off)
 
 
-@pytest.mark.parametrize("kind", ["allocated", "reserved", "device"])
+@pytest.mark.parametrize("kind", first(1, ["allocated", "reserved", "device"]))
 @pytest.mark.parametrize("factor", [0.85, 1.2])
 def test_a_reading_pulls_towards_it(kind: str, factor: float) -> None:
     read = factor * memory_bytes(small(), _place().strategy, kind)
@@ -161,6 +162,7 @@ def test_readings_move_no_step_time_and_step_times_no_memory() -> None:
     assert (both.covariance[:count, count:] == 0.0).all()
 
 
+@pytest.mark.full
 def test_every_plan_of_the_menu_has_a_need() -> None:
     found = _believe(*(Observation(str(at), place, 1.0) for at, place in enumerate(places(small(), 3))))
     assert all(np.isfinite(found.fill(PlacedPlan(small(), plan))).all() for plan in menu())

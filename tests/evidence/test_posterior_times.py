@@ -209,6 +209,7 @@ def _learnt(seed: int, count: int, misfit: float = 0.0) -> tuple[Posterior, Floa
     return found, np.array(truth.positions)[: len(found.times.prior)]
 
 
+@pytest.mark.full
 def test_runs_bring_the_constants_nearer_to_the_truth() -> None:
     pairs = [_learnt(seed, 10) for seed in range(4)]
     before = sum((truth**2).sum() for _, truth in pairs)

@@ -29,7 +29,7 @@ from tests.profiles.test_launcher import BIASED, plans, rows_of, runs, split
 from tests.search.test_oracle import assert_same
 from tests.support.oracle import brute_force
 from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
-from tests.support.selection import only
+from tests.support.selection import full, only
 from tests.support.tables import quick_tables
 
 SHARDING = ("composer-pure", "deepspeed-2021", "deepspeed-zero3", "fsdp-composer", "fsdp-torchtitan")
@@ -159,7 +159,7 @@ def test_published_runs_of_these_frameworks_are_among_what_they_run() -> None:
 
 
 @pytest.mark.parametrize("stack", SHARDING)
-@pytest.mark.parametrize(("gpus", "chip"), [(16, "a100"), (64, "h100")])
+@pytest.mark.parametrize(("gpus", "chip"), [full(16, "a100"), (64, "h100")])
 def test_each_is_planned_with(stack: str, gpus: int, chip: str) -> None:
     spec = {"model": "llama2-7b", "cluster": {"num_gpus": gpus, "chips": chip}, "stack": stack, "search": {"top": 5}}
     training = {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"}

@@ -115,7 +115,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle
     assert result.proof.bound == pytest.approx(every[3] if len(every) > 3 else float("inf"))
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", first(1, range(4)))
 def test_the_cheapest_plans_in_time(seed: int) -> None:
     problem = small(seed, {"idle": True}, objective="cost")
     every = all_plans(seed, True)
@@ -127,7 +127,7 @@ def test_the_cheapest_plans_in_time(seed: int) -> None:
     assert scores(timed, result) == pytest.approx(in_time[:4], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", first(2, range(4)))
+@pytest.mark.parametrize("seed", first(1, range(4)))
 def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     problem = small(seed, {"idle": True})
     every = all_plans(seed, True)
@@ -143,7 +143,7 @@ def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     assert search(hopeless).status == "infeasible"
 
 
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, range(6)))
 @pytest.mark.parametrize("objective", ["throughput", "cost"])
 def test_the_bound_on_a_number_of_devices_is_a_bound(seed: int, objective: str) -> None:
     problem = small(seed, {"idle": True}, objective=objective)

@@ -212,13 +212,13 @@ STEERED: list[dict[str, Any]] = [
     {"forbid": {"layers": [2, 2]}, "pin": {"pp": 2}},
     {"pin": {"stage_chips": ["x", "y"]}},
     {"pin": {"stages": {"x": [1], "y": [1]}}},
-    {"pin": {"chip_order": ["y", "x"]}},
+    {"pin": {"chip_order": ["y", "x"], "pp": 2}},
     {"forbid": {"stage_chips": ["x", "x"]}},
     {"pin": {"recompute": "block", "recompute_num_layers": 4}},
     {"pin": {"recompute": {"x": "uniform", "y": "none"}}},
     {"layer_split": "even_per_chip", "pin": {"pp": [2, 4]}},
     {"layer_split": "even", "forbid": {"pp": 1}},
-    {"recompute_scope": "stage", "pin": {"pp": 2}},
+    {"recompute_scope": "stage", "pin": {"pp": 2, "vpp": 1}},
 ]
 """Wishes, one for every decision that may be pinned or forbidden."""
 

@@ -26,9 +26,9 @@ from tests.support.problems import HOST, problem_of, with_stack
 from tests.support.selection import first, full
 
 SEEDS = st.integers(0, 2**31)
-few = settings(max_examples=2)
-blocks = pytest.mark.parametrize("block", first(1, range(6)))
-"""Two examples by `make test`, ten others by `make test-all`."""
+few = settings(max_examples=1)
+blocks = pytest.mark.parametrize("block", first(1, range(12)))
+"""One example by `make test`, eleven others by `make test-all`."""
 Change = Callable[[dict[str, Any]], None]
 
 

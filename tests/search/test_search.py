@@ -14,6 +14,7 @@ from cpsolver.search.result import Progress, Proof, Result
 from cpsolver.search.search import balanced, search
 from tests.support.oracle import brute_force
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.selection import full
 from tests.support.tables import quick_tables
 
 TWO = {"x": chip_spec(gb=5.5), "y": chip_spec(tflops=60, gb=5.0)}
@@ -62,7 +63,7 @@ def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
 
 def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
     pin = {"mbs": 1, "tp": 2, "pp": 2, "vpp": 1, "sequence_parallel": True, "flash_attention": True}
-    problem = small(top=100, pin=pin)
+    problem = problem_of(TWO, model_spec(layers=4), node=2, top=100, pin=pin)
     result = search(problem)
     with quick_tables():
         best = brute_force(problem)
@@ -100,7 +101,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("plans", [0, 1, 2])
+@pytest.mark.parametrize("plans", [0, 1, full(2)])
 def test_interrupted_search_keeps_its_plans_and_states_a_true_gap(plans: int) -> None:
     problem = problem_of(**REAL["two chips"], top=5)
     whole, stopped = search(problem), search(problem, Interrupt(plans))

@@ -138,6 +138,7 @@ def test_a_row_s_time_limit_is_the_one_that_it_was_solved_with() -> None:
     assert [row["time_limit_s"] for row in rows("sweep.sqlite").values()] == [60]
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_to_the_same_rows_and_does_nothing_twice() -> None:
     write("sweep.yaml", EIGHT)
     process = start("--jobs", "1")

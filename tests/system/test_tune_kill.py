@@ -59,6 +59,7 @@ def test_killed_while_a_trial_runs_it_awaits_that_trial() -> None:
     assert [(trial.number, trial.outcome) for trial in kept()] == [(1, "ok"), (2, "ok")]
 
 
+@pytest.mark.full
 def test_killed_and_the_trial_ends_meanwhile() -> None:
     first = tuner("--run", f"{TRAINING} --ledger ledger --trial {{trial}} --until go", "--max-trials", "1")
     wait_for(ledger)
@@ -126,7 +127,7 @@ def _log(number: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", first(3, ["", "claim.json", "result.json", "plan.json", "job.json", "../tune.sqlite-journal", "log.txt"])
+    "name", first(1, ["", "claim.json", "result.json", "plan.json", "job.json", "../tune.sqlite-journal", "log.txt"])
 )
 def test_killed_the_moment_that_something_appears(name: str) -> None:
     """At every step of a trial: its folder, its files, the row, the claim, the log, the result."""

@@ -14,7 +14,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.search.search import search
 from tests.support.problems import chip_spec, model_spec, problem_of
-from tests.support.selection import only
+from tests.support.selection import full, only
 
 DENSE = model_spec(layers=6, heads=8, kv_heads=4)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512}
@@ -56,7 +56,7 @@ STAGES = {"pp": 2, "tp": 1, "mbs": 1, "flash_attention": True, "recompute": ["no
 BY_STAGE: dict[str, Any] = {"chips": {"x": chip_spec(gb=4.6)}, "recompute_scope": "stage", "sequence": 4096}
 LESS = {"x": chip_spec(gb=4.0)}
 UNEVEN = {"pp": 4, "tp": 1, "layers": [1, 3, 2, 1], **WHOLE}
-FACTS: list[tuple[str, str, Any, dict[str, Any]]] = [
+FACTS: list[Any] = [
     ("deepspeed", "sharding_groups", ("parameters",), {"pin": {"sharding_group": 2, "sharded": "parameters"}}),
     ("deepspeed", "context_pipeline", True, {"pin": {"cp": 2, "pp": 2}}),
     ("torchtitan", "flash_attention", (False, True), {"pin": {"flash_attention": False}}),
@@ -68,20 +68,22 @@ FACTS: list[tuple[str, str, Any, dict[str, Any]]] = [
     ("accelerate", "context_groups", True, {"pin": {"cp": 2, "ulysses": 1, "sharding_group": 2}}),
     ("accelerate", "ulysses_tensor", True, {"pin": {"cp": 2, "ulysses": 2, "tp": 2}}),
     ("accelerate", "ulysses_groups", True, {"pin": {"cp": 2, "ulysses": 2, "sharding_group": 4}}),
-    (
+    full(
         "flagscale",
         "uneven_groups",
         "any",
         {"model": {**DENSE, "layers": 7}, "pin": {**UNEVEN, "sharding_group": 2}, "gpus": 16},
     ),
-    (
+    full(
         "flagscale",
         "recompute_by_stage_context",
         True,
         {**BY_STAGE, "chips": LESS, "pin": {**STAGES, "cp": 2, "vpp": 1}},
     ),
-    ("flagscale", "recompute_by_stage_interleaving", True, {**BY_STAGE, "pin": {**STAGES, "cp": 1, "vpp": 3}}),
-    ("flagscale", "recompute_by_stage_groups", True, {**BY_STAGE, "pin": {**STAGES, "vpp": 1, "sharding_group": 2}}),
+    full("flagscale", "recompute_by_stage_interleaving", True, {**BY_STAGE, "pin": {**STAGES, "cp": 1, "vpp": 3}}),
+    full(
+        "flagscale", "recompute_by_stage_groups", True, {**BY_STAGE, "pin": {**STAGES, "vpp": 1, "sharding_group": 2}}
+    ),
     ("loongforge", "recompute_by_stage_interleaving", True, {**BY_STAGE, "pin": {**STAGES, "cp": 1, "vpp": 3}}),
     ("megatron-core-0.13", "uneven_mtp", "any", {"model": {**DENSE, "layers": 7, "mtp_layers": 1}, "pin": UNEVEN}),
 ]

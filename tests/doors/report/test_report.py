@@ -253,6 +253,7 @@ def test_equal_neighbours_share_a_line(problem: Problem, result: Result) -> None
     assert "0–4" in text
 
 
+@pytest.mark.full
 def test_long_traces_are_cut(tmp_path: Path, result: Result) -> None:
     problem = problem_of(training={"global_batch_size": 1_048_576, "sequence_length": 512})
     plan = replace(result.plans[0], strategy=replace(result.plans[0].strategy, mbs=1, dp=16, cp=1))

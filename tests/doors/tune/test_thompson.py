@@ -79,6 +79,7 @@ def _speed(problem: Problem) -> float:
     return problem.supplies[0].chip.efficiency["network"].value
 
 
+@pytest.mark.full
 def test_before_anything_is_measured_the_search_is_at_the_mean_and_then_at_a_draw() -> None:
     solve, crash = Menu(), trial(1, menu()[-1], outcome="failed")
     by, later = chooser(solve=solve), [crash, trial(2, menu()[0], seconds(menu()[0]))]
@@ -95,6 +96,7 @@ def test_the_same_trials_and_seed_give_the_same_proposal_to_whoever_asks() -> No
     assert proposed(trials) == proposed(trials, by) == proposed(trials, by)
 
 
+@pytest.mark.full
 def test_another_seed_draws_otherwise() -> None:
     drawn = []
     for seed in (1, 2):
@@ -104,6 +106,7 @@ def test_another_seed_draws_otherwise() -> None:
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.full
 def test_no_plan_that_was_measured_runs_ran_out_or_timed_out_is_proposed() -> None:
     by, trials, outcomes = chooser(), list[Trial](), ["ok", "oom", "timeout", "running"]
     while isinstance(found := by.next(trials), Proposal):
@@ -175,6 +178,7 @@ def test_it_finds_in_two_trials_what_trying_in_order_does_not() -> None:
     assert min(seconds(plan, true) for plan in in_order) > 1.2 * best
 
 
+@pytest.mark.full
 def test_what_was_measured_moves_what_is_predicted() -> None:
     first, second = _tried(0.4, 2)
     slow = proposed([first], chooser(solve=Menu(FEW)))
@@ -225,6 +229,7 @@ def test_a_margin_that_the_spec_names_is_kept() -> None:
     assert _margins(0.3, readings=True) == (0.3, 0.3)
 
 
+@pytest.mark.full
 def test_without_one_it_shrinks_once_memory_was_read_and_never_grows() -> None:
     before, after = _margins(None, readings=True)
     assert before == lean(40, None).stack.memory_margin

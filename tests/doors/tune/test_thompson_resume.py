@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from cpsolver.doors.tune.choosers import ChooserSettings
 from cpsolver.doors.tune.state import State
 from cpsolver.doors.tune.thompson import ThompsonChooser
@@ -31,6 +33,7 @@ def _run(fresh: bool) -> list[object]:
     return found
 
 
+@pytest.mark.full
 def test_a_new_chooser_goes_on_like_the_old_one() -> None:
     whole = _run(fresh=False)
     assert len(whole) > 2
