@@ -29,8 +29,7 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
     drops in any case is not saved a second time.
     """
-    training = problem.spec.training
-    if not (training.fp8_activations or training.activation_offload):
+    if not (problem.fp8_activations or problem.spec.training.activation_offload):
         return layer
     away, dropped = offloaded(problem, shard, kind)
     narrower, dropped_too = narrowed(problem, shard, kind)
@@ -51,7 +50,7 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     keys, values, attention's output, the activation's input, what the router reads (TransformerEngine d0067d0).
     """
     none = np.zeros(len(shard.tp))
-    if not problem.spec.training.fp8_activations:
+    if not problem.fp8_activations:
         return none, {}
     saved = (ELEMENT - techniques().fp8_kept_bytes) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
@@ -76,7 +75,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     latent = model.attention.kind == "mla"
     kv_heads = heads if latent else np.maximum(1.0, model.kv_heads / shard.tp)
     hidden = model.hidden / shard.sequence_split.astype(np.float64)
-    narrow = techniques().fp8_kept_bytes if problem.spec.training.fp8_activations else ELEMENT
+    narrow = techniques().fp8_kept_bytes if problem.fp8_activations else ELEMENT
     gates = 2 if model.gated_mlp else 1
     sent: dict[OffloadModule, Floats] = {
         "attn_norm": ELEMENT * hidden,

@@ -102,10 +102,10 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
 
     fp8 keeps 8-bit copies and their transposes; held in 8 bits only, the 16-bit ones are gone.
     """
-    stack, training = problem.stack, problem.spec.training
-    if training.precision != "fp8":
+    stack = problem.stack
+    if problem.spec.training.precision != "fp8":
         return stack.parameter_bytes, stack.parameter_gather_bytes
-    if training.fp8_parameter_gather:
+    if problem.fp8_parameter_gather:
         return stack.fp8_weight_bytes, min(stack.parameter_gather_bytes, techniques().fp8_gather_bytes)
     return stack.parameter_bytes + stack.fp8_weight_bytes, stack.parameter_gather_bytes
 

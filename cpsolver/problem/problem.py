@@ -129,6 +129,25 @@ class Problem:
         return float(self.stack.memory_margin) if told is None else told
 
     @property
+    def fp8_activations(self) -> bool:
+        """Inputs of the layers' GEMMs are kept in 8 bits: as the spec says, or as the stack does in fp8."""
+        return self._in_fp8(self.spec.training.fp8_activations, self.stack.fp8_activations)
+
+    @property
+    def fp8_parameter_gather(self) -> bool:
+        """Weights are held and gathered in 8 bits only: as the spec says, or as the stack does in fp8."""
+        return self._in_fp8(self.spec.training.fp8_parameter_gather, self.stack.fp8_parameter_gather)
+
+    def _in_fp8(self, given: bool | None, usual: float) -> bool:
+        return self.spec.training.precision == "fp8" and (bool(usual) if given is None else given)
+
+    @property
+    def sharded_switch(self) -> str | None:
+        """The spec's or the stack's switch that works with a distributed optimizer only; None: there is none."""
+        own = f"fp8_parameter_gather of stack {self.stack.name}" if self.fp8_parameter_gather else None
+        return self.spec.training.sharded_switch or own
+
+    @property
     def recompute_by_stage(self) -> bool:
         """Stages of one chip type may recompute differently: the spec asks for it and the launcher can tell them."""
         per_stage = self.launcher is None or self.launcher.recompute_per_chip

@@ -73,6 +73,8 @@ class Constants(BaseModel):
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant
+    fp8_activations: Constant
+    fp8_parameter_gather: Constant
     pipeline_buffers: Constant
     framework_bytes: Constant
     activation_overhead: Constant

@@ -24,7 +24,7 @@ def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """They work on a rank's share; without replicas that is the whole, and the plain optimizer does."""
-    switch = problem.spec.training.sharded_switch
+    switch = problem.sharded_switch
     if switch is not None and s.dp * s.cp > 1 and not s.distributed_optimizer:
         yield f"{switch} needs the distributed optimizer"
 

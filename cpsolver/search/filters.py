@@ -217,7 +217,7 @@ def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
 
 @mask("optimizer", "variant")
 def _optimizer(problem: Problem, rows: Candidates) -> Bools:
-    plain_will_do = problem.spec.training.sharded_switch is None
+    plain_will_do = problem.sharded_switch is None
     return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
 
 

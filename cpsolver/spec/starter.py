@@ -45,8 +45,8 @@ training:
   activation_offload: null
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
-  fp8_parameter_gather: false  # fp8: weights held and gathered in 8 bits only; default false
-  fp8_activations: false  # fp8: inputs of the layers' products kept in 8 bits; default false
+  fp8_parameter_gather: null  # fp8: weights held and gathered in 8 bits only; default null: as the stack does
+  fp8_activations: null  # fp8: inputs of the layers' products kept in 8 bits; default null: as the stack does
 
 stack: megatron-core  # software-stack profile (`apss-cp stacks`); default megatron-core
 launcher: null  # framework that must be able to run the plan, megatron-lm say; default null: any

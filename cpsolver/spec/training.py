@@ -80,11 +80,13 @@ class Training(Part):
     fused_gate_up: StrictBool = Field(
         default=True, description="gate and up projection are one product (mlp-layer-fusion); false: two"
     )
-    fp8_parameter_gather: StrictBool = Field(
-        default=False, description="fp8: weights are held and gathered in 8 bits only (--fp8-param-gather)"
+    fp8_parameter_gather: StrictBool | None = Field(
+        default=None,
+        description="fp8: weights are held and gathered in 8 bits only (--fp8-param-gather); null: as the stack does",
     )
-    fp8_activations: StrictBool = Field(
-        default=False, description="fp8: inputs of the layers' products are kept in 8 bits (Transformer Engine)"
+    fp8_activations: StrictBool | None = Field(
+        default=None,
+        description="fp8: inputs of the layers' GEMMs are kept in 8 bits (Transformer Engine); null: as the stack does",
     )
 
     @property
@@ -94,7 +96,7 @@ class Training(Part):
             f"optimizer {self.optimizer}": techniques().optimizers[self.optimizer].sharded,
             "optimizer_offload": self.optimizer_offload > 0,
             "swap_optimizer": self.swap_optimizer,
-            "fp8_parameter_gather": self.fp8_parameter_gather,
+            "fp8_parameter_gather": self.fp8_parameter_gather is True,
         }
         return next((name for name, on in switches.items() if on), None)
 

@@ -17,9 +17,10 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.strategy import CORE
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
-from cpsolver.profiles.stack import stack_names
+from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.profiles.switches import OptimizerName
 from cpsolver.profiles.techniques import Figures, techniques
+from cpsolver.rules import RULES
 from cpsolver.spec.spec import parse_spec
 from cpsolver.spec.training import Training
 from hw_specs.schema import HostLink
@@ -251,6 +252,34 @@ def test_8_bit_inputs_of_products() -> None:
     stats = 4 * 8  # of the flash kernel, for each head
     assert table.full.item() == pytest.approx(1024 * (3 * h + 2 * 4 * h + 3 * h + 5 * f + stats))
     assert core(table) == table.full.item()
+
+
+@pytest.mark.parametrize(
+    ("stack", "given", "narrow", "gathered"),
+    [
+        ("megatron-core", {}, True, False),
+        ("megatron-bridge", {}, True, True),
+        ("fsdp-torchtitan", {}, False, False),
+        ("megatron-core", {"fp8_activations": False, "fp8_parameter_gather": True}, False, True),
+        ("megatron-bridge", {"fp8_parameter_gather": False}, True, False),
+    ],
+)
+def test_what_the_spec_leaves_open_in_fp8_is_as_the_stack_does(
+    stack: str, given: dict[str, bool], narrow: bool, gathered: bool
+) -> None:
+    fp8, bf16 = (of({"precision": precision, **more}) for precision, more in (("fp8", given), ("bf16", {})))
+    fp8, bf16 = (replace(problem, stack=load_stack(stack)) for problem in (fp8, bf16))
+    assert (fp8.fp8_activations, fp8.fp8_parameter_gather) == (narrow, gathered)
+    assert (bf16.fp8_activations, bf16.fp8_parameter_gather) == (False, False)
+    wide = memory_table(replace(fp8, stack=load_stack("fsdp-torchtitan")), row_of(fp8)).full.item()
+    assert (memory_table(fp8, row_of(fp8)).full.item() < wide) == narrow
+
+
+def test_weights_that_the_stack_gathers_in_8_bits_need_the_distributed_optimizer() -> None:
+    problem = replace(of({"precision": "fp8"}), stack=load_stack("megatron-bridge"))
+    told = [str(message) for message in RULES["optimizer"](problem, PLAIN)]
+    assert told == ["fp8_parameter_gather of stack megatron-bridge needs the distributed optimizer"]
+    assert not [*RULES["optimizer"](problem, SHARED)]
 
 
 def test_8_bit_weights_are_gathered_in_one_byte() -> None:

@@ -162,7 +162,7 @@ def _precision(problem: Problem) -> dict[str, bool]:
     """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
     training = problem.spec.training
     fields = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
-    return fields | ({"fp8_param_gather": training.fp8_parameter_gather} if training.precision == "fp8" else {})
+    return fields | ({"fp8_param_gather": problem.fp8_parameter_gather} if training.precision == "fp8" else {})
 
 
 def _plain(value: Any) -> str:

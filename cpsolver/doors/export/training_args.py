@@ -18,12 +18,13 @@ _BF16_GRADIENTS = ("--main-grads-dtype", "bf16")
 PRECISION_AWARE = ("--use-precision-aware-optimizer",)
 
 
-def precision_flags(training: Training) -> Iterator[Flag]:
+def precision_flags(problem: Problem) -> Iterator[Flag]:
     """Types of weights and GEMMs; dropout."""
+    training = problem.spec.training
     yield ("--fp16",) if training.precision == "fp16" else ("--bf16",)
     if training.precision == "fp8":
         yield ("--fp8-format", "hybrid")
-        if training.fp8_parameter_gather:
+        if problem.fp8_parameter_gather:
             yield ("--fp8-param-gather",)
     if not training.dropout:
         yield ("--attention-dropout", "0.0")

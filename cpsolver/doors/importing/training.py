@@ -33,12 +33,10 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if arguments.has("fp8-param-gather"):
-        fields["fp8_parameter_gather"] = True
+    if precision == "fp8":
+        fields["fp8_parameter_gather"] = arguments.has("fp8-param-gather")
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
-    if precision == "fp8":
-        fields["fp8_activations"] = True  # Transformer Engine keeps the inputs of fp8 GEMMs in 8 bits
     return {name: value for name, value in fields.items() if value is not None}
 
 
