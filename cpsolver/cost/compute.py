@@ -20,14 +20,14 @@ class LayerSeconds:
     """One layer of one kind, one microbatch, one device, without communication.
 
     Within `forward`, `core` is attention's core and `block` the feed-forward block. `host` is what the host takes to
-    launch one pass over the layer: a pass takes no less.
+    launch one pass over the layer.
     """
 
     forward: Floats
     backward: Floats
     core: Floats
     block: Floats
-    host: float
+    host: Floats
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,31 @@ def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -
     """One transformer layer of that kind on one device."""
     mixer = shard.of_distinct(("ep", "etp"), lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
     block = shard.of_distinct(OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
-    host = problem.stack.host_layer_us * 1e-6
+    host = _host_seconds(problem, shard, kind)
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
+
+
+def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """What the host takes to launch one pass over a layer; a graph of the whole iteration leaves it nothing to do."""
+    stack, scope = problem.stack, problem.cuda_graph
+    if scope == "full":
+        return np.zeros(len(shard.tp))
+    if not kind.experts:
+        return np.full(len(shard.tp), 1e-6 * stack.host_layer_us)
+    own = stack.host_expert_layer_te_us if scope == "te" else stack.host_expert_layer_us
+    waits = np.where(shard.ep > 1, 0.0 if problem.copies_once else stack.host_all_to_all_us, 0.0)
+    return np.asarray(1e-6 * (own + waits))
+
+
+def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:
+    """Seconds of one pass over a layer by what device and host take for it.
+
+    The host runs ahead of the device, and a dense layer takes as long as the slower of the two. With experts the two
+    wait for each other more than once in a pass: where they are close both are felt (a norm of the fourth power).
+    """
+    if not kind.experts:
+        return np.maximum(device_s, host_s)
+    return np.asarray((device_s**4 + host_s**4) ** 0.25)
 
 
 def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, Floats, Floats]:

@@ -48,13 +48,17 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 
 def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Copies of a token that leave its device: one to each expert, or where the stack can, one to each node."""
+    """Copies of a token that leave its device: one to each expert, or where the dispatcher can, one to each node.
+
+    Where one node has all experts, one to each rank.
+    """
     top_k = _moe(problem).top_k
+    if not problem.copies_once:
+        return np.full(len(shard.ep), float(top_k))
     inside = ranks_inside(problem, chip, shard.ep, shard.etp)
     nodes = np.maximum(1, shard.ep // inside)
-    reached = nodes * (1 - (1 - 1 / nodes) ** top_k)
-    once = bool(problem.stack.copies_once_per_node) & (nodes > 1)
-    return np.asarray(np.where(once, reached, top_k))
+    places = np.where(nodes > 1, nodes, shard.ep)
+    return np.asarray(places * (1 - (1 - 1 / places) ** top_k))
 
 
 def _load(problem: Problem, shard: Shard) -> Floats:

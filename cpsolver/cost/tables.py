@@ -131,8 +131,9 @@ class _Layers:
         own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
         inside = [comm.layer_comm(problem, chip, shard, each.core, kind) for each, kind in zip(own, kinds, strict=True)]
         both = list(zip(own, inside, strict=True))
-        forward = [np.maximum(layer.forward + more.forward, layer.host) for layer, more in both]
-        backward = [np.maximum(layer.backward + more.backward, layer.host) for layer, more in both]
+        timed = list(zip(kinds, both, strict=True))
+        forward = [compute.whole_pass(kind, own.forward + more.forward, own.host) for kind, (own, more) in timed]
+        backward = [compute.whole_pass(kind, own.backward + more.backward, own.host) for kind, (own, more) in timed]
         passes = zip(kinds, zip(forward, backward, strict=True), strict=True)
         return cls(
             forward=np.stack(forward),

@@ -10,6 +10,7 @@ from typing import Any
 from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
+from cpsolver.profiles.switches import GRAPH_SCOPES, GraphScope
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
 from models_zoo import Architecture
@@ -140,6 +141,17 @@ class Problem:
 
     def _in_fp8(self, given: bool | None, usual: float) -> bool:
         return self.spec.training.precision == "fp8" and (bool(usual) if given is None else given)
+
+    @property
+    def cuda_graph(self) -> GraphScope:
+        """What CUDA graphs replay: as the spec says, or as the stack does."""
+        return self.spec.training.cuda_graph or GRAPH_SCOPES[int(self.stack.cuda_graph_scope)]
+
+    @property
+    def copies_once(self) -> bool:
+        """A token goes once to each rank and node with experts of it: as the spec's dispatcher does, or the stack's."""
+        given = self.spec.training.moe_dispatcher
+        return bool(self.stack.copies_once_per_node) if given is None else given != "alltoall"
 
     @property
     def sharded_switch(self) -> str | None:

@@ -41,6 +41,7 @@ class Constants(BaseModel):
     single_adapter: Constant
     routing_overlap: Constant
     copies_once_per_node: Constant
+    cuda_graph_scope: Constant
     gradient_overlap: Constant
     parameter_overlap: Constant
     sharding_overlap: Constant
@@ -64,6 +65,9 @@ class Constants(BaseModel):
     gemm_half_depth: Constant
     misaligned_gemm_speed: Constant
     host_layer_us: Constant
+    host_expert_layer_us: Constant
+    host_expert_layer_te_us: Constant
+    host_all_to_all_us: Constant
     microbatch_overhead_us: Constant
     step_overhead_ms: Constant
     straggling: Constant

@@ -47,6 +47,8 @@ training:
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   fp8_parameter_gather: null  # fp8: weights held and gathered in 8 bits only; default null: as the stack does
   fp8_activations: null  # fp8: inputs of the layers' products kept in 8 bits; default null: as the stack does
+  cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
+  moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
 
 stack: megatron-core  # software-stack profile (`apss-cp stacks`); default megatron-core
 launcher: null  # framework that must be able to run the plan, megatron-lm say; default null: any

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision
+from cpsolver.profiles.switches import Dispatcher, GraphScope, OffloadModule, OptimizerName, Precision
 from cpsolver.profiles.techniques import techniques
 
 MOST = 1_048_576
@@ -87,6 +87,14 @@ class Training(Part):
     fp8_activations: StrictBool | None = Field(
         default=None,
         description="fp8: inputs of the layers' GEMMs are kept in 8 bits (Transformer Engine); null: as the stack does",
+    )
+
+    cuda_graph: GraphScope | None = Field(
+        default=None,
+        description="what CUDA graphs replay: none, te (parts of layers), full (iterations); null: as the stack does",
+    )
+    moe_dispatcher: Dispatcher | None = Field(
+        default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
     )
 
     @property

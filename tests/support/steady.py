@@ -4,6 +4,9 @@ from __future__ import annotations
 
 HOST: dict[str, float] = {
     "host_layer_us": 40,
+    "host_expert_layer_us": 60,
+    "host_expert_layer_te_us": 50,
+    "host_all_to_all_us": 20,
     "microbatch_overhead_us": 60,
     "step_overhead_ms": 2,
     "shard_broadcast_ms": 0.1,
@@ -22,6 +25,7 @@ STEADY: dict[str, float] = {
     "pipeline_scatter": 0,
     "routing_overlap": 0.2,
     "copies_once_per_node": 0,
+    "cuda_graph_scope": 0,
     "gradient_overlap": 0.9,
     "parameter_overlap": 0.9,
     "sharding_overlap": 0.9,
@@ -49,6 +53,8 @@ STEADY: dict[str, float] = {
     "gathered_layers": 2,
     "fp8_weight_bytes": 2,
     "fp8_cast_bytes": 2,
+    "fp8_activations": 0,
+    "fp8_parameter_gather": 0,
     "pipeline_buffers": 0,
     "framework_bytes": 3e9,
     "allocator_overhead": 0.08,

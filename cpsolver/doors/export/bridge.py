@@ -26,6 +26,7 @@ _MODEL = {
     "--microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage",
     "--decoder-first-pipeline-num-layers": "num_layers_in_first_pipeline_stage",
     "--decoder-last-pipeline-num-layers": "num_layers_in_last_pipeline_stage",
+    "--te-rng-tracker": "use_te_rng_tracker",
 }
 """Options whose field of cfg.model has another name."""
 _ELSEWHERE = {
@@ -58,7 +59,13 @@ _NEGATED = {
 """Options that turn a field of cfg.model off."""
 _LEFT_OUT: tuple[str, ...] = ("--group-query-attention", "--multi-latent-attention", "--bf16", "--fp16", "--fp8-format")
 _LEFT_OUT += ("--fp8-param-gather", "--max-position-embeddings", "--grad-reduce-in-bf16", "--attention-backend")
-_LEFT_OUT += ("--squared-relu", "--make-vocab-size-divisible-by", "--tp-comm-overlap", "--moe-layer-freq")
+_LEFT_OUT += (
+    "--no-check-for-nan-in-loss-and-grad",
+    "--squared-relu",
+    "--make-vocab-size-divisible-by",
+    "--tp-comm-overlap",
+    "--moe-layer-freq",
+)
 """Options that the file says in words of its own, or that are no fields."""
 _UNUSED: dict[str, Any] = {
     "model.sequence_parallel": False,
@@ -84,12 +91,12 @@ _UNUSED: dict[str, Any] = {
     "dist.use_megatron_fsdp": False,
 }
 """What a recipe may have set, with the values that mean without it: written wherever the plan says nothing else."""
-_LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes")
+_LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes", "--cuda-graph-scope")
 
 
 def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     """Megatron-Bridge of 2026-08; raises CannotExpress."""
-    check_switches(problem.spec.training, DIALECT.name)
+    check_switches(problem.spec.training, DIALECT.name, DIALECT.switches)
     flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
     fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s))}
     overrides = tuple(f"{name}={_plain(value)}" for name, value in fields.items())
@@ -156,6 +163,11 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
         yield "model.moe_layer_freq", [int(problem.model.has_experts(layer)) for layer in range(problem.model.layers)]
     if uses_fsdp(s):
         yield "dist.use_megatron_fsdp", True
+    if training.cuda_graph in ("te", "full"):
+        yield "rng.te_rng_tracker", True
+    if training.cuda_graph == "full":  # the host does not look at losses and gradients between steps
+        yield "ddp.check_for_nan_in_grad", False
+        yield "rerun_state_machine.check_for_nan_in_loss", False
 
 
 def _precision(problem: Problem) -> dict[str, bool]:

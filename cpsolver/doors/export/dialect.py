@@ -15,9 +15,10 @@ class Dialect:
 
     `layers_per_chunk`: equal chunks are told by their layers, not by their number. `fsdp`: the flag of its FSDP of
     sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
-    `bf16_moments`: --exp-avg-dtype takes bf16. The others name what a flag is there for: sliding windows, attention
-    sinks, a gate on attention's output, a gate on shared experts, activations sent to the host, experts'
-    communication under other layers' compute, biases in experts, the Lion optimizer.
+    `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and others lack. The
+    others name what a flag is there for: sliding windows, attention sinks, a gate on attention's output, a gate on shared
+    experts, activations sent to the host, experts' communication under other layers' compute, biases in experts, the
+    Lion optimizer.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Dialect:
     shared_gate: bool = True
     activation_offload: bool = True
     expert_overlap: bool = True
+    switches: tuple[str, ...] = ("cuda_graph", "moe_dispatcher")
     expert_bias: bool = True
     lion: bool = False
 
@@ -49,6 +51,7 @@ CORE_0_13 = replace(
     shared_gate=False,
     activation_offload=False,
     expert_overlap=False,
+    switches=(),
     expert_bias=False,
 )
 CORE_0_12 = replace(CORE_0_13, name="megatron-core-0.12", source="core_v0.12.1", bf16_moments=False)
@@ -56,6 +59,7 @@ CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",
     source="core_v0.15.0",
+    switches=(),
     output_gate=False,
     shared_gate=False,
     activation_offload=False,

@@ -18,7 +18,7 @@ SCRIPT = "pretrain_gpt.py"
 
 def _launch(problem: Problem, s: Strategy, dialect: Dialect) -> Launch:
     """The options and script of one version; raises CannotExpress."""
-    training_args.check_switches(problem.spec.training, dialect.name)
+    training_args.check_switches(problem.spec.training, dialect.name, dialect.switches)
     flags = [
         *shared_flags(problem, s, dialect),
         *parallel_args.recompute_flags(s),
@@ -46,6 +46,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     yield from parallel_args.sharding_flags(s, dialect)
     yield from training_args.gradient_flags(problem, s)
     yield from training_args.overlap_flags(problem, s, dialect)
+    yield from training_args.graph_flags(problem)
     yield from parallel_args.batch_flags(problem, s)
     yield from training_args.precision_flags(problem)
     yield from training_args.kernel_flags(problem, s)

@@ -85,6 +85,8 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "swap_optimizer": training.swap_optimizer,
         "triangle_attention": training.triangle_attention,
         "fused_gate_up": not training.fused_gate_up,
+        "cuda_graph": training.cuda_graph is not None,
+        "moe_dispatcher": training.moe_dispatcher is not None,
     }
     refuse(
         f"training.{name} is {str(getattr(training, name)).lower()}: {framework} has no flag for that"
@@ -115,9 +117,10 @@ def overlap_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[F
         yield ("--no-overlap-p2p-communication",)
     if problem.model.moe is None:
         return
-    if stack.copies_once_per_node and s.ep > 1:
+    if problem.copies_once and s.ep > 1:
         yield ("--moe-token-dispatcher-type", "flex")
-        yield ("--moe-enable-deepep",)
+        hybrid = problem.spec.training.moe_dispatcher == "hybridep"
+        yield ("--moe-flex-dispatcher-backend", "hybridep") if hybrid else ("--moe-enable-deepep",)
     else:
         yield ("--moe-token-dispatcher-type", "alltoall" if s.ep * s.etp > 1 else "allgather")
     capacity = problem.spec.training.expert_capacity_factor
@@ -125,6 +128,21 @@ def overlap_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[F
         yield ("--moe-expert-capacity-factor", f"{capacity:g}")
     if hides_experts(problem, s, dialect):
         yield ("--overlap-moe-expert-parallel-comm",)
+
+
+def graph_flags(problem: Problem) -> Iterator[Flag]:
+    """What CUDA graphs replay. (Later versions take these names too, and say what they are called now.)"""
+    scope = problem.spec.training.cuda_graph
+    if scope == "full":
+        yield ("--cuda-graph-impl", "local")
+        yield ("--cuda-graph-scope", "full_iteration")
+        yield ("--no-check-for-nan-in-loss-and-grad",)
+    elif scope == "te":
+        yield ("--cuda-graph-impl", "transformer_engine")
+        routed = ("moe_router", "moe_preprocess") if problem.model.moe else ("mlp",)
+        yield ("--cuda-graph-scope", "attn", *routed)
+    if scope in ("full", "te"):
+        yield ("--te-rng-tracker",)
 
 
 def hides_experts(problem: Problem, s: Strategy, dialect: Dialect) -> bool:

@@ -37,7 +37,21 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["fp8_parameter_gather"] = arguments.has("fp8-param-gather")
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
-    return {name: value for name, value in fields.items() if value is not None}
+    return {name: value for name, value in {**fields, **_launches(arguments)}.items() if value is not None}
+
+
+def _launches(arguments: Arguments) -> dict[str, Any]:
+    """What the host is spared: CUDA graphs, and a dispatcher that need not wait for counts of tokens."""
+    scope = " ".join(arguments.values("cuda-graph-scope") + arguments.values("cuda-graph-modules"))
+    graphs = {"transformer_engine": "te", "local": "full" if "full_iteration" in scope else None}
+    impl = arguments.text("cuda-graph-impl", "none")
+    fields: dict[str, Any] = {"cuda_graph": "full" if impl == "full_iteration" else graphs.get(str(impl))}
+    if arguments.text("moe-token-dispatcher-type") == "flex":
+        backend = arguments.text("moe-flex-dispatcher-backend", "deepep")
+        fields["moe_dispatcher"] = backend if backend in ("deepep", "hybridep") else None
+    elif arguments.has("moe-token-dispatcher-type"):
+        fields["moe_dispatcher"] = "alltoall"
+    return fields
 
 
 def _precision(arguments: Arguments) -> str:

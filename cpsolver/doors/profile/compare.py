@@ -130,7 +130,7 @@ def layer_comparisons(problem: Problem, chip: Chip, measured: MeasurementSet) ->
             seconds = layer_seconds(shortened, chip, shard, _dense(problem))
         except UnknownFigureError:
             break
-        host = seconds.host if chip.vendor != "cpu" else 0.0
+        host = float(seconds.host[0]) if chip.vendor != "cpu" else 0.0
         passes = max(float(seconds.forward[0]), host) + max(float(seconds.backward[0]), host)
         layers = measurement.number("layers")
         what = f"{layers} layers forward and backward, {measurement.number('tokens'):,} tokens"

@@ -228,6 +228,12 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),
         ({"activation_offload": "attention"}, {"--swap-attention": ()}, MEGATRON),
         ({"precision": "fp8", "fp8_parameter_gather": True}, {"--fp8-param-gather": ()}, ()),
+        (
+            {"cuda_graph": "full"},
+            {"--cuda-graph-impl": ("local",), "--cuda-graph-scope": ("full_iteration",), "--te-rng-tracker": ()},
+            MEGATRON[1:],
+        ),
+        ({"cuda_graph": "te"}, {"--cuda-graph-scope": ("attn", "mlp")}, MEGATRON[1:]),
         ({"triangle_attention": True}, {}, (*MEGATRON, "mindspeed-llm")),
     ],
 )
