@@ -10,7 +10,7 @@ from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.shard import OF_ATTENTION, Floats, Shard, padded_vocabulary
+from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -44,8 +44,8 @@ class EndSeconds:
 
 def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
     """One transformer layer of that kind on one device."""
-    mixer = shard.of_distinct(("ep", "etp"), lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
-    block = shard.of_distinct(OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
+    mixer = shard.of_distinct(OF_EXPERTS, lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
+    block = shard.of_distinct(NOT_COMPUTED, lambda part: _block_seconds(problem, chip, part, kind))
     host = problem.stack.host_layer_us * 1e-6
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
 
