@@ -10,7 +10,7 @@ from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.shard import OF_ATTENTION, Floats, Shard, padded_vocabulary
+from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -44,8 +44,8 @@ class EndSeconds:
 
 def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
     """One transformer layer of that kind on one device."""
-    mixer = shard.of_distinct(("ep", "etp"), lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
-    block = shard.of_distinct(OF_ATTENTION, lambda part: _block_seconds(problem, chip, part, kind))
+    mixer = shard.of_distinct(OF_EXPERTS, lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
+    block = shard.of_distinct(NOT_COMPUTED, lambda part: _block_seconds(problem, chip, part, kind))
     host = _host_seconds(problem, shard, kind)
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
 
@@ -58,7 +58,8 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     if not kind.experts:
         return np.full(len(shard.tp), 1e-6 * stack.host_layer_us)
     own = stack.host_expert_layer_te_us if scope == "te" else stack.host_expert_layer_us
-    waits = np.where(shard.ep > 1, 0.0 if problem.copies_once else stack.host_all_to_all_us, 0.0)
+    stalls = 0.0 if problem.copies_once else stack.host_all_to_all_us
+    waits = np.where((shard.ep > 1) & ~shard.expert_overlap, stalls, 0.0)
     return np.asarray(1e-6 * (own + waits))
 
 

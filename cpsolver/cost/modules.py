@@ -17,7 +17,7 @@ from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds
 from cpsolver.cost.kinds import LayerKind, layer_kinds
-from cpsolver.cost.shard import OF_ATTENTION, Bools, Floats, Shard
+from cpsolver.cost.shard import NOT_COMPUTED, OF_ATTENTION, OF_EXPERTS, Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.search import ALL_CHIPS
@@ -160,11 +160,11 @@ def module_seconds(
     block = layer.block + inside.block
     if model.attention.kind == "mla":
         (taken["mla_up_proj"],) = shard.of_distinct(
-            ("ep", "etp", *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
+            (*OF_EXPERTS, *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
         )
     if kind.experts:
         taken["moe"] = block
-        both = shard.of_distinct(OF_ATTENTION, lambda part: _inside_experts(problem, chip, part))
+        both = shard.of_distinct(NOT_COMPUTED, lambda part: _inside_experts(problem, chip, part))
         taken["moe_act"], taken["shared_experts"] = both
     else:
         taken["mlp"] = block + (norm if fused else 0.0)

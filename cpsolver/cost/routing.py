@@ -23,12 +23,13 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls.
 
     Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
-    most receives more than it sends, and all wait for it. Less what the stack hides.
+    most receives more than it sends, and all wait for it. Less what the stack hides where the plan overlaps.
     """
     own = shard.tokens(problem.sequence) / shard.sequence_split
     each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden * ELEMENT
     exchange = collective_seconds(problem, chip, "all_to_all", each, shard.ep, shard.etp)
-    return np.asarray(2 * (1 - problem.stack.routing_overlap) * exchange)
+    hidden = np.where(shard.expert_overlap, problem.stack.routing_overlap, 0.0)
+    return np.asarray(2 * (1 - hidden) * exchange)
 
 
 def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:

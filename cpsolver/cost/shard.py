@@ -18,6 +18,10 @@ Bools = NDArray[np.bool_]
 
 OF_ATTENTION = ("ulysses", "cp_gather", "flash_attention")
 """Columns of a `Shard` that matter to attention only."""
+OF_EXPERTS = ("ep", "etp", "expert_overlap")
+"""Those that matter to experts only."""
+NOT_COMPUTED = (*OF_ATTENTION, "expert_overlap")
+"""Those that do not matter to what a feed-forward block or experts compute."""
 _LARGEST = 2**62
 """Codes of combinations stay below this."""
 
@@ -52,7 +56,8 @@ class Shard(_Columns):
 
     Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for tokens (all-to-all); the cp / ulysses
     groups of these pass keys and values around a ring, or with `cp_gather` gather them. Experts have a grid of their
-    own: `etp` ranks share each expert, `ep` of these groups shard the experts, in tp * cp * dp devices.
+    own: `etp` ranks share each expert, `ep` of these groups shard the experts, in tp * cp * dp devices; with
+    `expert_overlap` their all-to-alls travel while another microbatch computes.
     """
 
     tp: Ints
@@ -64,6 +69,7 @@ class Shard(_Columns):
     cp_gather: Bools = field(default_factory=_no)
     ep: Ints = field(default_factory=_one)
     etp: Ints = field(default_factory=_one)
+    expert_overlap: Bools = field(default_factory=_no)
 
     @property
     def sequence_split(self) -> Ints:
@@ -141,6 +147,7 @@ class Candidates(_Columns):
     cp_gather: Bools = field(default_factory=_no)
     ep: Ints = field(default_factory=_one)
     etp: Ints = field(default_factory=_one)
+    expert_overlap: Bools = field(default_factory=_no)
     sharded: Ints = field(default_factory=_one)
     sharding_group: Ints = field(default_factory=_none)
     embedding_slot: Ints = field(default_factory=_none)

@@ -121,6 +121,14 @@ _TABLE = (
     ),
     _flag("distributed_optimizer", "sharding", "true", "optimizer state sharded over dp: ", label="distr. optimizer"),
     _flag("flash_attention", "flags", "true", default=True, free=True, label="flash attention"),
+    _flag(
+        "expert_overlap",
+        "flags",
+        "false",
+        "experts' all-to-alls under another microbatch's compute: ",
+        default=False,
+        label="experts overlapped",
+    ),
     _flag("cp_gather", "exchange", "false", "keys and values gathered over cp, not ringed: ", default=False),
     _size("ulysses", "variant", "exchange", "1", "of the cp ranks, those that exchange heads (all-to-all)"),
     _sharding(

@@ -26,6 +26,10 @@ Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first"]
 breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does."""
 
 
+_OWN_BEST = ("sharding_group", "expert_overlap")
+"""Fields of `Strategy` that do not make a plan another one: of several values the best is the plan's."""
+
+
 def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
     """A set of modules in the order of MODULES, without what `moe` recomputes in any case; unknown ones come last."""
     named = set(names)
@@ -70,7 +74,8 @@ class Strategy:
     `sharded` matters with `distributed_optimizer`; `sharding_group` is the number of replicas that shard the states
     among them, 0 for all of them. Of the `cp` context-parallel ranks `ulysses` neighbours exchange heads for
     tokens; between these groups keys and values go around a ring, or with `cp_gather` are gathered. Experts have a
-    grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups shard the experts.
+    grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups shard the experts; with
+    `expert_overlap` their all-to-alls travel while another microbatch computes (profiles/expert_overlap.py).
     `micro_batches` are the sequences of each microbatch in their order, `mbs` then their mean; empty: all have `mbs`.
     """
 
@@ -88,6 +93,7 @@ class Strategy:
     cp_gather: bool = False
     ep: int = 1
     etp: int = 1
+    expert_overlap: bool = False
     sharded: Sharded = "optimizer"
     sharding_group: int = 0
     schedule: Schedule = "1f1b"
@@ -183,10 +189,10 @@ class Strategy:
     def key(self) -> tuple[object, ...]:
         """What makes two plans different ones: a degree, a flag, or which chip serves which stage.
 
-        Layers, recomputation and the sharding group are each plan's own best.
+        Layers, recomputation, the sharding group and whether experts' communication overlaps are each plan's own best.
         """
         own = {"groups": self.stage_chips, "micro_batches": self.micro_batches if self.dynamic else ()}
-        names = (field.name for field in fields(self) if field.name != "sharding_group")
+        names = (field.name for field in fields(self) if field.name not in _OWN_BEST)
         return tuple(own[name] if name in own else getattr(self, name) for name in names)
 
 

@@ -71,6 +71,7 @@ class Facts(BaseModel):
     experts_within: Literal["sharding_group", "stage"] = _stated(
         "etp * ep divides tp times the replicas of a sharding group, or tp times all replicas"
     )
+    expert_overlap: bool = _stated("experts' all-to-alls while another microbatch computes")
     sharded: tuple[Sharded, ...] = _stated("what replicas shard without a pipeline; none: nothing")
     sharded_pipeline: tuple[Sharded, ...] = _stated("the same with pp > 1", ("optimizer",))  # rule sharding: no more
     sharding_groups: tuple[Sharded, ...] = _stated("what may be sharded in groups of some replicas")
@@ -348,6 +349,12 @@ def _expert_tensor_parallel(f: Facts, m: Architecture, x: Any) -> Any:
     whole = any_bias or (f.expert_tensor_parallel == "without_bias" and m.bias_mlp)
     which = "an expert" if any_bias else "an expert that has a bias"
     yield (not whole) | (x.etp == 1), lambda: f"does not split {which}: etp is {x.etp}, and must be 1"
+
+
+@fact("variant", about="expert_overlap", briefly="does not overlap experts' all-to-alls")
+def _expert_overlap(f: Facts, m: Architecture, x: Any) -> Any:
+    message = "does not overlap experts' all-to-alls with another microbatch's compute: expert_overlap must be false"
+    yield f.expert_overlap | negated(x.expert_overlap), lambda: message
 
 
 @fact("variant")

@@ -22,7 +22,7 @@ SHARDED: tuple[Sharded, ...] = get_args(Sharded)
 
 _IN_SHORT = (
     *("tp", "pp", "mbs", "flash_attention", "vpp", "sequence_parallel", "cp", "ulysses", "cp_gather", "ep", "etp"),
-    *("sharded", "distributed_optimizer", "sharding_group", "stages", "layers"),
+    *("expert_overlap", "sharded", "distributed_optimizer", "sharding_group", "stages", "layers"),
 )
 """The order in which explanations say facts, by what they are about; others come last."""
 

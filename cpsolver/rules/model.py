@@ -6,6 +6,8 @@ from collections.abc import Iterator, Set
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.expert_overlap import MOST_MTP, has_exchange, has_other_microbatch, recomputes_exchange
+from cpsolver.profiles.judging import PlanRow
 from cpsolver.rules.base import chosen, product, rule, too_small
 from models_zoo import Architecture
 
@@ -146,6 +148,28 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
     if s.stage_devices % (s.etp * s.ep):
         stage = {"tp": s.tp, "cp": s.cp, "dp": s.dp}
         yield f"{product({'etp': s.etp, 'ep': s.ep})} does not divide the {product(stage)} devices of a stage"
+
+
+@rule(
+    "experts' all-to-alls overlap with ep > 1, interleaved or without a pipeline, and no layer recomputes its experts",
+    briefly=lambda *_: "expert_overlap needs ep > 1, vpp > 1 under a pipeline, and no experts recomputed",
+)
+def expert_overlap(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Megatron's conditions, profiles/expert_overlap.py. Which launchers have the switch: rule `launcher`."""
+    if not s.expert_overlap:
+        return
+    row = PlanRow(s, problem.batch)
+    if not has_exchange(problem.model, row):
+        needs = f"ep > 1 and at most {MOST_MTP} layer of multi-token prediction"
+        yield f"experts' all-to-alls overlap with {needs}: ep is {s.ep}, and there are {problem.model.mtp_layers}"
+    if not has_other_microbatch(row):
+        sizes = f"pp {s.pp}, vpp {s.vpp} and {row.microbatches} microbatches"
+        yield f"experts' all-to-alls have no other microbatch to travel under: {sizes}; vpp > 1, or pp 1 with several"
+    for stage, (kind, modules) in enumerate(zip(s.recompute, s.recompute_modules, strict=True)):
+        if recomputes_exchange(kind, modules):
+            what = f"selective with {', '.join(modules)}" if modules else kind
+            yield f"experts' all-to-alls do not overlap where experts are recomputed: stage {stage} has {what}"
+            return
 
 
 @rule(

@@ -12,6 +12,7 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.expert_overlap import has_exchange
 from cpsolver.profiles.framework import Framework
 from cpsolver.profiles.judging import allowed_rows
 
@@ -250,6 +251,11 @@ def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
     if problem.model.moe is None:
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray((rows.tp == 1) | rows.sequence_parallel)
+
+
+@mask("expert_overlap", "variant", any_size=True)
+def _expert_overlap(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray(~rows.expert_overlap | has_exchange(problem.model, rows))
 
 
 @mask("sharding", "variant")

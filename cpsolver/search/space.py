@@ -1,7 +1,8 @@
 """The candidate rows: every combination of degrees and flags, and which rule refuses how many of them.
 
 A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks) and a variant of it (flags, how cp exchanges,
-the experts' grid, sharding). No rule ties a frame to a variant, so rows are their products, made only where needed.
+the experts' grid, sharding). One rule ties frames to variants, `expert_overlap`: some frames go with none of the
+variants that overlap. But for that rows are their products, made only where needed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cpsolver.cost.shard import Bools, Candidates, Ints, column_type
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.expert_overlap import MOST_MTP, has_other_microbatch
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 
 _VARIANT = names("variant")
@@ -35,7 +37,8 @@ class Space:
     """The rows that no rule on degrees refuses, and the count of those that each rule refused.
 
     `frames` and `variants` are sorted by their layout, whose index is in `frame_layout` and `variant_layout`; columns
-    that they do not decide stand at 1 or False. A layout, a frame or a variant that is refused counts as one row.
+    that they do not decide stand at 1 or False. Of a layout's variants those that overlap the experts' exchange come
+    last. A layout, a frame or a variant that is refused counts as one row.
     """
 
     frames: Candidates
@@ -59,9 +62,10 @@ class Space:
         """
         total = 0
         for sequence_parallel in (False, True):
-            layouts = np.zeros(len(self._first_variant), dtype=np.bool_)
-            layouts[self.variant_layout[self.variants.sequence_parallel == sequence_parallel]] = True
-            frames = self.frames.take(layouts[self.frame_layout])
+            has = np.zeros(len(self._first_variant), dtype=np.bool_)
+            has[self._variant_code[self.variants.sequence_parallel == sequence_parallel]] = True
+            code = 2 * self.frame_layout
+            frames = self.frames.take(has[code] | (has[code + 1] & self.overlapping))
             code = np.zeros(len(frames), dtype=np.int64)
             for sizes in (frames.tp, frames.pp, frames.dp, frames.vpp, frames.mbs):
                 values, index = np.unique(sizes, return_inverse=True)
@@ -70,21 +74,32 @@ class Space:
         return total
 
     @cached_property
+    def overlapping(self) -> Bools:
+        """The frames that variants may go with that overlap the experts' exchange."""
+        return np.asarray(has_other_microbatch(self.frames))
+
+    @property
+    def _variant_code(self) -> Ints:
+        """Twice the layout, and 1 more for variants that overlap: ascending."""
+        return np.asarray(2 * self.variant_layout + self.variants.expert_overlap)
+
+    @cached_property
     def _first_variant(self) -> Ints:
         layouts = int(max(self.frame_layout.max(initial=-1), self.variant_layout.max(initial=-1))) + 2
-        return np.searchsorted(self.variant_layout, np.arange(layouts))
+        return np.searchsorted(self._variant_code, np.arange(2 * layouts))
 
     @cached_property
     def rows_of(self) -> Ints:
-        """How many rows each frame has: the variants of its layout."""
-        return np.asarray(self._first_variant[self.frame_layout + 1] - self._first_variant[self.frame_layout])
+        """How many rows each frame has: the variants of its layout that may go with it."""
+        first, code = self._first_variant, 2 * self.frame_layout
+        return np.asarray(first[code + 1 + self.overlapping] - first[code])
 
     def expand(self, frames: Ints) -> Candidates:
         """All rows of some frames."""
         counts = self.rows_of[frames]
         frame = np.repeat(frames, counts)
         within = np.arange(len(frame)) - np.repeat(np.cumsum(counts) - counts, counts)
-        variant = self._first_variant[self.frame_layout[frame]] + within
+        variant = self._first_variant[2 * self.frame_layout[frame]] + within
         of_frame, of_variant = self.frames.take(frame), self.variants.take(variant)
         return replace(of_frame, **{name: getattr(of_variant, name) for name in _VARIANT})
 
@@ -110,7 +125,13 @@ def enumerate_rows(problem: Problem) -> Space:
     frames, frame_layout = frames.take(keep), frame_layout[keep]
     variants, variant_layout = all_variants(problem, layouts)
     keep = _legal(problem, variants, VARIANT_FILTERS, refused)
-    return Space(frames, frame_layout, variants.take(keep), variant_layout[keep], refused)
+    variants, variant_layout = variants.take(keep), variant_layout[keep]
+    last = np.argsort(2 * variant_layout + variants.expert_overlap, kind="stable")
+    space = Space(frames, frame_layout, variants.take(last), variant_layout[last], refused)
+    alone = int(((space.rows_of == 0) & np.isin(frame_layout, variant_layout)).sum())
+    if alone:  # all that their layouts have overlaps
+        refused["expert_overlap"] = refused.get("expert_overlap", 0) + alone
+    return space
 
 
 def _legal(problem: Problem, rows: Candidates, filters: Mapping[str, Filter], refused: dict[str, int]) -> Bools:
@@ -199,7 +220,7 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
         choices: Choices = {
             **free,
             _EXCHANGE: _exchanges(problem, cp),
-            _GRID: expert_grids(problem, tp, tp * cp * dp),
+            _GRID: _overlapping(problem, expert_grids(problem, tp, tp * cp * dp)),
             _SHARDING: _shardings(problem, tp, pp, dp * cp),
         }
         header, block = _combined(index, choices)
@@ -211,7 +232,7 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
 
 
 _EXCHANGE = ("ulysses", "cp_gather")
-_GRID = ("ep", "etp")
+_GRID = ("ep", "etp", "expert_overlap")
 _SHARDING = ("distributed_optimizer", "sharded", "sharding_group")
 
 
@@ -233,8 +254,16 @@ def _shardings(problem: Problem, tp: int, pp: int, replicas: int) -> list[tuple[
     return [(0, 1, 0), *((1, code, group) for code in codes for group in groups)]
 
 
+def _overlapping(problem: Problem, grids: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Grids of experts as _GRID: without overlap, and with it where that saves anything or is asked for."""
+    asked = True in (problem.spec.search.pin.expert_overlap or ())
+    known = problem.launcher is None or problem.launcher.expert_overlap
+    saves = known and problem.stack.routing_overlap > 0 and problem.model.mtp_layers <= MOST_MTP
+    return [(*grid, overlap) for grid in grids for overlap in (0, 1) if not overlap or asked or (saves and grid[0] > 1)]
+
+
 def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[int, ...]]:
-    """The grids of experts, as _GRID: every ep and etp that a stage's devices are enough for, and those pinned."""
+    """The grids of experts, ep and etp: every ep and etp that a stage's devices are enough for, and those pinned."""
     moe, pin = problem.model.moe, problem.spec.search.pin
     experts, shares = ([1], [1]) if moe is None else (divisors(moe.experts), divisors(tp))
     asked = pin.ep or pin.etp

@@ -132,6 +132,7 @@ class Decisions(BaseModel):
     cp_gather: Flags = _free("keys and values are all-gathered over cp, not ringed")
     ep: Counts = _free("expert-parallel size: one number or a list")
     etp: Counts = _free("tensor-parallel size of experts, a divisor of tp")
+    expert_overlap: Flags = _free("experts' all-to-alls travel while another microbatch computes")
     sharded: ShardedChoices = _free("what the distributed optimizer shares out: optimizer, gradients or parameters")
     sharding_group: CountsFrom0 = _free("data-parallel ranks that share the states out among them; 0: all of them")
     recompute: RecomputeByChip = _free("none, selective, block or uniform; a list; or a mapping chip -> these")

@@ -16,9 +16,8 @@ class Dialect:
     `layers_per_chunk`: equal chunks are told by their layers, not by their number. `fsdp`: the flag of its FSDP of
     sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
     `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and others lack. The
-    others name what a flag is there for: sliding windows, attention sinks, a gate on attention's output, a gate on shared
-    experts, activations sent to the host, experts' communication under other layers' compute, biases in experts, the
-    Lion optimizer.
+    others name what a flag is there for: sliding windows, attention sinks, a gate on attention's output, a gate on
+    shared experts, activations sent to the host, biases in experts, the Lion optimizer.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Dialect:
     output_gate: bool = True
     shared_gate: bool = True
     activation_offload: bool = True
-    expert_overlap: bool = True
     switches: tuple[str, ...] = ("cuda_graph", "moe_dispatcher")
     expert_bias: bool = True
     lion: bool = False
@@ -50,7 +48,6 @@ CORE_0_13 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    expert_overlap=False,
     switches=(),
     expert_bias=False,
 )

@@ -199,5 +199,5 @@ def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
             "chips whose libraries do not speak to each other need FlagCX (distributed_backend: flagcx), or "
             "hetero_use_cpu_communication: true"
         )
-    yield from overlap_notes(problem, s, FLAGSCALE)
+    yield from overlap_notes(problem, s)
     yield from model_notes(problem.model, problem.sequence, FLAGSCALE)

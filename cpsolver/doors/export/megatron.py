@@ -45,7 +45,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     yield from parallel_args.schedule_flags(problem, s)
     yield from parallel_args.sharding_flags(s, dialect)
     yield from training_args.gradient_flags(problem, s)
-    yield from training_args.overlap_flags(problem, s, dialect)
+    yield from training_args.overlap_flags(problem, s)
     yield from training_args.graph_flags(problem)
     yield from parallel_args.batch_flags(problem, s)
     yield from training_args.precision_flags(problem)
@@ -81,7 +81,7 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
         yield "from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp"
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
-    yield from training_args.overlap_notes(problem, s, dialect)
+    yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)
 
 

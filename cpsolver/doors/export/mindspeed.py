@@ -65,7 +65,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     if parallel_args.uses_fsdp(s):
         yield ("--no-gradient-accumulation-fusion",)  # docs/zh/features/custom_fsdp.md
     yield from training_args.gradient_flags(problem, s)
-    yield from (flag for flag in training_args.overlap_flags(problem, s, DIALECT) if flag != ("--tp-comm-overlap",))
+    yield from (flag for flag in training_args.overlap_flags(problem, s) if flag != ("--tp-comm-overlap",))
     if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
         yield ("--use-ascend-mc2",)
     yield from parallel_args.batch_flags(problem, s)

@@ -11,7 +11,6 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.training import Training
 
-_FULL = ("block", "uniform")
 _BF16_STATES = (("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16"))
 _FP8_STATES = (("--exp-avg-dtype", "fp8"), ("--exp-avg-sq-dtype", "fp8"))
 _BF16_GRADIENTS = ("--main-grads-dtype", "bf16")
@@ -108,8 +107,8 @@ def gradient_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
             yield ("--overlap-param-gather",)
 
 
-def overlap_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Flag]:
-    """Overlaps inside layers and along the pipeline that the stack's profile counts on."""
+def overlap_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """Overlaps inside layers and along the pipeline: the plan's, and those that the stack's profile counts on."""
     stack = problem.stack
     if stack.tensor_overlap > 0 and s.sequence_parallel:
         yield ("--tp-comm-overlap",)
@@ -126,7 +125,7 @@ def overlap_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[F
     capacity = problem.spec.training.expert_capacity_factor
     if capacity is not None:
         yield ("--moe-expert-capacity-factor", f"{capacity:g}")
-    if hides_experts(problem, s, dialect):
+    if s.expert_overlap:
         yield ("--overlap-moe-expert-parallel-comm",)
 
 
@@ -145,18 +144,8 @@ def graph_flags(problem: Problem) -> Iterator[Flag]:
         yield ("--te-rng-tracker",)
 
 
-def hides_experts(problem: Problem, s: Strategy, dialect: Dialect) -> bool:
-    """The stack counts on experts' communication under compute, and the framework's own conditions for it hold."""
-    if problem.stack.routing_overlap == 0 or s.ep == 1 or not dialect.expert_overlap:
-        return False
-    whole = any(kind in _FULL for kind in s.recompute) or any("moe" in names for names in s.recompute_modules)
-    return not whole and (s.pp == 1 or s.vpp > 1) and problem.model.mtp_layers <= 1
-
-
-def overlap_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]:
+def overlap_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """Overlaps that the prediction counts on and that this framework or plan cannot have."""
     stack = problem.stack
-    if stack.routing_overlap > 0 and s.ep > 1 and not hides_experts(problem, s, dialect):
-        yield f"stack {stack.name} hides {stack.routing_overlap:.0%} of the experts' all-to-alls; here nothing does"
     if s.vpp > 1 and s.pp == 2 and stack.pipeline_overlap_interleaved == 0:
         yield f"stack {stack.name} hides no pipeline transfers; with 2 stages Megatron-LM interleaves only if it does"

@@ -24,6 +24,7 @@ class ScriptDegrees:
     dp: int
     ep: int
     etp: int
+    expert_overlap: bool
     mbs: int
     ulysses: int
     cp_gather: bool
@@ -62,7 +63,8 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     group = _group(arguments, dp * cp)
     if dp * cp == 1:
         optimizer, group = False, 0
-    return ScriptDegrees(tp, pp, cp, dp, ep, etp, mbs, ulysses, gather, optimizer, sharded, group)
+    overlap = arguments.has("overlap-moe-expert-parallel-comm")
+    return ScriptDegrees(tp, pp, cp, dp, ep, etp, overlap, mbs, ulysses, gather, optimizer, sharded, group)
 
 
 def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: int, etp: int) -> None:

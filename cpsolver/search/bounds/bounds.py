@@ -49,10 +49,21 @@ RowBounds = Callable[[Candidates, Floats, Floats, Floats], Floats]
 
 def frame_bound(problem: Problem, space: Space, score: RowBounds | None = None) -> Floats:
     """A bound for every frame of a space: as `quick_bound`, with the fastest layer of all variants of its tp and cp."""
-    frames = space.frames
-    if not len(frames) or not len(space.variants):
+    frames, variants = space.frames, space.variants
+    bound = np.full(len(frames), np.inf)
+    if not variants.expert_overlap.any():
+        return _frame_bound(problem, frames, variants, score)
+    for overlapping, of_these in ((True, variants), (False, variants.take(~variants.expert_overlap))):
+        chosen = np.nonzero(space.overlapping == overlapping)[0]
+        bound[chosen] = _frame_bound(problem, frames.take(chosen), of_these, score)
+    return bound
+
+
+def _frame_bound(problem: Problem, frames: Candidates, variants: Candidates, score: RowBounds | None) -> Floats:
+    """The same for frames that all the variants may go with."""
+    if not len(frames) or not len(variants):
         return np.full(len(frames), np.inf)
-    shards, _ = replace(space.variants, mbs=np.ones_like(space.variants.mbs)).shard.distinct()
+    shards, _ = replace(variants, mbs=np.ones_like(variants.mbs)).shard.distinct()
     order = np.lexsort((shards.cp, shards.tp))
     shards = shards.take(order)
     base = int(frames.cp.max()) + 1

@@ -9,11 +9,12 @@ import numpy as np
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import peak_live_total
-from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.expert_overlap import recomputes_exchange
 from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
 from cpsolver.spec.search import pinned_for
@@ -161,8 +162,13 @@ class Coefficients:
             after_layer=pipelines.at(time.sync_layer) + pipelines.at(time.update_layer),
             after_fixed=pipelines.data_parallel(no_places) + pipelines.optimizer(no_places),
             saving=saving,
-            allowed={kind: allowed[chips] for kind, allowed in self.allowed.items()},
+            allowed={kind: allowed[chips] & self._may_recompute(kind, at) for kind, allowed in self.allowed.items()},
         )
+
+    def _may_recompute(self, kind: RecomputeKind, row: Ints, modules: Modules = ()) -> Bools:
+        """The rows that may recompute so whatever the chip type: of those that overlap the experts' exchange only some
+        kinds and sets of modules may (rule `expert_overlap`)."""
+        return ~self.rows.expert_overlap[row] | (not recomputes_exchange(kind, modules))
 
     def modules_s(self, chip: int, sets: tuple[Modules, ...], row: Ints) -> Floats:
         """Seconds that recomputing the modules of each set adds to a layer: (sets, n)."""
@@ -195,9 +201,13 @@ class Coefficients:
             return (np.zeros((0, len(row))),) * 3
         memory, seconds = self.memory, self.modules_s(chip, sets, row)
         order = np.argsort(seconds, axis=0, kind="stable")
-        parts = (seconds, memory.stored(sets, row), memory.replayed(sets, row))
+        may = np.stack([self._may_recompute("selective", row, names) for names in sets])
+        stored, replayed = (
+            np.where(may, part, np.inf) for part in (memory.stored(sets, row), memory.replayed(sets, row))
+        )
+        parts = (seconds, stored, replayed)
         seconds, bytes_kept, replay = (np.take_along_axis(part, order, axis=0) for part in parts)
-        without = self.allowed["none"][chip] or self.allowed["block"][chip]
+        without = self.allowed["none"][chip] | (self.allowed["block"][chip] & self._may_recompute("block", row))
         least_kept, least_replay = np.where(without, memory.full[row], np.inf), np.zeros(len(row))
         keep = np.zeros(seconds.shape, dtype=np.bool_)
         for index in range(len(seconds)):

@@ -13,6 +13,7 @@ from cpsolver.cost.modules import Modules
 from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.profiles.expert_overlap import recomputes_exchange
 from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
 from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds, most_in_flight
 from cpsolver.search.bounds.stages import Stages
@@ -175,7 +176,10 @@ def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
     if "uniform" in allowed:
         one_unit = problem.launcher is not None and problem.launcher.recompute_units == "one"
         options += [Option("uniform", amount, row.longest) for amount in amounts if not (one_unit and amount > 1)]
+    overlaps = bool(table.rows.expert_overlap[row.row])
     for option in options:
+        if overlaps and recomputes_exchange(option.kind, option.modules):
+            continue
         if (pinned is None or option.amount in pinned) and option.amount not in banned:
             yield option
 
