@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -17,12 +17,15 @@ from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
+from cpsolver.profiles.switches import Precision
 from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.search import Search
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Training
 from hw_specs import UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
+_PRECISIONS: tuple[str, ...] = get_args(Precision)
 _FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
 _DEPTH: dict[str, Sharded] = {f"zero{depth}": sharded for depth, sharded in enumerate(SHARDED, 1)}
 _GPT = {
@@ -91,24 +94,31 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
     node = run.gpus_per_node or 8
     sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
     cluster = Cluster.model_validate(sizes)
-    spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
+    search = Search(recompute_scope="stage")  # a run's stages may differ
+    spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name, search=search)
     _check_layout(run)
-    problem = assemble(spec, model, {chip.name: chip}, stack)
+    problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
     return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
 
 
 def _check_layout(run: MeasuredRun) -> None:
+    tp, ep, etp = _known(run.tp), run.ep or 1, _expert_tensor(run)
     replicas = _known(run.dp) * (run.cp or 1)
-    if replicas % (run.ep or 1):
-        raise Unpredictable(f"ep {run.ep} does not divide cp * dp = {replicas}", "ep")
+    if tp % etp:
+        raise Unpredictable(f"etp {etp} does not divide tp {tp}: the cost model splits experts within tp", "etp")
+    if run.etp is None and replicas % ep:
+        told = f"ep {ep} does not divide cp * dp = {replicas}"
+        raise Unpredictable(f"{told}; where experts' grid lies across tp, etp says so", "ep")
+    if tp * replicas % (etp * ep):
+        raise Unpredictable(f"etp {etp} x ep {ep} does not divide tp * cp * dp = {tp * replicas}", "ep")
     microbatches = _known(run.gbs) // (_known(run.mbs) * _known(run.dp))
     if (run.vpp or 1) > 1 and (run.pp == 1 or microbatches % _known(run.pp)):
         raise Unpredictable("interleaving (vpp) needs a pipeline, and microbatches in whole groups of pp", "vpp")
 
 
 def _precision(run: MeasuredRun) -> Any:
-    if run.precision not in ("bf16", "fp16", "fp8"):
-        raise Unpredictable(f"precision {run.precision}", "precision")
+    if run.precision not in _PRECISIONS:
+        raise Unpredictable(f"precision {run.precision}: the cost model has {', '.join(_PRECISIONS)}", "precision")
     return run.precision
 
 
@@ -157,6 +167,7 @@ def architecture(run: MeasuredRun, window: int | None = None) -> Architecture:
         fields["attention"] = catalogued.attention.model_copy(update=traits)
     fields |= {"name": run.model, "layers": run.layers, "hidden": run.hidden, "ffn": run.ffn, "heads": run.heads}
     fields |= {"kv_heads": run.kv_heads, "vocab": run.vocab, "gated_mlp": bool(run.gated_mlp)}
+    fields["mtp_layers"] = run.mtp_layers or 0
     if fields.get("position") == "learned":
         fields["max_positions"] = run.seq_len
     if run.moe_experts:
@@ -200,19 +211,35 @@ def _catalogued(run: MeasuredRun) -> Architecture | None:
 
 def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
     kind, amount = _recompute(run)
-    layers = _split(run)
+    layers, modules = _split(run), run.recompute_modules or ()
     amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
-    sizes: dict[str, Any] = {name: _size(run, name) for name in _SIZES}
     return Strategy(
-        **sizes,
-        sequence_parallel=bool(run.sequence_parallel) and _known(run.tp) > 1,
-        distributed_optimizer=run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
-        flash_attention=bool(run.flash_attention),
-        groups=(StageGroup(chip, layers, kind, amounts),),
-        etp=_known(run.tp) if run.moe_experts else 1,
+        **{name: _size(run, name) for name in _SIZES} | {"etp": _expert_tensor(run)},
+        **_flags(run),
+        groups=(StageGroup(chip, layers, kind, amounts, modules if kind == "selective" else ()),),
         sharded=_depth(run),
         schedule=schedule,
     )
+
+
+def _flags(run: MeasuredRun) -> dict[str, bool]:
+    """The plan's flags as the run had them.
+
+    `dispatcher`, `cuda_graph`, `fp8_recipe`, `a2a_overlap`, `routing` and `offload_layers` are no decisions of a plan
+    yet: they are kept on the run. Here is where one becomes a flag.
+    """
+    return {
+        "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,
+        "distributed_optimizer": run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
+        "flash_attention": bool(run.flash_attention),
+    }
+
+
+def _expert_tensor(run: MeasuredRun) -> int:
+    """Ranks that share each expert; where the row does not say, experts are split as the layers are."""
+    if not run.moe_experts:
+        return 1
+    return run.etp or _known(run.tp)
 
 
 def _size(run: MeasuredRun, name: str) -> int:
@@ -231,9 +258,9 @@ def _depth(run: MeasuredRun) -> Sharded:
 
 def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
     """Kind and number; None: half of each chunk's layers, which torchtitan's selective recomputation of every other
-    product comes to."""
+    product comes to (where a row names no modules)."""
     kind, _, amount = (run.recompute or "none").partition(":")
-    if kind == "selective" and run.sharding == "zero3":
+    if kind == "selective" and run.sharding == "zero3" and not run.recompute_modules:
         return "block", None
     if kind == "full":
         return "uniform", 1
@@ -243,8 +270,11 @@ def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
 
 
 def _split(run: MeasuredRun) -> tuple[int, ...]:
-    """Layers of each stage: even; else with embedding and head counted as a layer each; else the first stages more."""
+    """Layers of each stage: as the row says; else even, or with embedding and head counted as a layer each, or the
+    first stages more."""
     layers, pp = _known(run.layers), _known(run.pp)
+    if run.layers_per_stage is not None:
+        return run.layers_per_stage
     if layers % pp == 0:
         return (layers // pp,) * pp
     if pp > 1 and (layers + 2) % pp == 0:
