@@ -55,7 +55,8 @@ _MEMORY_NOTE = (
     "reserved contain memory that is held beyond the need; plans count the need."
 )
 _RULES_NOTE = (
-    "These runs ran: a rule that refuses one is the planner's error, and plans like it are missing from what it searches."
+    "These runs ran: a rule that refuses one is the planner's error, and plans like it are missing from what it "
+    "searches. docs/validate.md says where it is a stand-in for the run's layout that is refused."
 )
 
 
@@ -124,8 +125,8 @@ def _worst(furthest: Sequence[Scored]) -> Iterator[RenderableType]:
         told = f": measured {seconds(one.measured_s)}, predicted {predicted}, {_signed(one.error)}"
         yield Text.assemble((one.run.id, "bold"), told)
         yield Padding(Text(_parts(one), style="dim"), (0, 0, 0, 2))
-        for broken in list({each.rule: each for each in reversed(one.prediction.rules_broken)}.values())[::-1]:
-            yield Padding(Text(f"breaks {broken}", style="yellow"), (0, 0, 0, 2))
+        for name, (first, *_) in one.prediction.rules_broken.items():
+            yield Padding(Text(f"breaks {name}: {first}", style="yellow"), (0, 0, 0, 2))
 
 
 def _parts(one: Scored) -> str:

@@ -60,10 +60,10 @@ def _score(score: TimeScore | MemoryScore | None) -> dict[str, Any] | None:
 
 def _broken(prediction: Prediction) -> list[dict[str, Any]]:
     """A rule's name, what it asks for, and all that it finds in the run's plan."""
-    found: dict[str, list[str]] = {}
-    for broken in prediction.rules_broken:
-        found.setdefault(broken.rule, []).append(broken.message)
-    return [{"rule": name, "words": RULES[name].words, "messages": messages} for name, messages in found.items()]
+    return [
+        {"rule": name, "words": RULES[name].words, "messages": list(messages)}
+        for name, messages in prediction.rules_broken.items()
+    ]
 
 
 def _row(outcome: RowOutcome) -> dict[str, Any]:

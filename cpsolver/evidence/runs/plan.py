@@ -42,8 +42,8 @@ _GPT = {
 """What a model without a gated feed-forward block has, unless the catalogue knows it: the GPT-2 family."""
 
 
-_SIZES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind in ("size", "size_or_all"))
-"""The sizes of a plan that a table of runs has."""
+_SIZES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind == "size" and name != "etp")
+"""The sizes that a plan has as the table has them."""
 
 
 class Unpredictable(Exception):
@@ -102,8 +102,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
 
 
 def _check_layout(run: MeasuredRun) -> None:
-    tp, ep, etp = _known(run.tp), run.ep or 1, _expert_tensor(run)
-    replicas = _known(run.dp) * (run.cp or 1)
+    tp, ep, etp, replicas = _known(run.tp), run.ep or 1, _expert_tensor(run), _replicas(run)
     if tp % etp:
         raise Unpredictable(f"etp {etp} does not divide tp {tp}: the cost model splits experts within tp", "etp")
     if run.etp is None and replicas % ep:
@@ -212,9 +211,12 @@ def _catalogued(run: MeasuredRun) -> Architecture | None:
 def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
     kind, amount = _recompute(run)
     layers, modules = _split(run), run.recompute_modules or ()
+    sizes: dict[str, Any] = {name: _size(run, name) for name in _SIZES}
     amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
     return Strategy(
-        **{name: _size(run, name) for name in _SIZES} | {"etp": _expert_tensor(run)},
+        **sizes,
+        etp=_expert_tensor(run),
+        sharding_group=_sharding_group(run),
         **_flags(run),
         groups=(StageGroup(chip, layers, kind, amounts, modules if kind == "selective" else ()),),
         sharded=_depth(run),
@@ -222,15 +224,16 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
     )
 
 
-def _flags(run: MeasuredRun) -> dict[str, bool]:
+def _flags(run: MeasuredRun) -> dict[str, Any]:
     """The plan's flags as the run had them.
 
-    `dispatcher`, `cuda_graph`, `fp8_recipe`, `a2a_overlap`, `routing` and `offload_layers` are no decisions of a plan
-    yet: they are kept on the run. Here is where one becomes a flag.
+    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `a2a_overlap`
+    becomes a flag here, `dispatcher` and `cuda_graph` a choice of the stack, `fp8_recipe`, `routing` and
+    `offload_layers` one of the training (`placed_plan`).
     """
     return {
         "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,
-        "distributed_optimizer": run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
+        "distributed_optimizer": run.sharding in _DEPTH and _replicas(run) > 1,
         "flash_attention": bool(run.flash_attention),
     }
 
@@ -248,10 +251,23 @@ def _size(run: MeasuredRun, name: str) -> int:
     return _known(value) if default in (None, MUST_BE_SAID) else value or default
 
 
+def _sharding_group(run: MeasuredRun) -> int:
+    """Plans write 0 where all replicas are one group, and a table may write how many they are."""
+    group = run.sharding_group or 0
+    return 0 if group == _replicas(run) else group
+
+
+def _replicas(run: MeasuredRun) -> int:
+    return _known(run.dp) * (run.cp or 1)
+
+
 def _depth(run: MeasuredRun) -> Sharded:
-    """FSDP under a pipeline keeps weights and gradients whole through the step: only the optimizer's states are shared
-    out (torchtitan: no resharding after forward, gradients reduced with the last microbatch)."""
-    if run.sharding == "zero3" and _known(run.pp) > 1:
+    """What is shared out; nothing is where one replica is all there are.
+
+    FSDP under a pipeline keeps weights and gradients whole through the step: only the optimizer's states are shared
+    out (torchtitan: no resharding after forward, gradients reduced with the last microbatch).
+    """
+    if _replicas(run) == 1 or (run.sharding == "zero3" and _known(run.pp) > 1):
         return "optimizer"
     return _DEPTH.get(run.sharding or "", "optimizer")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
-
-from cpsolver.rules.base import Violation
 
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 """allocated, reserved: the framework's own counts; device: as the driver shows it, context and fragments included."""
@@ -14,7 +13,8 @@ RunOutcome = Literal["ok", "oom", "failed"]
 """ok: it trained; oom: it ran out of device memory; failed: it ended for a reason that says nothing of its layout."""
 
 Fp8Recipe = Literal["delayed", "current", "mx", "blockwise", "nvfp4"]
-"""How matrices are scaled to 8 or 4 bits: a factor a tensor, from earlier steps or from this one, or a factor a block."""
+"""How values are scaled to 8 or 4 bits: by a factor for each tensor, from earlier steps (delayed) or from this one
+(current), or by a factor for each block."""
 
 Routing = Literal["forced", "natural"]
 """forced: tokens are spread evenly over the experts whatever the router says, as benchmarks do."""
@@ -30,9 +30,9 @@ CudaGraph = Literal["none", "te", "full"]
 class MeasuredRun:
     """A row of the table. None: not known. Sizes are counts, times seconds, memory GiB.
 
-    `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp); experts have a grid of
-    their own on a stage's devices, `etp` * `ep` * their replicas = tp * cp * dp. `layers_per_stage` are the layers of
-    the pipeline's ranks, `mtp_layers` those of multi-token prediction, which `layers` does not count. `mbs` counts
+    `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp). Experts have a grid
+    of their own on a stage's devices: `etp` * `ep` * their replicas = tp * cp * dp. `layers_per_stage` are the layers
+    of the pipeline's ranks; neither they nor `layers` count `mtp_layers`, those of multi-token prediction. `mbs` counts
     sequences on each data-parallel rank. `a2a_overlap`: the experts' all-to-all is hidden under another microbatch;
     `offload_layers`: so many layers' activations wait on the host. `complete`: every field that a prediction needs is
     known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none.
@@ -98,8 +98,8 @@ class Prediction:
 
     `memory_gib` is in the terms of the run's `peak_mem_kind` (device, where none is stated); `memory_with_margin_gib`
     is the same with the planner's default margin on top. `stack` and `architecture` name the profile and the chip
-    family that the prediction used. `breakdown_s` sums to `step_time_s`. `rules_broken`: what the planner would have
-    refused the run's plan for, though it ran.
+    family that the prediction used. `breakdown_s` sums to `step_time_s`. `rules_broken`: rule -> all that it finds
+    in the run's plan, which the planner would have refused for it, though it ran.
     """
 
     step_time_s: float
@@ -110,4 +110,4 @@ class Prediction:
     breakdown_s: dict[str, float]
     stack: str
     architecture: str
-    rules_broken: tuple[Violation, ...] = ()
+    rules_broken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

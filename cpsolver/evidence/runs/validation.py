@@ -28,7 +28,7 @@ from cpsolver.inputs.errors import Trouble
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay, load_calibration
-from cpsolver.rules import RULES, Violation
+from cpsolver.rules import RULES
 from hw_specs.units import bytes_to_gib
 
 _NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
@@ -79,7 +79,7 @@ class Validation:
         """Rule -> the ids of the predicted runs that break it, the rule that most break first."""
         rules: dict[str, list[str]] = {}
         for one in self.scored:
-            for name in dict.fromkeys(broken.rule for broken in one.prediction.rules_broken):
+            for name in one.prediction.rules_broken:
                 rules.setdefault(name, []).append(one.run.id)
         return {name: tuple(ids) for name, ids in sorted(rules.items(), key=lambda entry: -len(entry[1]))}
 
@@ -141,12 +141,12 @@ def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
     )
 
 
-def rules_broken(problem: Problem, strategy: Strategy) -> tuple[Violation, ...]:
-    """What the planner would refuse the plan for, in the order of the rules.
+def rules_broken(problem: Problem, strategy: Strategy) -> dict[str, tuple[str, ...]]:
+    """Rule -> all that it finds in the plan, for those that the planner would refuse it for.
 
     Unlike `rules.violations` memory is judged of plans of any structure: this one ran, so its bytes mean something.
     """
-    return tuple(Violation(name, told) for name, rule in RULES.items() for told in rule(problem, strategy))
+    return {name: found for name, rule in RULES.items() if (found := tuple(rule(problem, strategy)))}
 
 
 def validate(
