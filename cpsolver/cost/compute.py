@@ -14,6 +14,9 @@ from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Shard, padded_
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
+_GROUPED_TILE = 128
+"""Elements that a width of the experts' GEMMs should be a multiple of (profiles/stacks, uneven_grouped_gemm_speed)."""
+
 
 @dataclass(frozen=True)
 class LayerSeconds:
@@ -115,13 +118,21 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
         back = device.layer_gemm(m, gemm.k, gemm.n, gemm.count)
         back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
         if gemm.grouped:
-            once, back = once / stack.grouped_gemm_speed, back / stack.grouped_gemm_speed
+            speed = _grouped_speed(problem, gemm)
+            once, back = once / speed, back / speed
         if device.fp8:
             once = once + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.k, 1)
             back = back + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.n, 1)
         sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
         forward, backward = forward + once, backward + back + sums
     return forward, backward
+
+
+def _grouped_speed(problem: Problem, gemm: Gemm) -> Floats:
+    """The rate of the experts' GEMMs in one kernel against that of dense ones."""
+    whole = (np.asarray(gemm.n) % _GROUPED_TILE == 0) & (np.asarray(gemm.k) % _GROUPED_TILE == 0)
+    stack = problem.stack
+    return np.asarray(stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed))
 
 
 def _attention(

@@ -46,6 +46,7 @@ class Constants(BaseModel):
     parameter_overlap: Constant
     sharding_overlap: Constant
     grouped_gemm_speed: Constant
+    uneven_grouped_gemm_speed: Constant
     tensor_overlap: Constant
     tensor_overlap_backward: Constant
     context_overlap: Constant

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,39 @@ def test_a_bad_table_is_told_as_json_too(fake: None) -> None:
     result = run("validate", write("bad.csv", "id\n"), "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["status"] == "bad_input"
+
+
+BROKEN = {"memory": ("stage 0 on a100 needs 90.00 GiB, 76.80 GiB are free for it", "stage 1 on a100 needs more")}
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> str:
+    def predict(run: MeasuredRun) -> Prediction:
+        return replace(prediction(9.0), rules_broken=BROKEN if run.id == "near" else {})
+
+    monkeypatch.setattr("cpsolver.evidence.runs.validation.predict", predict)
+    return write("cases.csv", table(*ROWS[:3]))
+
+
+def test_the_rules_that_a_real_run_breaks_are_told_with_its_row(refused: str) -> None:
+    found = document(refused)
+    near, far, partial = found["rows"]
+    (broken,) = near["rules_broken"]
+    assert (broken["rule"], broken["words"]) == ("memory", "every stage fits its device's memory less the margin")
+    assert broken["messages"] == list(BROKEN["memory"])
+    assert (far["rules_broken"], partial["rules_broken"]) == ([], None)
+    assert found["summary"]["rules_broken"] == {"runs": 1, "by_rule": {"memory": 1}}
+
+
+def test_the_report_counts_the_rules_that_real_runs_break(refused: str) -> None:
+    text = run("validate", refused).stdout
+    assert "1 of 2 runs break a rule of the planner: memory 1." in text
+    assert "breaks memory: stage 0 on a100 needs 90.00 GiB" in text
+    assert re.search(r"1  memory: every stage fits .*\n +near\n", text)
+
+
+def test_where_no_rule_is_broken_the_report_says_nothing_of_rules(cases: str) -> None:
+    assert "rule" not in run("validate", cases).stdout
 
 
 # The parts below the command.

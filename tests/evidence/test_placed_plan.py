@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cpsolver.evaluation.evaluate import stage_parameters
 from cpsolver.evidence.runs.plan import Unpredictable, architecture, framework, placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.evidence.runs.validation import predict, validate
 from cpsolver.profiles.constants import load_calibration
+from tests.support.measured import runs
 
 
 @cache
@@ -28,6 +32,8 @@ def published() -> dict[str, MeasuredRun]:
         ("NeMo AutoModel (PyTorch FSDP2)", "fsdp-torchtitan"),
         ("Megatron-Core 0.12", "megatron-core"),
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed-bloom"),
+        ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-bridge"),
+        ("MindFormers 1.5.0 (MindSpore)", "mindspeed"),
     ],
 )
 def test_a_framework_is_known_by_its_longest_prefix_or_a_stacks_name(name: str, stack: str) -> None:
@@ -51,6 +57,122 @@ def test_bf16_runs_of_the_bloom_fork_have_a_profile_of_their_own() -> None:
 def test_layers_that_pp_does_not_divide_leave_room_for_embedding_and_head() -> None:
     assert placed_plan(published()["zb_1F1B_1.5B_32"]).strategy.layers == (2, 3, 3, 3, 3, 3, 3, 2)
     assert placed_plan(replace(published()["zb_1F1B_1.5B_32"], layers=25)).strategy.layers == (4, 3, 3, 3, 3, 3, 3, 3)
+
+
+# Rows of the recipes of 2025 and 2026, as they ran.
+
+BF16 = {"gated_mlp": 1, "seq_len": 4096, "gbs": 2048, "dp": "", "peak_mem_kind": "allocated", "precision": "bf16"}
+QWEN3 = (
+    BF16
+    | {"model": "qwen3-235b-a22b", "layers": 94, "hidden": 4096, "ffn": 12288, "heads": 64, "kv_heads": 4}
+    | {"vocab": 151936, "moe_experts": 128, "moe_topk": 8, "moe_ffn": 1536, "framework": "Megatron-Bridge 26.04"}
+    | {"chip": "h100", "num_gpus": 256, "tp": 2, "pp": 8, "vpp": 4, "ep": 32, "etp": 1, "step_time_s": 40.0}
+)
+DEEPSEEK = (
+    BF16
+    | {"model": "deepseek-v3-671b", "layers": 61, "hidden": 7168, "ffn": 18432, "heads": 128, "kv_heads": 128}
+    | {"vocab": 129280, "moe_experts": 256, "moe_topk": 8, "moe_ffn": 2048, "shared_expert_ffn": 2048}
+    | {"chip": "b200", "num_gpus": 256, "tp": 1, "pp": 16, "ep": 8, "etp": 1, "framework": "Megatron-Bridge 26.02"}
+    | {"layers_per_stage": "4 " * 15 + "1", "mtp_layers": 1, "recompute": "selective", "step_time_s": 24.0}
+    | {"recompute_modules": "mla_up_proj"}
+)
+FOUR_CHUNKS = {"pp": 4, "vpp": 4, "ep": 64, "layers_per_stage": "16 16 16 13"}
+
+
+def of(tmp_path: Path, row: dict[str, Any], **changes: Any) -> MeasuredRun:
+    (run,) = runs(tmp_path, {**row, **changes})
+    return run
+
+
+def parameters(run: MeasuredRun) -> list[float]:
+    case = placed_plan(run)
+    return stage_parameters(case.problem, case.strategy)
+
+
+def test_a_folded_grid_of_experts_spans_tensor_parallel_ranks(tmp_path: Path) -> None:
+    """dp is 256 / (2 * 8) = 16, and a stage has 32 devices: 4 of the 128 experts on each, with ep 16 twice as many."""
+    run = of(tmp_path, QWEN3)
+    plan = placed_plan(run).strategy
+    assert (plan.tp, plan.dp, plan.ep, plan.etp) == (2, 16, 32, 1)
+    assert plan.layers == (11, 12, 12, 12, 12, 12, 12, 11)  # embedding and head count as a layer each
+    more = [half - whole for half, whole in zip(parameters(replace(run, ep=16)), parameters(run), strict=True)]
+    assert more == pytest.approx([layers * 4 * 3 * 4096 * 1536 for layers in plan.layers])
+    assert set(predict(run).rules_broken) <= {"memory"}
+
+
+def test_without_its_grid_a_row_has_experts_split_as_its_layers(tmp_path: Path) -> None:
+    with pytest.raises(Unpredictable, match=r"ep 32 does not divide cp \* dp = 16; .*etp says so") as caught:
+        placed_plan(of(tmp_path, QWEN3, etp=""))
+    assert caught.value.field == "ep"
+    assert placed_plan(of(tmp_path, QWEN3, etp="", ep=16)).strategy.etp == 2
+    with pytest.raises(Unpredictable, match="etp 4 does not divide tp 2"):
+        placed_plan(of(tmp_path, QWEN3, etp=4, ep=8))
+
+
+def test_a_module_of_multi_token_prediction_is_on_the_last_stage(tmp_path: Path) -> None:
+    """A layer, a projection of two hidden states to one, three norms, and the embedding, which that stage lacks."""
+    run = of(tmp_path, DEEPSEEK)
+    assert placed_plan(run).strategy.layers == (*[4] * 15, 1)
+    with_it, without = parameters(run), parameters(replace(run, mtp_layers=None))
+    layer = with_it[-2] / 4
+    assert with_it[:-1] == without[:-1]
+    assert with_it[-1] - without[-1] == pytest.approx(layer + 2 * 7168**2 + 3 * 7168 + 129280 * 7168)
+    assert without[-1] == pytest.approx(layer + 7168 + 129280 * 7168)
+
+
+def test_layers_of_the_ranks_are_as_the_row_says(tmp_path: Path) -> None:
+    """Taken as even the last stage would have three layers, and be among the fast ones."""
+    assert placed_plan(of(tmp_path, DEEPSEEK, layers_per_stage="")).strategy.layers == (*[4] * 13, *[3] * 3)
+    run = of(tmp_path, DEEPSEEK)
+    taken = predict(replace(run, layers_per_stage=None, mtp_layers=None)).step_time_s
+    assert predict(run).step_time_s < predict(replace(run, layers_per_stage=None)).step_time_s
+    assert predict(run).step_time_s != pytest.approx(taken)
+
+
+def test_a_short_last_chunk_is_predicted_and_the_rule_that_refuses_it_is_told(tmp_path: Path) -> None:
+    found = predict(of(tmp_path, DEEPSEEK, **FOUR_CHUNKS))
+    assert found.step_time_s > 0
+    assert found.rules_broken["even_chunks"] == (
+        "stage 3 has 13 layers, not a multiple of vpp 4, nor with the head for one",
+    )
+
+
+def test_memory_is_judged_beside_a_broken_structure(tmp_path: Path) -> None:
+    found = predict(of(tmp_path, DEEPSEEK, **FOUR_CHUNKS, chip="a100_40g"))
+    assert list(found.rules_broken) == ["even_chunks", "memory"]
+    assert [told.split(" needs")[0] for told in found.rules_broken["memory"]] == [
+        f"stage {stage} on a100_40g" for stage in range(4)
+    ]
+
+
+def test_modules_are_recomputed_as_the_row_says(tmp_path: Path) -> None:
+    run = of(tmp_path, DEEPSEEK, recompute_modules="mlp mla_up_proj")
+    assert placed_plan(run).strategy.groups[0].modules == ("mla_up_proj", "mlp")
+    assert placed_plan(replace(run, recompute_modules=None)).strategy.groups[0].modules == ("core_attn",)
+    nothing = predict(replace(run, recompute="none", recompute_modules=None))
+    one, both = predict(replace(run, recompute_modules=("mla_up_proj",))), predict(run)
+    assert nothing.step_time_s < one.step_time_s < both.step_time_s
+    assert nothing.memory_gib > one.memory_gib >= both.memory_gib  # mlp is of the three dense layers alone
+
+
+def test_what_the_cost_model_has_no_mechanism_for_moves_no_prediction(tmp_path: Path) -> None:
+    run = of(tmp_path, QWEN3)
+    moved = replace(
+        run, a2a_overlap=True, routing="natural", dispatcher="hybridep", cuda_graph="full", offload_layers=4
+    )
+    assert predict(moved) == predict(run)
+
+
+def test_a_sharding_group_of_all_replicas_is_none(tmp_path: Path) -> None:
+    run = of(tmp_path, {"sharding_group": 4})
+    assert placed_plan(run).strategy.sharding_group == 0
+    assert placed_plan(replace(run, sharding_group=2)).strategy.sharding_group == 2
+
+
+def test_one_replica_shares_nothing_out(tmp_path: Path) -> None:
+    run = of(tmp_path, {"num_gpus": 4, "dp": 1, "sharding": "zero2"})
+    assert placed_plan(run).strategy.sharded == "optimizer"
+    assert "sharding" not in predict(run).rules_broken
 
 
 def test_fsdp_under_a_pipeline_shares_out_the_optimizer_only() -> None:

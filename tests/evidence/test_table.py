@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.table import PUBLISHED, Table, missing_columns, read_runs
 from cpsolver.inputs.errors import InputError, Trouble
+from tests.support.checkout import ROOT
 from tests.support.measured import table
+
+EXPERTS = {"moe_experts": 8, "moe_topk": 2, "moe_ffn": 64}
 
 Read = Callable[[str | bytes], Table]
 
@@ -58,10 +61,27 @@ def test_numbers_and_flags_may_be_written_as_programs_write_them(read: Read) -> 
     assert (run.layers, run.gated_mlp, run.precision, run.chip) == (32, False, "bf16", "a100")
 
 
+def test_lists_and_switches_are_read(read: Read) -> None:
+    row = {**EXPERTS, "etp": 1, "ep": 8, "mtp_layers": 1, "layers_per_stage": "17,15", "precision": "fp8"}
+    switches = {"fp8_recipe": "MX", "a2a_overlap": 0, "routing": "forced", "dispatcher": "hybridep", "cuda_graph": "te"}
+    more = {"recompute": "selective", "recompute_modules": "moe_act mla_up_proj", "offload_layers": 4}
+    (run,) = read(table({**row, **switches, **more})).runs
+    assert (run.etp, run.mtp_layers, run.layers_per_stage, run.offload_layers) == (1, 1, (17, 15), 4)
+    assert run.recompute_modules == ("mla_up_proj", "moe_act")
+    assert (run.fp8_recipe, run.a2a_overlap, run.routing) == ("mx", False, "forced")
+    assert (run.dispatcher, run.cuda_graph) == ("hybridep", "te")
+
+
+def test_the_page_on_the_table_has_every_column() -> None:
+    page = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
+    assert [name for name in COLUMNS if f"`{name}`" not in page] == []
+
+
 def test_optional_columns_may_be_absent(read: Read) -> None:
     optional = tuple(name for name, column in COLUMNS.items() if column.optional)
     (run,) = read(table({}, without=optional)).runs
     assert (run.cp, run.ep, run.vpp, run.dp, run.framework) == (1, 1, 1, 4, "")
+    assert (run.etp, run.mtp_layers, run.layers_per_stage, run.cuda_graph) == (None, None, None, None)
     assert run.complete
 
 
@@ -109,6 +129,18 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("precision", "bf17", "did you mean 'bf16'"),
         ("peak_mem_kind", "alocated", "did you mean 'allocated'"),
         ("chip", "a10", "did you mean 'a100'"),
+        ("etp", "0", "must be at least 1"),
+        ("mtp_layers", "-1", "must be at least 0"),
+        ("layers_per_stage", "16+16", "a whole number for each pipeline rank, such as 16 16 16 13"),
+        ("layers_per_stage", ",", "has no entries"),
+        ("recompute_modules", "core_attn mla_up", "'mla_up' is not one of the modules (allowed: core_attn, layernorm"),
+        ("recompute_modules", "mpl", "did you mean 'mlp'"),
+        ("fp8_recipe", "mxfp8", "allowed: delayed, current, mx, blockwise, nvfp4"),
+        ("a2a_overlap", "some", "allowed: 0, 1"),
+        ("routing", "force", "did you mean 'forced'"),
+        ("dispatcher", "deep_ep", "(allowed: alltoall, deepep, hybridep); did you mean 'deepep'"),
+        ("cuda_graph", "ful", "did you mean 'full'"),
+        ("offload_layers", "half", "must be a number, not text"),
         ("step_time_s", "", "is empty, and the row is marked complete"),
         ("model", "", "is empty, and the row is marked complete"),
         ("id", "", "must not be empty"),
@@ -143,6 +175,24 @@ def test_a_bad_cell_is_told_by_row_and_column_and_the_others_are_read(
         ({"pp": 1, "dp": 8, "vpp": 2}, "vpp", "need a pipeline"),
         ({"vpp": 20}, "vpp", "vpp * pp = 20 * 2 = 40 chunks are more than the 32 layers"),
         ({"vpp": 2, "gbs": 60}, "vpp", "whole groups of pp = 2, not 15"),
+        ({**EXPERTS, "ep": 8, "etp": 2}, "etp", "etp * ep = 2 * 8 = 16 does not divide the 8 GPUs"),
+        ({"etp": 2}, "etp", "splits experts, and moe_experts is 0"),
+        ({"layers_per_stage": "32"}, "layers_per_stage", "has 1 entries, and pp is 2"),
+        ({"layers_per_stage": "16 15"}, "layers_per_stage", "has 31 layers in all, and the model has 32"),
+        (
+            {"layers_per_stage": "16 17", "mtp_layers": 1},
+            "layers_per_stage",
+            "multi-token prediction are for mtp_layers",
+        ),
+        ({"recompute_modules": "mlp"}, "recompute_modules", "goes with recompute = selective, and that is none"),
+        ({"recompute_modules": "moe", "recompute": "selective"}, "recompute_modules", "moe: of a mixture of experts"),
+        ({"fp8_recipe": "mx"}, "fp8_recipe", "mx is a recipe of precision fp8, and that is bf16"),
+        ({"fp8_recipe": "nvfp4", "precision": "fp8"}, "fp8_recipe", "nvfp4 is a recipe of precision nvfp4"),
+        ({"fp8_recipe": "mx", "precision": "nvfp4"}, "fp8_recipe", "mx is a recipe of precision fp8"),
+        ({"dispatcher": "deepep"}, "dispatcher", "deepep is of a mixture of experts"),
+        ({"routing": "forced"}, "routing", "forced is of a mixture of experts"),
+        ({"a2a_overlap": 1}, "a2a_overlap", "hides an all-to-all of experts, and moe_experts is 0"),
+        ({"offload_layers": 33}, "offload_layers", "33 layers on the host are more than the 32"),
     ],
 )
 def test_an_impossible_layout_is_told(read: Read, row: dict[str, Any], column: str, told: str) -> None:

@@ -46,6 +46,7 @@ STEADY: dict[str, float] = {
     "gemm_half_depth": 128,
     "misaligned_gemm_speed": 0.5,
     "grouped_gemm_speed": 0.6,
+    "uneven_grouped_gemm_speed": 0.8,
     "straggling": 0.01,
     "logits_bytes": 10,
     "logits_traffic_bytes": 32,

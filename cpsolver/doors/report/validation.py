@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,6 +14,7 @@ from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
 from cpsolver.evidence.runs.validation import Validation
 from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.rules import RULES
 
 _TITLES = {
     "source": "by source",
@@ -38,6 +39,8 @@ def validation_report(validation: Validation, most: int = 5) -> RenderableType:
     furthest = worst(validation.scored, most)
     if furthest:
         parts += section("Furthest off", *_worst(furthest))
+    if validation.refused:
+        parts += section("Refused by a rule", *_refused(validation), Text(_RULES_NOTE, style="dim"))
     if validation.skipped:
         parts += section("Not predicted", *_skipped(validation))
     return Group(*parts)
@@ -50,6 +53,10 @@ _TIME_NOTE = (
 _MEMORY_NOTE = (
     "Short: predicted more than 5 % too small; with margin: even with the planner's default margin added. Device and "
     "reserved contain memory that is held beyond the need; plans count the need."
+)
+_RULES_NOTE = (
+    "These runs ran: a rule that refuses one is the planner's error, and plans like it are missing from what it "
+    "searches. docs/validate.md says where it is a stand-in for the run's layout that is refused."
 )
 
 
@@ -65,6 +72,10 @@ def _headline(validation: Validation) -> Iterator[RenderableType]:
         f" (median {percent(score.median)}), {percent(abs(score.bias))} {lean} overall; ",
         f"{percent(score.inside)} of the measured times lie in the predicted range.",
     )
+    broken = sum(bool(one.prediction.rules_broken) for one in validation.scored)
+    if broken:
+        rules = ", ".join(f"{name} {len(ids):,}" for name, ids in validation.refused.items())
+        yield Text(f"{broken:,} of {plural(score.runs, 'run')} break a rule of the planner: {rules}.")
 
 
 def _times(validation: Validation, overall: TimeScore) -> Table:
@@ -114,6 +125,8 @@ def _worst(furthest: Sequence[Scored]) -> Iterator[RenderableType]:
         told = f": measured {seconds(one.measured_s)}, predicted {predicted}, {_signed(one.error)}"
         yield Text.assemble((one.run.id, "bold"), told)
         yield Padding(Text(_parts(one), style="dim"), (0, 0, 0, 2))
+        for name, (first, *_) in one.prediction.rules_broken.items():
+            yield Padding(Text(f"breaks {name}: {first}", style="yellow"), (0, 0, 0, 2))
 
 
 def _parts(one: Scored) -> str:
@@ -128,11 +141,20 @@ def _parts(one: Scored) -> str:
 def _skipped(validation: Validation) -> Iterator[RenderableType]:
     total = sum(map(len, validation.skipped.values()))
     yield Text(f"{plural(total, 'row')}, by reason")
+    yield _ids_by(validation.skipped)
+
+
+def _refused(validation: Validation) -> Iterator[RenderableType]:
+    yield _ids_by({f"{name}: {RULES[name].words}": ids for name, ids in validation.refused.items()})
+
+
+def _ids_by(reasons: Mapping[str, Sequence[str]]) -> Table:
+    """The ids of rows below what they have in common, the most first."""
     table = Table.grid(Column(justify="right", no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
-    for reason, ids in sorted(validation.skipped.items(), key=lambda entry: -len(entry[1])):
+    for reason, ids in sorted(reasons.items(), key=lambda entry: -len(entry[1])):
         table.add_row(f"{len(ids):,}", Text(reason, style="bold"))
         table.add_row("", Text(", ".join(ids), style="dim"))
-    yield table
+    return table
 
 
 def _signed(error: float) -> str:

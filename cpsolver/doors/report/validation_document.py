@@ -6,14 +6,17 @@ from dataclasses import asdict
 from typing import Any
 
 from cpsolver.doors.report.document import versions
+from cpsolver.evidence.runs.run import Prediction
 from cpsolver.evidence.runs.score import MemoryScore, TimeScore, worst
 from cpsolver.evidence.runs.validation import RowOutcome, Validation
+from cpsolver.rules import RULES
 
 
 def validation_document(validation: Validation, most: int = 5) -> dict[str, Any]:
     """What `validate --json` prints. Times in seconds, memory in GiB, errors as predicted / measured - 1.
 
-    A row has null for what is not known or was not predicted; `skipped` is null for a predicted row.
+    A row has null for what is not known or was not predicted; `skipped` is null for a predicted row. `rules_broken`:
+    what the planner would have refused the run's plan for.
     """
     summary = {
         "rows": len(validation.outcomes),
@@ -31,6 +34,10 @@ def validation_document(validation: Validation, most: int = 5) -> dict[str, Any]
             "by_kind": {kind: _score(score) for kind, score in validation.memory_by_kind.items()},
         },
         "rank": asdict(validation.rank),
+        "rules_broken": {
+            "runs": sum(bool(one.prediction.rules_broken) for one in validation.scored),
+            "by_rule": {name: len(ids) for name, ids in validation.refused.items()},
+        },
         "worst": [one.run.id for one in worst(validation.scored, most)],
     }
     return {
@@ -49,6 +56,14 @@ def _score(score: TimeScore | MemoryScore | None) -> dict[str, Any] | None:
     if isinstance(score, MemoryScore):
         return {**shared, "under_predicted": score.short, "under_predicted_with_margin": score.short_with_margin}
     return {**shared, "median_abs_error": score.median, "p90_abs_error": score.p90, "measured_in_range": score.inside}
+
+
+def _broken(prediction: Prediction) -> list[dict[str, Any]]:
+    """A rule's name, what it asks for, and all that it finds in the run's plan."""
+    return [
+        {"rule": name, "words": RULES[name].words, "messages": list(messages)}
+        for name, messages in prediction.rules_broken.items()
+    ]
 
 
 def _row(outcome: RowOutcome) -> dict[str, Any]:
@@ -70,5 +85,6 @@ def _row(outcome: RowOutcome) -> dict[str, Any]:
         "peak_mem_gib_measured": run and run.peak_mem_gib,
         "peak_mem_kind": run and run.peak_mem_kind,
         "breakdown_s": prediction and dict(prediction.breakdown_s),
+        "rules_broken": prediction and _broken(prediction),
         "skipped": outcome.skipped,
     }

@@ -7,9 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
+from cpsolver.evidence.runs.run import CudaGraph, Dispatcher, Fp8Recipe, MemoryKind, Routing, RunOutcome
 from cpsolver.inputs.errors import nearest_names, number
+from cpsolver.plans.strategy import MODULES, canonical_modules
+from cpsolver.profiles.switches import Precision
 from hw_specs import UnknownChipError, load_chip
 
 _MOST = 1_048_576  # as in a spec
@@ -103,6 +106,33 @@ def recompute(cell: str) -> str:
     raise BadCell("is not one of the choices", ", ".join(_RECOMPUTE) + " with N layers of at least 1", nearest)
 
 
+def _listed(cell: str) -> list[str]:
+    """The entries of a cell that holds several, with spaces or commas between them."""
+    entries = cell.replace(",", " ").split()
+    if not entries:
+        raise BadCell("has no entries; leave the cell empty when they are not known")
+    return entries
+
+
+def modules(cell: str) -> tuple[str, ...]:
+    """Modules by Megatron's names, in the order and form in which plans hold them."""
+    named = [entry.casefold() for entry in _listed(cell)]
+    for entry in named:
+        if entry not in MODULES:
+            raise BadCell(f"{entry!r} is not one of the modules", ", ".join(MODULES), nearest_names(entry, MODULES))
+    return canonical_modules(named)
+
+
+def layers_of_stages(cell: str) -> tuple[int, ...]:
+    """Layers of each of the pipeline's ranks, first to last; a rank may hold the embedding or the head alone."""
+    entries = _listed(cell)
+    try:
+        return tuple(whole(entry) for entry in entries)
+    except BadCell:
+        allowed = "a whole number for each pipeline rank, such as 16 16 16 13"
+        raise BadCell("is no list of layers", allowed) from None
+
+
 def chip(cell: str) -> str:
     """The name of a chip of the catalogue, or an alias of one."""
     try:
@@ -130,6 +160,7 @@ class TableColumn:
 
 
 _NEEDED_COUNT = TableColumn(count, needed=True)
+_OPTIONAL_COUNT = TableColumn(count, optional=True)
 _OPTIONAL_WHOLE = TableColumn(whole, optional=True)
 _DEGREE = TableColumn(count, needed=True, optional=True, absent=1)
 _NOTE = TableColumn(text, optional=True, absent="")
@@ -151,6 +182,7 @@ COLUMNS: dict[str, TableColumn] = {
     "moe_topk": _OPTIONAL_WHOLE,
     "moe_ffn": _OPTIONAL_WHOLE,
     "shared_expert_ffn": _OPTIONAL_WHOLE,
+    "mtp_layers": _OPTIONAL_WHOLE,
     "chip": TableColumn(chip, needed=True),
     "gpus_per_node": _NEEDED_COUNT,
     "num_gpus": _NEEDED_COUNT,
@@ -159,22 +191,32 @@ COLUMNS: dict[str, TableColumn] = {
     "pp": _NEEDED_COUNT,
     "cp": _DEGREE,
     "ep": _DEGREE,
-    "dp": TableColumn(count, optional=True),  # follows from num_gpus, tp, pp and cp
+    "etp": _OPTIONAL_COUNT,  # unknown: as tp
+    "dp": _OPTIONAL_COUNT,  # follows from num_gpus, tp, pp and cp
     "vpp": _DEGREE,
+    "layers_per_stage": TableColumn(layers_of_stages, optional=True),
     "mbs": _NEEDED_COUNT,
     "gbs": _NEEDED_COUNT,
     "recompute": TableColumn(recompute, needed=True),
+    "recompute_modules": TableColumn(modules, optional=True),
     "sequence_parallel": TableColumn(flag),
     "sharding": TableColumn(_choice("none", "zero1", "zero2", "zero3"), needed=True),
-    "sharding_group": TableColumn(count, optional=True),
+    "sharding_group": _OPTIONAL_COUNT,
     "flash_attention": TableColumn(flag, needed=True),
-    "precision": TableColumn(_choice("bf16", "fp16", "fp8", more=("fp32", "nvfp4")), needed=True),
+    "precision": TableColumn(_choice(*get_args(Precision), more=("fp32", "nvfp4")), needed=True),
+    "fp8_recipe": TableColumn(_choice(*get_args(Fp8Recipe)), optional=True),
+    "a2a_overlap": TableColumn(flag, optional=True),
+    "routing": TableColumn(_choice(*get_args(Routing)), optional=True),
+    "dispatcher": TableColumn(_choice(*get_args(Dispatcher)), optional=True),
+    "cuda_graph": TableColumn(_choice(*get_args(CudaGraph)), optional=True),
+    "offload_layers": _OPTIONAL_WHOLE,
     "framework": _NOTE,
     "step_time_s": TableColumn(positive, needed=True),
     "tokens_per_s_per_gpu": TableColumn(positive, optional=True),
     "peak_mem_gib": TableColumn(positive, optional=True),
-    "peak_mem_kind": TableColumn(_choice("allocated", "reserved", "device", "unstated"), optional=True),
-    "outcome": TableColumn(_choice("ok", "oom", "failed"), optional=True),
+    "peak_mem_kind": TableColumn(_choice(*get_args(MemoryKind)), optional=True),
+    "outcome": TableColumn(_choice(*get_args(RunOutcome)), optional=True),
     "complete": TableColumn(flag, optional=True),
 }
-"""By name, in the table's usual order. Any other column (derived, notes) is for people and not read."""
+"""By name, in the table's usual order; docs/validate.md says what each means. Any other column is for people and not
+read (derived, notes)."""

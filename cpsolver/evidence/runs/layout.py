@@ -8,6 +8,8 @@ from typing import Any
 Contradiction = tuple[str, str]
 """The column to look at first, and what is wrong."""
 
+_EXPERTS_MODULES = {"moe", "moe_act", "shared_experts"}
+_PRECISIONS = {"nvfp4": "nvfp4"}  # of a recipe; all others are of fp8
 _ENDS = 2  # embedding and head may count as a layer each where chunks are laid out
 
 
@@ -17,7 +19,10 @@ def contradictions(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     yield from _batch(row)
     yield from _interleaving(row)
     yield from _model(row)
+    yield from _stages(row)
     yield from _experts(row)
+    yield from _recomputation(row)
+    yield from _eight_bits(row)
 
 
 def _known(row: Mapping[str, Any], *names: str) -> tuple[int, ...] | None:
@@ -37,10 +42,20 @@ def _devices(row: Mapping[str, Any]) -> Iterator[Contradiction]:
                 "dp",
                 f"tp * pp * cp * dp = {tp} * {pp} * {cp} * {dp} = {tp * pp * cp * dp:,}, not num_gpus = {gpus:,}",
             )
-        elif row["ep"] is not None and gpus // pp % row["ep"]:
-            yield "ep", f"ep = {row['ep']} does not divide the {gpus // pp:,} GPUs of a pipeline stage (tp * cp * dp)"
+        else:
+            yield from _expert_grid(row, gpus // pp)
     if (shards := _known(row, "sharding_group", "cp", "dp")) and shards[1] * shards[2] % shards[0]:
         yield "sharding_group", f"{shards[0]} does not divide the {shards[1] * shards[2]:,} ranks of cp * dp"
+
+
+def _expert_grid(row: Mapping[str, Any], stage: int) -> Iterator[Contradiction]:
+    """`stage`: GPUs of a pipeline stage, which etp * ep * the replicas of each expert share out among them."""
+    ep, etp = row["ep"] or 1, row["etp"] or 1
+    if stage % ep:
+        yield "ep", f"ep = {ep} does not divide the {stage:,} GPUs of a pipeline stage (tp * cp * dp)"
+    elif stage % (etp * ep):
+        told = f"etp * ep = {etp} * {ep} = {etp * ep:,} does not divide the {stage:,} GPUs of a pipeline stage"
+        yield "etp", f"{told} (tp * cp * dp)"
 
 
 def _batch(row: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -73,8 +88,46 @@ def _model(row: Mapping[str, Any]) -> Iterator[Contradiction]:
         yield "tp", f"tp = {split[1]} does not divide the {split[0]} heads"
 
 
+def _stages(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """What the layers of single pipeline ranks must add up to."""
+    split = row["layers_per_stage"]
+    if split is not None and row["pp"] is not None and len(split) != row["pp"]:
+        yield "layers_per_stage", f"has {len(split)} entries, and pp is {row['pp']:,}: one for each pipeline rank"
+    elif split is not None and row["layers"] is not None and sum(split) != row["layers"]:
+        beside = "; those of multi-token prediction are for mtp_layers" if row["mtp_layers"] else ""
+        yield "layers_per_stage", f"has {sum(split):,} layers in all, and the model has {row['layers']:,}{beside}"
+    if (sizes := _known(row, "offload_layers", "layers")) and sizes[0] > sizes[1]:
+        yield "offload_layers", f"{sizes[0]:,} layers on the host are more than the {sizes[1]:,} layers"
+
+
 def _experts(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     if (sizes := _known(row, "moe_topk", "moe_experts")) and sizes[0] > sizes[1]:
         yield "moe_topk", f"{sizes[0]} experts chosen of {sizes[1]}"
     if (sizes := _known(row, "ep", "moe_experts")) and sizes[1] and sizes[1] % sizes[0]:
         yield "moe_experts", f"ep = {sizes[0]} does not divide the {sizes[1]} experts"
+    if row["moe_experts"] != 0:
+        return
+    if (row["etp"] or 1) > 1:
+        yield "etp", f"etp = {row['etp']} splits experts, and moe_experts is 0"
+    for column in ("routing", "dispatcher"):
+        if row[column] is not None:
+            yield column, f"{row[column]} is of a mixture of experts, and moe_experts is 0"
+    if row["a2a_overlap"]:
+        yield "a2a_overlap", "hides an all-to-all of experts, and moe_experts is 0"
+
+
+def _recomputation(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Only selective recomputation is by module."""
+    kind = row["recompute"]
+    if row["recompute_modules"] is not None and kind not in (None, "selective"):
+        yield "recompute_modules", f"goes with recompute = selective, and that is {kind}"
+    named = set(row["recompute_modules"] or ()) & _EXPERTS_MODULES
+    if named and row["moe_experts"] == 0:
+        yield "recompute_modules", f"{', '.join(sorted(named))}: of a mixture of experts, and moe_experts is 0"
+
+
+def _eight_bits(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Which recipes go with which precision."""
+    recipe, precision = row["fp8_recipe"], row["precision"]
+    if recipe is not None and precision is not None and precision != (needed := _PRECISIONS.get(recipe, "fp8")):
+        yield "fp8_recipe", f"{recipe} is a recipe of precision {needed}, and that is {precision}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -17,12 +17,15 @@ from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.stack import load_stack, stack_names
+from cpsolver.profiles.switches import Precision
 from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.search import Search
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Training
 from hw_specs import UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
+_PRECISIONS: tuple[str, ...] = get_args(Precision)
 _FRAMEWORKS = Path(__file__).parent / "frameworks.yaml"
 _DEPTH: dict[str, Sharded] = {f"zero{depth}": sharded for depth, sharded in enumerate(SHARDED, 1)}
 _GPT = {
@@ -39,8 +42,8 @@ _GPT = {
 """What a model without a gated feed-forward block has, unless the catalogue knows it: the GPT-2 family."""
 
 
-_SIZES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind in ("size", "size_or_all"))
-"""The sizes of a plan that a table of runs has."""
+_SIZES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind == "size" and name != "etp")
+"""The sizes that a plan has as the table has them."""
 
 
 class Unpredictable(Exception):
@@ -87,28 +90,36 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         sequence_length=_known(run.seq_len),
         precision=_precision(run),
         dropout=bool(known.get("dropout", False)),
+        cuda_graph=run.cuda_graph,
+        moe_dispatcher=run.dispatcher if run.moe_experts else None,
     )
     node = run.gpus_per_node or 8
     sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
     cluster = Cluster.model_validate(sizes)
-    spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name)
+    search = Search(recompute_scope="stage")  # a run's stages may differ
+    spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name, search=search)
     _check_layout(run)
-    problem = assemble(spec, model, {chip.name: chip}, stack)
+    problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
     return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
 
 
 def _check_layout(run: MeasuredRun) -> None:
-    replicas = _known(run.dp) * (run.cp or 1)
-    if replicas % (run.ep or 1):
-        raise Unpredictable(f"ep {run.ep} does not divide cp * dp = {replicas}", "ep")
+    tp, ep, etp, replicas = _known(run.tp), run.ep or 1, _expert_tensor(run), _replicas(run)
+    if tp % etp:
+        raise Unpredictable(f"etp {etp} does not divide tp {tp}: the cost model splits experts within tp", "etp")
+    if run.etp is None and replicas % ep:
+        told = f"ep {ep} does not divide cp * dp = {replicas}"
+        raise Unpredictable(f"{told}; where experts' grid lies across tp, etp says so", "ep")
+    if tp * replicas % (etp * ep):
+        raise Unpredictable(f"etp {etp} x ep {ep} does not divide tp * cp * dp = {tp * replicas}", "ep")
     microbatches = _known(run.gbs) // (_known(run.mbs) * _known(run.dp))
     if (run.vpp or 1) > 1 and (run.pp == 1 or microbatches % _known(run.pp)):
         raise Unpredictable("interleaving (vpp) needs a pipeline, and microbatches in whole groups of pp", "vpp")
 
 
 def _precision(run: MeasuredRun) -> Any:
-    if run.precision not in ("bf16", "fp16", "fp8"):
-        raise Unpredictable(f"precision {run.precision}", "precision")
+    if run.precision not in _PRECISIONS:
+        raise Unpredictable(f"precision {run.precision}: the cost model has {', '.join(_PRECISIONS)}", "precision")
     return run.precision
 
 
@@ -157,6 +168,7 @@ def architecture(run: MeasuredRun, window: int | None = None) -> Architecture:
         fields["attention"] = catalogued.attention.model_copy(update=traits)
     fields |= {"name": run.model, "layers": run.layers, "hidden": run.hidden, "ffn": run.ffn, "heads": run.heads}
     fields |= {"kv_heads": run.kv_heads, "vocab": run.vocab, "gated_mlp": bool(run.gated_mlp)}
+    fields["mtp_layers"] = run.mtp_layers or 0
     if fields.get("position") == "learned":
         fields["max_positions"] = run.seq_len
     if run.moe_experts:
@@ -200,19 +212,39 @@ def _catalogued(run: MeasuredRun) -> Architecture | None:
 
 def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
     kind, amount = _recompute(run)
-    layers = _split(run)
-    amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
+    layers, modules = _split(run), run.recompute_modules or ()
     sizes: dict[str, Any] = {name: _size(run, name) for name in _SIZES}
+    amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
     return Strategy(
         **sizes,
-        sequence_parallel=bool(run.sequence_parallel) and _known(run.tp) > 1,
-        distributed_optimizer=run.sharding in _DEPTH and _known(run.dp) * (run.cp or 1) > 1,
-        flash_attention=bool(run.flash_attention),
-        groups=(StageGroup(chip, layers, kind, amounts),),
-        etp=_known(run.tp) if run.moe_experts else 1,
+        etp=_expert_tensor(run),
+        sharding_group=_sharding_group(run),
+        **_flags(run),
+        groups=(StageGroup(chip, layers, kind, amounts, modules if kind == "selective" else ()),),
         sharded=_depth(run),
         schedule=schedule,
     )
+
+
+def _flags(run: MeasuredRun) -> dict[str, Any]:
+    """The plan's flags as the run had them.
+
+    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `fp8_recipe`,
+    `routing` and `offload_layers`. (`dispatcher` and `cuda_graph` are the training's: `placed_plan`.)
+    """
+    return {
+        "expert_overlap": bool(run.a2a_overlap) and (run.ep or 1) > 1,
+        "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,
+        "distributed_optimizer": run.sharding in _DEPTH and _replicas(run) > 1,
+        "flash_attention": bool(run.flash_attention),
+    }
+
+
+def _expert_tensor(run: MeasuredRun) -> int:
+    """Ranks that share each expert; where the row does not say, experts are split as the layers are."""
+    if not run.moe_experts:
+        return 1
+    return run.etp or _known(run.tp)
 
 
 def _size(run: MeasuredRun, name: str) -> int:
@@ -221,19 +253,32 @@ def _size(run: MeasuredRun, name: str) -> int:
     return _known(value) if default in (None, MUST_BE_SAID) else value or default
 
 
+def _sharding_group(run: MeasuredRun) -> int:
+    """Plans write 0 where all replicas are one group, and a table may write how many they are."""
+    group = run.sharding_group or 0
+    return 0 if group == _replicas(run) else group
+
+
+def _replicas(run: MeasuredRun) -> int:
+    return _known(run.dp) * (run.cp or 1)
+
+
 def _depth(run: MeasuredRun) -> Sharded:
-    """FSDP under a pipeline keeps weights and gradients whole through the step: only the optimizer's states are shared
-    out (torchtitan: no resharding after forward, gradients reduced with the last microbatch)."""
-    if run.sharding == "zero3" and _known(run.pp) > 1:
+    """What is shared out; nothing is where one replica is all there are.
+
+    FSDP under a pipeline keeps weights and gradients whole through the step: only the optimizer's states are shared
+    out (torchtitan: no resharding after forward, gradients reduced with the last microbatch).
+    """
+    if _replicas(run) == 1 or (run.sharding == "zero3" and _known(run.pp) > 1):
         return "optimizer"
     return _DEPTH.get(run.sharding or "", "optimizer")
 
 
 def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
     """Kind and number; None: half of each chunk's layers, which torchtitan's selective recomputation of every other
-    product comes to."""
+    product comes to (where a row names no modules)."""
     kind, _, amount = (run.recompute or "none").partition(":")
-    if kind == "selective" and run.sharding == "zero3":
+    if kind == "selective" and run.sharding == "zero3" and not run.recompute_modules:
         return "block", None
     if kind == "full":
         return "uniform", 1
@@ -243,8 +288,11 @@ def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
 
 
 def _split(run: MeasuredRun) -> tuple[int, ...]:
-    """Layers of each stage: even; else with embedding and head counted as a layer each; else the first stages more."""
+    """Layers of each stage: as the row says; else even, or with embedding and head counted as a layer each, or the
+    first stages more."""
     layers, pp = _known(run.layers), _known(run.pp)
+    if run.layers_per_stage is not None:
+        return run.layers_per_stage
     if layers % pp == 0:
         return (layers // pp,) * pp
     if pp > 1 and (layers + 2) % pp == 0:

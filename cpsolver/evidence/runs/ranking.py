@@ -17,10 +17,11 @@ FEWEST = 4
 """A group needs as many different layouts."""
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "gated_mlp")
-_EXPERTS = ("moe_experts", "moe_topk", "moe_ffn", "shared_expert_ffn")
-_TASK = (*_SHAPE, *_EXPERTS, "seq_len", "chip", "num_gpus", "gbs", "precision", "framework", "flash_attention")
-_LAYOUT = (*(name for name in DIMENSIONS if name in COLUMNS and name not in _TASK), "sharding")
-"""The decisions that a table of runs has; whether attention is flash is the task's."""
+_EXPERTS = ("moe_experts", "moe_topk", "moe_ffn", "shared_expert_ffn", "mtp_layers")
+_SWITCHES = ("fp8_recipe", "a2a_overlap", "routing", "dispatcher", "cuda_graph", "offload_layers", "flash_attention")
+_TASK = (*_SHAPE, *_EXPERTS, "seq_len", "chip", "num_gpus", "gbs", "precision", "framework", *_SWITCHES)
+_LAYOUT = (*(name for name in DIMENSIONS if name in COLUMNS and name not in _TASK), "layers_per_stage", "sharding")
+"""The decisions that a table of runs has; what else a run switched on, flash attention too, is the task's."""
 
 
 @dataclass(frozen=True)

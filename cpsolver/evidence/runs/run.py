@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
@@ -11,14 +12,30 @@ MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 RunOutcome = Literal["ok", "oom", "failed"]
 """ok: it trained; oom: it ran out of device memory; failed: it ended for a reason that says nothing of its layout."""
 
+Fp8Recipe = Literal["delayed", "current", "mx", "blockwise", "nvfp4"]
+"""How values are scaled to 8 or 4 bits: by a factor for each tensor, from earlier steps (delayed) or from this one
+(current), or by a factor for each block."""
+
+Routing = Literal["forced", "natural"]
+"""forced: tokens are spread evenly over the experts whatever the router says, as benchmarks do."""
+
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
+"""What sends tokens to their experts."""
+
+CudaGraph = Literal["none", "te", "full"]
+"""What is launched as a graph: nothing, parts of each layer, or the whole iteration."""
+
 
 @dataclass(frozen=True)
 class MeasuredRun:
     """A row of the table. None: not known. Sizes are counts, times seconds, memory GiB.
 
-    `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp); expert parallelism
-    lies inside it. `mbs` counts sequences on each data-parallel rank. `complete`: every field that a prediction needs
-    is known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none.
+    `line` is the row's line in the file (the header is line 1). `dp` = num_gpus / (tp * pp * cp). Experts have a grid
+    of their own on a stage's devices: `etp` * `ep` * their replicas = tp * cp * dp. `layers_per_stage` are the layers
+    of the pipeline's ranks; neither they nor `layers` count `mtp_layers`, those of multi-token prediction. `mbs` counts
+    sequences on each data-parallel rank. `a2a_overlap`: the experts' all-to-all is hidden under another microbatch;
+    `offload_layers`: so many layers' activations wait on the host. `complete`: every field that a prediction needs is
+    known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none.
     """
 
     line: int
@@ -38,6 +55,7 @@ class MeasuredRun:
     moe_topk: int | None
     moe_ffn: int | None
     shared_expert_ffn: int | None
+    mtp_layers: int | None
     chip: str
     gpus_per_node: int | None
     num_gpus: int | None
@@ -46,16 +64,25 @@ class MeasuredRun:
     pp: int | None
     cp: int | None
     ep: int | None
+    etp: int | None
     dp: int | None
     vpp: int | None
+    layers_per_stage: tuple[int, ...] | None
     mbs: int | None
     gbs: int | None
     recompute: str | None
+    recompute_modules: tuple[str, ...] | None
     sequence_parallel: bool | None
     sharding: str | None
     sharding_group: int | None
     flash_attention: bool | None
     precision: str | None
+    fp8_recipe: Fp8Recipe | None
+    a2a_overlap: bool | None
+    routing: Routing | None
+    dispatcher: Dispatcher | None
+    cuda_graph: CudaGraph | None
+    offload_layers: int | None
     framework: str
     step_time_s: float | None
     tokens_per_s_per_gpu: float | None
@@ -71,7 +98,8 @@ class Prediction:
 
     `memory_gib` is in the terms of the run's `peak_mem_kind` (device, where none is stated); `memory_with_margin_gib`
     is the same with the planner's default margin on top. `stack` and `architecture` name the profile and the chip
-    family that the prediction used. `breakdown_s` sums to `step_time_s`.
+    family that the prediction used. `breakdown_s` sums to `step_time_s`. `rules_broken`: rule -> all that it finds
+    in the run's plan, which the planner would have refused for it, though it ran.
     """
 
     step_time_s: float
@@ -82,3 +110,4 @@ class Prediction:
     breakdown_s: dict[str, float]
     stack: str
     architecture: str
+    rules_broken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

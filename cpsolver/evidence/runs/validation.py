@@ -25,7 +25,10 @@ from cpsolver.evidence.runs.score import (
 )
 from cpsolver.evidence.runs.table import missing_columns
 from cpsolver.inputs.errors import Trouble
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay, load_calibration
+from cpsolver.rules import RULES
 from hw_specs.units import bytes_to_gib
 
 _NOT_TIMED = {"oom": "ran out of memory: no step time to predict", "failed": "failed: no step time to predict"}
@@ -70,6 +73,15 @@ class Validation:
             if outcome.skipped is not None:
                 reasons.setdefault(outcome.skipped, []).append(outcome.id)
         return {reason: tuple(ids) for reason, ids in reasons.items()}
+
+    @cached_property
+    def refused(self) -> dict[str, tuple[str, ...]]:
+        """Rule -> the ids of the predicted runs that break it, the rule that most break first."""
+        rules: dict[str, list[str]] = {}
+        for one in self.scored:
+            for name in one.prediction.rules_broken:
+                rules.setdefault(name, []).append(one.run.id)
+        return {name: tuple(ids) for name, ids in sorted(rules.items(), key=lambda entry: -len(entry[1]))}
 
     @cached_property
     def time(self) -> TimeScore | None:
@@ -125,7 +137,16 @@ def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
         breakdown_s=dict(found.breakdown_s),
         stack=problem.stack.name,
         architecture=problem.supplies[0].chip.architecture or problem.supplies[0].name,
+        rules_broken=rules_broken(problem, case.strategy),
     )
+
+
+def rules_broken(problem: Problem, strategy: Strategy) -> dict[str, tuple[str, ...]]:
+    """Rule -> all that it finds in the plan, for those that the planner would refuse it for.
+
+    Unlike `rules.violations` memory is judged of plans of any structure: this one ran, so its bytes mean something.
+    """
+    return {name: found for name, rule in RULES.items() if (found := tuple(rule(problem, strategy)))}
 
 
 def validate(

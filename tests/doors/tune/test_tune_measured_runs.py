@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cpsolver.doors.tune.measured_runs import runs_table
 from cpsolver.evidence.runs.plan import placed_plan
@@ -57,8 +58,10 @@ def test_what_a_row_cannot_say_is_left_out_and_told() -> None:
     table()
     (trial, *_) = kept()
     group = trial.strategy.groups[0]
+    parts = (("mlp",), ("core_attn",))
+    apart = tuple(replace(group, layers=(16,), recompute="selective", modules=modules) for modules in parts)
     plans = {
-        "recompute_modules": replace(trial.strategy, groups=(replace(group, recompute="selective", modules=("mlp",)),)),
+        "recompute_modules": replace(trial.strategy, pp=2, dp=trial.strategy.dp // 2, groups=apart),
         "schedule": replace(trial.strategy, schedule="zb1p"),
         "cp_gather": replace(trial.strategy, cp_gather=True),
     }
@@ -69,6 +72,24 @@ def test_what_a_row_cannot_say_is_left_out_and_told() -> None:
     mixed = replace(trial.strategy, groups=(replace(group, layers=(16,)), replace(group, chip="a100", layers=(16,))))
     _, left_out = runs_table(problem(), [replace(trial, strategy=mixed)])
     assert "one chip type" in left_out[0]
+
+
+def test_modules_and_the_layers_of_stages_are_written_and_read_back() -> None:
+    table()
+    (trial, *_) = kept()
+    stages: dict[str, Any] = {
+        "layers": (15, 17),
+        "recompute": "selective",
+        "recompute_layers": (0, 0),
+        "modules": ("core_attn", "mlp"),
+    }
+    group = replace(trial.strategy.groups[0], **stages)
+    uneven = replace(trial.strategy, pp=2, dp=trial.strategy.dp // 2, groups=(group,))
+    text, left_out = runs_table(problem(), [replace(trial, strategy=uneven)])
+    assert left_out == []
+    Path("uneven.csv").write_text(text, encoding="utf-8")
+    (found,) = read_runs("uneven.csv").runs
+    assert (found.layers_per_stage, found.recompute_modules) == ((15, 17), ("core_attn", "mlp"))
 
 
 def test_a_training_or_a_model_that_no_row_can_say_is_left_out() -> None:
