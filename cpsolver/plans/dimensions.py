@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, Schedule, Strategy
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
-"""layout: the sizes that the devices are divided by; variant: all else about a layout that no frame is tied to (flags,
-how context parallelism communicates, the experts' grid, sharding); frame: micro batch and chunks; run: what the search
-leaves at its default; stages: what each pipeline stage has."""
+"""layout: the sizes that the devices are divided by; frame: micro batch and chunks; variant: all else about a layout
+(flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its default;
+stages: what each pipeline stage has."""
 
 Kind = Literal["size", "size_or_all", "flag", "choice", "sizes", "by_chip", "chips", "layers"]
 """size: a whole number from 1; size_or_all: from 0, which stands for all; flag: true or false; choice: one of `values`;

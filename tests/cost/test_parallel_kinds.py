@@ -182,10 +182,13 @@ def test_only_layers_with_experts_route() -> None:
     assert sorted(mixed.kind_layer_tp[:, 0]) == pytest.approx([-mixed.layer_tp[0], mixed.layer_tp[0]])
 
 
-def test_a_stack_hides_a_share_of_routing() -> None:
+def test_a_stack_hides_a_share_of_routing_where_the_plan_overlaps() -> None:
     given = ({"routing_overlap": share} for share in (0.0, 0.25))
-    plain, hidden = (routing.routing_seconds(*ideal(model=expert_model(), stack=s), shard(ep=4)) for s in given)
+    problems = [ideal(model=expert_model(), stack=s) for s in given]
+    overlaps = shard(ep=4, expert_overlap=True)
+    plain, hidden = (routing.routing_seconds(*problem, overlaps) for problem in problems)
     assert hidden == pytest.approx(0.75 * plain)
+    assert [routing.routing_seconds(*problem, shard(ep=4)) for problem in problems] == [plain, plain]
 
 
 def test_a_device_holds_its_share_of_the_experts() -> None:

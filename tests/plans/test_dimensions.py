@@ -60,7 +60,7 @@ def test_codes_are_flags_as_numbers_and_choices_counted_from_one() -> None:
     for name in ROW:
         value = getattr(PLAN, name)
         assert DIMENSIONS[name].decoded(DIMENSIONS[name].code(value)) == value
-    assert FLAGS == ("sequence_parallel", "distributed_optimizer", "flash_attention", "cp_gather")
+    assert FLAGS == ("sequence_parallel", "distributed_optimizer", "flash_attention", "expert_overlap", "cp_gather")
 
 
 @pytest.mark.parametrize("group", get_args(Group))

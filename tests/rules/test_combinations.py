@@ -156,6 +156,7 @@ def apart() -> str:
 def row(one: Framework) -> str:
     layers = {"any": "any", "first_last": "first and last", "none": "equal"}[one.uneven_layers]
     experts = {"one": "ep", "without_bias": "ep, etp", "any": "ep, etp"}[one.expert_tensor_parallel]
+    experts += ", overlap" * one.expert_overlap
     cells = (
         f"`{one.name}`",
         ("tp, sp" if one.sequence_parallel else "tp") if one.tensor_parallel else "–",

@@ -114,6 +114,35 @@ def test_expert_sequence_parallel() -> None:
     assert not said("expert_sequence_parallel", strategy_of(tp=2, dp=2))
 
 
+OVERLAP: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "no pipeline": ({}, {}, None),
+    "chunks": ({"groups": "x:2,2", "dp": 2, "vpp": 2}, {}, None),
+    "a set without moe": ({"recompute": "selective", "modules": ("core_attn", "moe_act")}, {}, None),
+    "one predicted token": ({}, {"mtp_layers": 1}, None),
+    "off": ({"groups": "x:2,2", "dp": 2, "expert_overlap": False}, {}, None),
+    "no chunks": ({"groups": "x:2,2", "dp": 2}, {}, "no other microbatch to travel under: pp 2, vpp 1 and 4 micro"),
+    "one microbatch": ({"mbs": 2}, {}, "no other microbatch to travel under: pp 1, vpp 1 and 1 micro"),
+    "experts whole": ({"ep": 1}, {}, "ep > 1 and at most 1 layer of multi-token prediction: ep is 1, and there are 0"),
+    "two predicted tokens": ({}, {"mtp_layers": 2}, "ep is 2, and there are 2"),
+    "block": ({"recompute": "block", "amount": 1}, {}, "where experts are recomputed: stage 0 has block"),
+    "uniform": ({"recompute": "uniform", "amount": 1}, {}, "where experts are recomputed: stage 0 has uniform"),
+    "moe": ({"recompute": "selective", "modules": ("moe",)}, {}, "recomputed: stage 0 has selective with moe"),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAP)
+def test_expert_overlap(name: str) -> None:
+    """Worked by hand from Megatron-LM's own conditions."""
+    given, model, message = OVERLAP[name]
+    plan = {"expert_overlap": True, "ep": 2, **given}
+    modules = plan.pop("modules", ())
+    strategy = strategy_of(**plan)
+    strategy = replace(strategy, groups=tuple(replace(group, modules=modules) for group in strategy.groups))
+    broken = said("expert_overlap", strategy, routed(**model))
+    assert len(broken) == (message is not None)
+    assert message is None or message in broken[0]
+
+
 def test_sharding() -> None:
     assert not said("sharding", strategy_of(dp=4, sharded="parameters"))
     assert not said("sharding", strategy_of(dp=1, cp=4, sharded="gradients"))

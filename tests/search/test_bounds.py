@@ -22,8 +22,9 @@ from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
+from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
-from tests.support.selection import full
+from tests.support.selection import first, full
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -89,6 +90,26 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
                     close["cut"] += np.isinf(bounds[-1])
     assert close["all"] > 25 * count / 40
     assert close["tight"] > 0.6 * close["all"]
+
+
+@pytest.mark.parametrize("start", first(1, range(1000, 1120, 24)))
+@pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
+def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, bend: bool) -> None:
+    """120 problems with the cost model's tables, and with bent ones; every fifth by `make test`."""
+    overlapping = 0
+    for seed in range(start, start + 24):
+        problem = overlap_problem(seed)
+        if not small_enough(problem, 400):
+            continue
+        with quick_tables(seed if bend else None):
+            best = brute_force(problem, grouped_key)
+            ladder = Ladder(problem)
+            for row in range(len(ladder.table.rows)):
+                for mix, chips in ladder.plans(row):
+                    true = best.get(ladder.key(row, chips), np.inf)
+                    assert_below(ladder.of(row, mix, chips), true, (seed, ladder.key(row, chips)))
+                    overlapping += bool(np.isfinite(true) and ladder.table.rows.expert_overlap[row])
+    assert overlapping >= 4
 
 
 def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:

@@ -16,7 +16,7 @@ from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.space import enumerate_rows
-from tests.support.problems import chip_spec, model_spec, problem_of
+from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
 from tests.support.tables import plan_of
 
 PATTERNS = ("contiguous_chips", "whole_nodes", "chip_count")
@@ -296,6 +296,31 @@ def test_expert_sequence_parallel() -> None:
     assert not rows_where(problem, tp=2, sequence_parallel=False)
     assert rows_where(problem, tp=2, sequence_parallel=True)
     assert rows_where(problem, tp=1, sequence_parallel=False)
+
+
+def test_expert_overlap() -> None:
+    problem = problem_of(model=model_spec(moe=EXPERTS), gpus=8, batch=16)
+    on = {"expert_overlap": True}
+    assert rows_where(problem, **on, pp=1, ep=2)
+    assert rows_where(problem, **on, pp=2, vpp=2, ep=2)
+    assert rows_where(problem, expert_overlap=False, pp=2, vpp=1, ep=2)
+    assert not rows_where(problem, **on, pp=2, vpp=1)
+    assert not rows_where(problem, **on, pp=1, microbatches=1)
+    assert not rows_where(problem, **on, ep=1)
+    several = model_spec(moe=EXPERTS, mtp_layers=2)
+    assert not rows_where(problem_of(model=several, gpus=8, batch=16), **on)
+    assert not rows_where(with_stack(problem, routing_overlap=0.0), **on)
+    assert rows_where(with_stack(problem_of(model=model_spec(moe=EXPERTS), pin=on), routing_overlap=0.0), **on)
+    older = problem_of(model=model_spec(moe=EXPERTS), launcher="megatron-core-0.13")
+    assert not rows_where(older, **on)
+    assert not rows_where(problem_of(pin={"expert_overlap": [True, False]}), **on)
+
+
+def test_no_row_is_left_where_every_frame_lacks_another_microbatch() -> None:
+    pin = {"expert_overlap": True, "pp": 2, "vpp": 1}
+    space = enumerate_rows(problem_of(model=model_spec(moe=EXPERTS), pin=pin))
+    assert len(space) == 0
+    assert space.refused["expert_overlap"] >= len(space.frames) > 0
 
 
 def test_sharding() -> None:

@@ -21,7 +21,8 @@ from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
-from tests.support.oracle import brute_force, small_enough
+from tests.support.oracle import brute_force, grouped_key, small_enough
+from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 from tests.support.selection import first, full, only
 from tests.support.tables import all_orders, quick_tables
@@ -116,6 +117,35 @@ def test_the_generated_problems_are_worth_solving(tally: Counter[str]) -> None:
         pytest.skip("not all of them ran")
     assert 0.6 * total <= tally["feasible"] <= 0.9 * total
     assert {name: tally[name] for name, share in LEAST.items() if tally[name] < share * total} == {}
+
+
+OVERLAPPING = {"best overlaps": 0.12, "best does not": 0.3, "only without": 0.12}
+"""Of the problems below: how many have plans whose best overlaps, or does not, or where memory or a launcher forbids it
+though the degrees would do; shares at least."""
+
+
+@pytest.mark.parametrize("part", first(1, range(20)))
+def test_overlap_of_experts_agrees_with_brute_force(part: int) -> None:
+    """16 problems each, 320 in all, half of them with bent tables; one part by `make test`."""
+    tally: Counter[str] = Counter()
+    for seed in range(16 * part, 16 * part + 16):
+        problem = overlap_problem(seed)
+        if not small_enough(problem, 600):
+            continue
+        with quick_tables(seed if seed % 2 else None):
+            best = brute_force(problem, grouped_key)
+            by_key: dict[tuple[object, ...], tuple[float, bool]] = {}
+            for key, seconds in best.items():
+                plan = key[: len(KEY)]
+                by_key[plan] = min((seconds, bool(key[-2])), by_key.get(plan, (float("inf"), False)))
+            assert_same(problem, {plan: seconds for plan, (seconds, _) in by_key.items()})
+        tally["problems"] += 1
+        tally["best overlaps"] += any(overlaps for _, overlaps in by_key.values())
+        tally["best does not"] += any(not overlaps for _, overlaps in by_key.values())
+        told = [dict(zip(KEY, plan, strict=True)) for plan, (_, overlaps) in by_key.items() if not overlaps]
+        tally["only without"] += any(one["ep"] != 1 and (one["pp"] == 1 or one["vpp"] != 1) for one in told)
+    assert tally["problems"] >= 12
+    assert {name: tally[name] for name, share in OVERLAPPING.items() if tally[name] < share * tally["problems"]} == {}
 
 
 @pytest.mark.full

@@ -41,16 +41,27 @@ def rows(problem: Problem) -> Iterator[Strategy]:
     for d in wanted(problem, tp=sizes, cp=sizes, pp=range(1, layers + 1), dp=sizes):
         if prod(d.values()) == gpus and batch % d["dp"] == 0:
             depth = {"mbs": range(1, batch // d["dp"] + 1), "vpp": range(1, (layers + 2) // d["pp"] + 1)}
-            flags = {"sequence_parallel": flag, "distributed_optimizer": flag, "flash_attention": flag}
+            flags: dict[str, Iterable[bool]] = {
+                "sequence_parallel": flag,
+                "distributed_optimizer": flag,
+                "flash_attention": flag,
+            }
             exchange = {"ulysses": range(1, d["cp"] + 1), "cp_gather": flag}
             grid = {"ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2)}
             grid["etp"] = range(1, d["tp"] + 1 if problem.model.moe else 2)
+            flags["expert_overlap"] = overlaps(problem)
             sharding = {"sharded": SHARDED, "sharding_group": sharding_groups(problem, d["tp"], d["dp"] * d["cp"])}
             for more in wanted(problem, **depth, **flags, **exchange, **grid, **sharding):
                 plain = Strategy(**d, **more, groups=(StageGroup(problem.chip_names[0], (more["vpp"],) * d["pp"]),))
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")) and slots(layers, more["vpp"], d["pp"]):
                     for groups, way in product(chips_by_stage(problem, plain), slots(layers, plain.vpp, plain.pp)):
                         yield short_of(replace(plain, groups=groups), way)
+
+
+def overlaps(problem: Problem) -> tuple[bool, ...]:
+    """With a stack that hides nothing the overlap only forbids: left out unless it is asked for."""
+    asked = problem.spec.search.pin.expert_overlap or ()
+    return (False, True) if problem.model.moe and (problem.stack.routing_overlap > 0 or True in asked) else (False,)
 
 
 def slots(layers: int, vpp: int, pp: int) -> list[tuple[int, int]]:
@@ -108,9 +119,9 @@ def strategies(problem: Problem) -> Iterator[Strategy]:
 
 
 def grouped_key(s: Strategy) -> tuple[object, ...]:
-    """What tells a row and its chips from others: the key of the plan, its sharding group, and what stands in the
-    place of a layer."""
-    return (*s.key(), s.sharding_group, s.slots)
+    """What tells a row and its chips from others: the key of the plan, its sharding group, whether experts' exchange
+    overlaps, and what stands in the place of a layer."""
+    return (*s.key(), s.sharding_group, s.expert_overlap, s.slots)
 
 
 def brute_force(

@@ -9,6 +9,7 @@ import pytest
 
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.importing.imported import ImportOptions, import_source
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import load_architecture
 from tests.support.problems import problem_of, strategy_of
 
@@ -27,6 +28,7 @@ PLANS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ring of all-to-alls": ("llama2-70b", "h100:80", {"tp": 2, "cp": 8, "ulysses": 4, "dp": 2, "flags": "sfz"}),
     "sharding groups": ("llama2-7b", "h100:32", {"dp": 8, "flags": "fz", "sharding_group": 4}),
     "experts": ("mixtral-8x7b", "h100:16,16", {"tp": 4, "dp": 4, "ep": 8, "etp": 1, "flags": "sfz"}),
+    "experts overlapped": ("mixtral-8x7b", "h100:16,16", {"dp": 8, "vpp": 2, "ep": 8, "expert_overlap": True}),
 }
 
 
@@ -37,6 +39,8 @@ def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     wanted = strategy_of(groups, **more)
     if (target, wanted.slots) == ("megatron-core-0.12", (1, 1)):
         pytest.skip("its launcher profile has no chunks with the embedding or the head in a layer's place")
+    if wanted.expert_overlap and not load_launcher(target).expert_overlap:
+        pytest.skip("its launcher profile does not overlap experts' all-to-alls")
     problem = problem_of(model=model, gpus=wanted.devices, batch=64, sequence=4096)
     script = tmp_path / "train.sh"
     script.write_text(launch_of(problem, wanted, target).files["train.sh"], encoding="utf-8")

@@ -181,6 +181,7 @@ def test_stack_and_launcher(name: str) -> None:
         ("--use-distributed-optimizer --num-distributed-optimizer-instances 2", {"sharding_group": 4}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", {"sharded": "gradients"}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", {"distributed_optimizer": False}),
+        ("--overlap-moe-expert-parallel-comm --recompute-activations", {"expert_overlap": True}),
         ("--recompute-activations", {"recompute_modules": (("core_attn",),)}),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 0", {"recompute": ("none",)}),
         ("--recompute-modules core_attn mlp", {"recompute": ("none",)}),
