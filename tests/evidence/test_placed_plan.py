@@ -157,10 +157,20 @@ def test_modules_are_recomputed_as_the_row_says(tmp_path: Path) -> None:
 
 def test_what_the_cost_model_has_no_mechanism_for_moves_no_prediction(tmp_path: Path) -> None:
     run = of(tmp_path, QWEN3)
-    moved = replace(
-        run, a2a_overlap=True, routing="natural", dispatcher="hybridep", cuda_graph="full", offload_layers=4
-    )
-    assert predict(moved) == predict(run)
+    assert predict(replace(run, routing="natural", offload_layers=4)) == predict(run)
+
+
+def test_what_a_run_had_switched_on_shortens_its_step_in_turn(tmp_path: Path) -> None:
+    """As in the matched series of one layout: the dispatcher's stall, the overlap, graphs of parts, a whole graph."""
+    run = replace(of(tmp_path, QWEN3), dispatcher="alltoall", cuda_graph="none", a2a_overlap=False)
+    assert placed_plan(run).strategy.expert_overlap is False
+    steps = [run]
+    for change in ({"dispatcher": "hybridep"}, {"a2a_overlap": True}, {"cuda_graph": "te"}, {"cuda_graph": "full"}):
+        steps.append(replace(steps[-1], **change))
+    assert placed_plan(steps[-1]).strategy.expert_overlap is True
+    seconds = [predict(step).step_time_s for step in steps]
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(set(seconds)) == len(seconds)
 
 
 def test_a_sharding_group_of_all_replicas_is_none(tmp_path: Path) -> None:

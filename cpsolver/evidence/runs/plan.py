@@ -220,6 +220,7 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
         etp=_expert_tensor(run),
         sharding_group=_sharding_group(run),
         **_flags(run),
+        expert_overlap=bool(run.a2a_overlap) and (run.ep or 1) > 1,
         groups=(StageGroup(chip, layers, kind, amounts, modules if kind == "selective" else ()),),
         sharded=_depth(run),
         schedule=schedule,
@@ -233,7 +234,6 @@ def _flags(run: MeasuredRun) -> dict[str, Any]:
     `routing` and `offload_layers`. (`dispatcher` and `cuda_graph` are the training's: `placed_plan`.)
     """
     return {
-        "expert_overlap": bool(run.a2a_overlap) and (run.ep or 1) > 1,
         "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,
         "distributed_optimizer": run.sharding in _DEPTH and _replicas(run) > 1,
         "flash_attention": bool(run.flash_attention),
