@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -20,10 +21,26 @@ def fast_domain(problem: Problem, chip: Chip) -> int:
 
 
 def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints:
-    """How many ranks of a group of `size`, `stride` devices apart, share one fast domain (at least 1)."""
-    domain = fast_domain(problem, chip)
-    inside = np.minimum(size, np.maximum(1, domain // stride))
-    return np.asarray(np.where(size % np.maximum(inside, 1) == 0, inside, np.gcd(inside, size)))
+    """How many ranks of a group of `size`, `stride` devices apart, share one fast domain (at least 1).
+
+    The largest divisor of the size that fits: of 256 neighbours 64 share a domain of 72, for schedulers give out racks
+    in equal segments (Slurm's topology/block, `--segment`) so that every domain holds as many ranks of a group.
+    """
+    size, most = np.broadcast_arrays(size, np.minimum(size, np.maximum(1, fast_domain(problem, chip) // stride)))
+    uneven = size % most != 0
+    if not uneven.any():
+        return most
+    base = int(most.max()) + 1
+    pairs, back = np.unique(size[uneven] * base + most[uneven], return_inverse=True)
+    inside = most.copy()
+    inside[uneven] = np.array([_largest_divisor(*divmod(pair, base)) for pair in pairs.tolist()])[back]
+    return inside
+
+
+@cache
+def _largest_divisor(number: int, most: int) -> int:
+    """The largest divisor that is no larger than `most`."""
+    return next(n for n in range(most, 0, -1) if number % n == 0)
 
 
 def collective_seconds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -48,6 +48,19 @@ class _Columns:
     def take(self, rows: Any) -> Self:
         """The rows with these indices, or under that mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+    def first_of_each(self, names: Sequence[str]) -> tuple[Ints, Ints]:
+        """Of all rows that agree in these columns the index of one, and for each row the index of its own there."""
+        code, size = np.zeros(len(getattr(self, names[0])), dtype=np.int64), 1
+        for name in names:
+            column = getattr(self, name)
+            base = int(column.max(initial=0)) + 1
+            if size * base >= _LARGEST:
+                values, code = np.unique(code, return_inverse=True)
+                size = len(values)
+            code, size = code * base + column, size * base
+        _, first, back = np.unique(code, return_index=True, return_inverse=True)
+        return first, back
 
 
 @dataclass(frozen=True)
@@ -96,15 +109,7 @@ class Shard(_Columns):
 
     def distinct(self) -> tuple[Shard, Ints]:
         """The distinct ones, and for each of these its index among them."""
-        code, size = np.zeros(len(self.tp), dtype=np.int64), 1
-        for name in self.__dataclass_fields__:
-            column = getattr(self, name)
-            base = int(column.max(initial=0)) + 1
-            if size * base >= _LARGEST:
-                values, code = np.unique(code, return_inverse=True)
-                size = len(values)
-            code, size = code * base + column, size * base
-        _, first, back = np.unique(code, return_index=True, return_inverse=True)
+        first, back = self.first_of_each(tuple(self.__dataclass_fields__))
         return self.take(first), back
 
     def of_distinct(

@@ -211,6 +211,17 @@ def _mean(problem: Problem, of_kinds: Floats) -> Floats:
     return np.asarray(np.tensordot(np.array(kind_shares(problem.model)), of_kinds, axes=1))
 
 
+def sharding_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
+    """The columns of `time_table` that a row's sharding changes, by name."""
+    shard, back = rows.shard.distinct()
+    own = [compute.layer_seconds(problem, supply.chip, shard, kind) for kind in layer_kinds(problem.model)]
+    forward, backward = (
+        _mean(problem, np.stack(each))[back] for each in zip(*((one.forward, one.backward) for one in own), strict=True)
+    )
+    parts = memory.stage_parameters(problem, rows)
+    return _data_parallel(problem, supply, rows, parts, (forward, backward))
+
+
 def _data_parallel(
     problem: Problem, supply: Supply, rows: Candidates, parts: StageParameters, passes: tuple[Floats, Floats]
 ) -> dict[str, Floats]:
@@ -277,22 +288,28 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     )
 
 
+_OF_REPLICAS = ("tp", "cp", "pp", "dp", "ep", "etp", "distributed_optimizer", "sharding_group")
+"""All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
+
+
 class _Sync:
     """Data-parallel communication of a group of parameters, and what of it nothing hides."""
 
     def __init__(self, problem: Problem, supply: Supply, rows: Candidates) -> None:
         self._problem, self._chip, self._rows = problem, supply.chip, rows
+        self._first, self._back = rows.first_of_each(_OF_REPLICAS)
+        self._distinct = rows.take(self._first)
         self._parameters = rows.distributed_optimizer & (rows.sharded == 3)
         self._gradients = rows.distributed_optimizer & (rows.sharded >= 2)
 
     def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
-        rows, problem, chip = self._rows, self._problem, self._chip
-        reduce, gather = comm.gradient_seconds(problem, chip, parameters, rows, rows.replicas, rows.tp)
+        rows, problem, chip, first = self._distinct, self._problem, self._chip, self._first
+        reduce, gather = comm.gradient_seconds(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
         if experts is not None and problem.model.moe is not None:
             stride = rows.etp * rows.ep
-            more = comm.gradient_seconds(problem, chip, experts, rows, rows.expert_replicas, stride)
+            more = comm.gradient_seconds(problem, chip, experts[first], rows, rows.expert_replicas, stride)
             reduce, gather = reduce + more[0], gather + more[1]
-        return reduce, gather
+        return reduce[self._back], gather[self._back]
 
     def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
         """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""

@@ -14,6 +14,7 @@ from cpsolver.cost.shard import Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.dominance import undominated
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, enumerate_rows
@@ -31,11 +32,15 @@ INFINITE = float("inf")
 
 @dataclass
 class Block:
-    """The rows of some frames, their coefficients, and the rows that are still to be bounded, best first."""
+    """The rows of some frames, their coefficients, and the rows that are still to be bounded, best first.
+
+    `stands_for`: how many rows do not fit if a row does not: itself, and those that its sharding group dominates.
+    """
 
     table: Coefficients
     quick: Floats
     order: Ints
+    stands_for: Ints
     next: int = 0
     solved: set[int] = field(default_factory=set)
 
@@ -121,15 +126,16 @@ class Branch:
     def open_frames(self, limit: float) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
         most = _BLOCK if np.isinf(limit) else _BLOCK_WITH_LIMIT
-        sizes = np.cumsum(self.space.rows_of[self._order[self._next : self._next + most]])
+        sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         frames = self._order[self._next : self._next + count]
         frames = frames[self._frames[self._next : self._next + count] < limit]
-        table = Coefficients(self.problem, self.space.expand(frames))
+        rows, stands_for = undominated(self.problem, self.space.expand(frames))
+        table = Coefficients(self.problem, rows)
         hopeless = too_large(table)
-        self.no_fit += int(hopeless.sum())
+        self.no_fit += int(stands_for[hopeless].sum())
         quick = np.where(hopeless, np.inf, quick_bound(table, self.objective.row_bounds))
-        self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable")))
+        self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable"), stands_for))
         self._next += count
         return f"{len(table.rows)} rows of {len(frames)} frames"
 
@@ -150,7 +156,7 @@ class Branch:
             by_depth.append((of_depth, seconds, scores))
         block.next += count
         for of_depth, seconds, scores in by_depth:
-            self.no_fit += int(np.isinf(seconds).sum())
+            self.no_fit += int(block.stands_for[of_depth[np.isinf(seconds)]].sum())
             keep = scores < limit
             depths = block.table.rows.pp[of_depth[keep]].tolist()
             yield Bounded(block, of_depth[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())

@@ -94,6 +94,13 @@ class Space:
         first, code = self._first_variant, 2 * self.frame_layout
         return np.asarray(first[code + 1 + self.overlapping] - first[code])
 
+    @cached_property
+    def keys_of(self) -> Ints:
+        """How many of each frame's rows differ in more than their sharding groups."""
+        begins = np.concatenate([[0], np.cumsum(first_of_groups(self.variants, self.variant_layout))])
+        first, code = self._first_variant, 2 * self.frame_layout
+        return np.asarray(begins[first[code + 1 + self.overlapping]] - begins[first[code]])
+
     def expand(self, frames: Ints) -> Candidates:
         """All rows of some frames."""
         counts = self.rows_of[frames]
@@ -113,6 +120,14 @@ def divisors(number: int) -> list[int]:
     """All divisors, ascending."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})
+
+
+def first_of_groups(rows: Candidates, apart: Ints) -> Bools:
+    """The rows that differ from the one before in more than the sharding group, or in `apart`."""
+    begins = np.ones(len(rows), dtype=np.bool_)
+    columns = [apart, *(getattr(rows, name) for name in rows.__dataclass_fields__ if name != "sharding_group")]
+    begins[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return begins
 
 
 def enumerate_rows(problem: Problem) -> Space:
@@ -221,7 +236,7 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
             **free,
             _EXCHANGE: _exchanges(problem, cp),
             _GRID: _overlapping(problem, expert_grids(problem, tp, tp * cp * dp)),
-            _SHARDING: _shardings(problem, tp, pp, dp * cp),
+            _SHARDING: _shardings(problem, pp, dp * cp),
         }
         header, block = _combined(index, choices)
         blocks.append(block.ravel())
@@ -244,12 +259,12 @@ def _exchanges(problem: Problem, cp: int) -> list[tuple[int, ...]]:
     return [*((ulysses, 0) for ulysses in sizes), *((ulysses, 1) for ulysses in gathering)]
 
 
-def _shardings(problem: Problem, tp: int, pp: int, replicas: int) -> list[tuple[int, ...]]:
+def _shardings(problem: Problem, pp: int, replicas: int) -> list[tuple[int, ...]]:
     """How replicas may shard their states, as _SHARDING, the plain optimizer first.
 
     Under a pipeline only optimizer states are sharded, unless more is asked for.
     """
-    groups = sharding_groups(problem, tp, replicas)
+    groups = sharding_groups(problem, replicas)
     codes = range(1, 1 + len(SHARDED)) if pp == 1 or problem.spec.search.pin.sharded else (1,)
     return [(0, 1, 0), *((1, code, group) for code in codes for group in groups)]
 
@@ -271,15 +286,13 @@ def expert_grids(problem: Problem, tp: int, stage_devices: int) -> list[tuple[in
     return sorted((ep, etp) for ep, etp in pairs if asked or ep * etp <= stage_devices)
 
 
-def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
-    """Groups that shard states: all replicas, those of one node, or what the user pinned. A layout has dozens, and
-    only the border between fast and slow links tells them apart: the others are tried when asked for.
+def sharding_groups(problem: Problem, replicas: int) -> list[int]:
+    """Groups that may shard states, the largest first: all replicas (0) and every divisor of them above 1, or what the
+    user pinned.
     """
     pinned = problem.spec.search.pin.sharding_group
-    if pinned is not None:
-        return sorted(set(pinned))
-    local = problem.node // tp
-    return [0, local] if 1 < local < replicas and replicas % local == 0 else [0]
+    groups = {0, *(size for size in divisors(replicas) if 1 < size < replicas)} if pinned is None else set(pinned)
+    return sorted(groups, key=lambda size: -size if size else -replicas)
 
 
 def _combined(index: int, choices: Choices) -> tuple[tuple[str, ...], Ints]:

@@ -206,6 +206,30 @@ def test_ring_shares_the_adapters_of_its_ranks_in_a_node(size: int, stride: int,
         assert half == pytest.approx(seconds / 2, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("stride", "inside"),
+    [
+        # 72, 36, 18, 9 and 4 ranks have room in a domain; of each size the largest divisor that fits
+        (1, {2: 2, 6: 6, 9: 9, 64: 64, 72: 72, 96: 48, 97: 1, 128: 64, 144: 72, 256: 64, 512: 64}),
+        (2, {6: 6, 9: 9, 36: 36, 64: 32, 72: 36, 96: 32, 128: 32, 256: 32, 512: 32}),
+        (4, {6: 6, 9: 9, 32: 16, 96: 16, 128: 16, 180: 18, 512: 16}),
+        (8, {6: 6, 9: 9, 12: 6, 96: 8, 128: 8}),
+        (16, {6: 3, 9: 3, 96: 4, 128: 4}),
+        (80, {6: 1, 128: 1}),
+    ],
+)
+def test_ranks_of_a_group_in_a_domain_are_the_most_that_divide_it(stride: int, inside: dict[int, int]) -> None:
+    problem, chip = ideal(gpus=1152, node=4, scale_up={"domain_size": 72, "spans_nodes": True})
+    found = collectives.ranks_inside(problem, chip, ints(*inside), ints(stride))
+    assert found.tolist() == list(inside.values())
+
+
+def test_256_ranks_ring_over_64_adapters_of_each_domain_of_72() -> None:
+    problem, chip = ideal(gpus=512, node=4, scale_up={"domain_size": 72, "spans_nodes": True})
+    found = collectives.collective_seconds(problem, chip, "all_gather", floats(1e9), ints(256), ints(2))
+    assert found == pytest.approx(255 / 256 / 100)  # 32 adapters of 12.5 GB/s are more than the fabric's 100 GB/s
+
+
 def test_small_payloads_pay_latency_and_half_the_bandwidth() -> None:
     latencies = {"collective_half_payload_mib": 8.0, "collective_latency_us": 20.0, "network_latency_us": 10.0}
     problem, chip = ideal(latencies, gpus=32, node=4)

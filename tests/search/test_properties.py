@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 
 from cpsolver.cost.pipeline_events import closed_form_s, simulate
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.dimensions import ROW
+from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.search import search
+from cpsolver.search.space import divisors
 from cpsolver.spec.spec import parse_spec
 from hw_specs.catalogue import complete_chip
 from tests.support.generated import random_problem
@@ -64,6 +66,46 @@ def each_chip(*path: str, times: float) -> Change:
 def more_chips(data: dict[str, Any]) -> None:
     for chip in data["cluster"]["chips"].values():
         chip["max"] = min(data["cluster"]["num_gpus"], chip["max"] + 1)
+
+
+REALISTIC = [
+    ("llama3.1-8b", "gb200", 128, 4, ("sharding_group", "tp", "distributed_optimizer")),
+    *(full(*case, ROW) for case in product(("llama3.1-8b", "qwen3-30b-a3b"), ("gb200", "gb300"), (128, 256), (4, 8))),
+    full("llama2-13b", "h100", 64, 8, ROW),
+]
+"""Model, chip, devices, devices of a node, and what is pinned in turn."""
+
+
+def some_values(rng: np.random.Generator, name: str, gpus: int) -> list[Any]:
+    """Up to two values of a decision of rows, as a user might pin them."""
+    dimension = DIMENSIONS[name]
+    sizes = [size for size in divisors(gpus) if dimension.kind == "size_or_all" or size <= 16]
+    values = list(dimension.values) or [*sizes, *[0] * (dimension.kind == "size_or_all")]
+    return [values[i] for i in rng.permutation(len(values))[:2].tolist()]
+
+
+@pytest.mark.parametrize(("model", "chip", "gpus", "node", "names"), REALISTIC)
+def test_a_pin_never_makes_it_better(model: str, chip: str, gpus: int, node: int, names: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(gpus + node)
+    given: dict[str, Any] = {"model": model, "chips": {chip: gpus}, "gpus": gpus, "node": node, "batch": 2 * gpus}
+    free = values(problem_of(**given, sequence=4096))
+    for name in names:
+        for value in some_values(rng, name, gpus):
+            assert_no_worse(values(problem_of(**given, sequence=4096, pin={name: value})), free)
+
+
+@blocks
+def test_a_pin_never_makes_a_tiny_problem_better(block: int) -> None:
+    rng, problem = np.random.default_rng(block), random_problem(2000 + block)
+    free, open_ones = values(problem), [n for n in ROW if getattr(problem.spec.search.pin, n) is None]
+    for name in open_ones if block else open_ones[:4]:
+        for value in some_values(rng, name, problem.num_gpus):
+            pin = {name: [value]}
+
+            def pinned(data: dict[str, Any], pin: dict[str, Any] = pin) -> None:
+                data["search"]["pin"] |= pin
+
+            assert_no_worse(values(changed(problem, pinned)), free)
 
 
 def no_margin(data: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     states = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
     need = states + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
+    spanning = np.random.default_rng((seed, 1))  # apart from the rest, whose draws are what they were
     for index, name in enumerate(names):
         room = need * float(np.exp(rng.uniform(0.9, 3.1))) if tight else 100.0
         fields_of = chip_spec(
@@ -47,6 +48,8 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
             out=float(rng.uniform(10, 400)),
             scale_up={"domain_size": int(rng.choice([2, 8])), "topology": str(rng.choice(["switched", "mesh"]))},
         )
+        if spanning.random() < 0.4:
+            fields_of["scale_up"] |= {"spans_nodes": True, "domain_size": int(spanning.choice([2, 3, 4, 6]))}
         limit = gpus if index == 0 and rng.random() < 0.5 else int(rng.integers(1, gpus + 1))
         chips[name] = {"max": limit if len(names) > 1 else gpus, "spec": fields_of}
     if sum(chip["max"] for chip in chips.values()) < gpus:

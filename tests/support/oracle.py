@@ -50,7 +50,7 @@ def rows(problem: Problem) -> Iterator[Strategy]:
             grid = {"ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2)}
             grid["etp"] = range(1, d["tp"] + 1 if problem.model.moe else 2)
             flags["expert_overlap"] = overlaps(problem)
-            sharding = {"sharded": SHARDED, "sharding_group": sharding_groups(problem, d["tp"], d["dp"] * d["cp"])}
+            sharding = {"sharded": SHARDED, "sharding_group": range(d["dp"] * d["cp"])}
             for more in wanted(problem, **depth, **flags, **exchange, **grid, **sharding):
                 plain = Strategy(**d, **more, groups=(StageGroup(problem.chip_names[0], (more["vpp"],) * d["pp"]),))
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")) and slots(layers, more["vpp"], d["pp"]):
@@ -76,13 +76,6 @@ def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
     groups = [replace(first, layers=(first.layers[0] - slots[0], *first.layers[1:])), *inner]
     groups[-1] = replace(groups[-1], layers=(*groups[-1].layers[:-1], groups[-1].layers[-1] - slots[1]))
     return replace(s, groups=tuple(groups))
-
-
-def sharding_groups(problem: Problem, tp: int, replicas: int) -> list[int]:
-    """All replicas, and those of a node where these are some of them, unless the user says otherwise."""
-    local = problem.node // tp
-    some = [local] if 1 < local < replicas and replicas % local == 0 else []
-    return sorted(set(problem.spec.search.pin.sharding_group or (0, *some)))
 
 
 def chips_by_stage(problem: Problem, s: Strategy) -> Iterator[tuple[StageGroup, ...]]:
