@@ -14,12 +14,12 @@ import pytest
 from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import Candidates, Floats, Shard
-from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
+from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, sharding_seconds, time_table
 from cpsolver.evaluation import evaluate
 from cpsolver.plans.strategy import MODULES, SHARDED, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import arrangements, mixes
-from cpsolver.search.bounds import bounds, coefficients
+from cpsolver.search.bounds import bounds, coefficients, dominance
 from cpsolver.search.filters import may_mix
 from tests.support.oracle import short_of
 
@@ -28,6 +28,10 @@ Maker = Callable[..., Any]
 ALL = tuple(field.name for field in fields(Candidates))
 LAYER = tuple(field.name for field in fields(Shard))
 """What a layer's time and bytes depend on: bounds of frames count on it, and that bytes grow with the micro batch."""
+UNGROUPED = tuple(name for name in ALL if name != "sharding_group")
+"""What memory beside the states depends on: a larger group never needs more."""
+OF_PARAMETERS = ("tp", "cp", "pp", "dp", "ep", "etp")
+"""What parameters on a device depend on: replicas that agree in these communicate as much."""
 OF_LAYERS = ("recompute", "embedding", "head")
 APART = ("layer_tp", "kind_layer_tp", "end_tp", "mtp_tp", "layer", "kind_layer", "modules")
 """Columns that name a part of others, or are bent for each kind of layer or module."""
@@ -47,6 +51,7 @@ def quick_tables(bend: int | None = None) -> Iterator[None]:
         for module in (coefficients, bounds):
             patch.setattr(module, "memory_table", space)
         patch.setattr(coefficients, "time_table", time)
+        patch.setattr(dominance, "sharding_seconds", sharding_seconds if bend is None else _bent_sharding(bend))
         patch.setattr(evaluate, "time_table", _remembered(time))
         patch.setattr(evaluate, "memory_table", _remembered(space))
         patch.setattr(evaluate, "model_flops_per_step", lambda problem: 1.0)  # for mfu only
@@ -103,12 +108,22 @@ def _bent_time(seed: int) -> Maker:
     return table
 
 
+def _bent_sharding(seed: int) -> Maker:
+    """The same columns bent as those of time tables are."""
+
+    def columns(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
+        made = sharding_seconds(problem, supply, rows)
+        return {name: column * _factor(rows, seed, supply.name + name) for name, column in made.items()}
+
+    return columns
+
+
 def _bent_memory(seed: int) -> Maker:
     widths = tuple(name for name in LAYER if name != "mbs")
 
     def table(problem: Problem, rows: Candidates) -> MemoryTable:
         made = memory_table(problem, rows)
-        names = {"full": widths, "checkpoint": widths, "buffer": ALL, "last_buffer": ALL}
+        names = {"full": widths, "checkpoint": widths, "buffer": UNGROUPED, "last_buffer": UNGROUPED}
         bent = {name: getattr(made, name) * _factor(rows, seed, name, of=of) for name, of in names.items()}
         bent["short"] = made.short * _factor(rows, seed, "full", of=widths)
         bent["freed"] = made.freed * [_factor(rows, seed, f"freed {name}", of=widths) for name in MODULES]
@@ -123,7 +138,7 @@ def _bent_parts(seed: int, make: Maker) -> Maker:
         made = make(problem, rows)
 
         def factor(name: str) -> Floats:
-            return _factor(rows, seed, name, 1.5)
+            return _factor(rows, seed, name, 1.5, OF_PARAMETERS)
 
         bent = {name: getattr(made, name) * factor(name) for name in ("first", "last", "last_experts")}
         for name in ("layer", "experts"):
