@@ -15,6 +15,7 @@ from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
 from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
 
@@ -288,7 +289,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     )
 
 
-_OF_REPLICAS = ("tp", "cp", "pp", "dp", "ep", "etp", "distributed_optimizer", "sharding_group")
+_OF_REPLICAS = tuple(name for name in ROW if DIMENSIONS[name].group in ("sizes", "sharding"))
 """All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
 
 
