@@ -25,14 +25,16 @@ def size_rows(plans: Sequence[Strategy], experts: bool) -> list[Row]:
 
 
 def flag_rows(plans: Sequence[Strategy]) -> list[Row]:
-    """Whether each of the flags is on that the table of decisions has a label for."""
+    """Whether each of the flags is on that the table of decisions has a label for; of those that are off by default
+    the ones that some plan has.
+    """
 
     def row(one: Dimension) -> Row:
         return one.label, lambda s: "on" if getattr(s, one.name) else "off"
 
     rows: list[Row] = []
     for one in DIMENSIONS.values():
-        if one.label:
+        if one.label and (one.default is not False or any(getattr(plan, one.name) for plan in plans)):
             rows += state_rows(plans) if one.name == "distributed_optimizer" else [row(one)]
     return rows
 
