@@ -27,7 +27,7 @@ Exit codes: 0 a plan; 2 bad input; 3 proven infeasible; 4 no plan within the tim
 
 def reference() -> str:
     """The whole file."""
-    context = click.Context(main, info_name="apss-cp")
+    context = click.Context(main, info_name="apss-cp", **main.context_settings)
     lines = [_HEAD, *(f"- [{name}](#{name}): {line}" for name, (_, line) in COMMANDS.items())]
     for name in COMMANDS:
         command = main.get_command(context, name)
