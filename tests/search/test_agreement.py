@@ -71,10 +71,11 @@ def compare(problem: Problem, rng: np.random.Generator, wanted: int) -> int:
     return compared
 
 
+@pytest.mark.parametrize("start", first(1, [30_000, 30_015]))
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
-def test_objective_of_tiny_plans_is_what_evaluate_says(bend: bool) -> None:
+def test_objective_of_tiny_plans_is_what_evaluate_says(bend: bool, start: int) -> None:
     compared = 0
-    for seed in range(30_000, 30_015):
+    for seed in range(start, start + 15):
         with quick_tables(seed if bend else None):
             compared += compare(random_problem(seed), np.random.default_rng(seed), 4)
     assert compared > 20

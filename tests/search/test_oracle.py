@@ -206,7 +206,7 @@ def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[st
             assert_same(problem, best)
         seen.add(min(best.values(), default=None))
     assert None in seen
-    assert len(seen) >= 3
+    assert len(seen) >= (4 if steps > 5 else 3)
 
 
 def test_a_stage_recomputes_what_it_must_and_the_next_one_nothing() -> None:

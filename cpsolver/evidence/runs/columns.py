@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
-from cpsolver.evidence.runs.run import CudaGraph, Dispatcher, Fp8Recipe, MemoryKind, Routing, RunOutcome
+from cpsolver.evidence.runs.run import Fp8Recipe, MemoryKind, Routing, RunOutcome
 from cpsolver.inputs.errors import nearest_names, number
 from cpsolver.plans.strategy import MODULES, canonical_modules
-from cpsolver.profiles.switches import Precision
+from cpsolver.profiles.switches import Dispatcher, GraphScope, Precision
 from hw_specs import UnknownChipError, load_chip
 
 _MOST = 1_048_576  # as in a spec
@@ -208,7 +208,7 @@ COLUMNS: dict[str, TableColumn] = {
     "a2a_overlap": TableColumn(flag, optional=True),
     "routing": TableColumn(_choice(*get_args(Routing)), optional=True),
     "dispatcher": TableColumn(_choice(*get_args(Dispatcher)), optional=True),
-    "cuda_graph": TableColumn(_choice(*get_args(CudaGraph)), optional=True),
+    "cuda_graph": TableColumn(_choice(*get_args(GraphScope)), optional=True),
     "offload_layers": _OPTIONAL_WHOLE,
     "framework": _NOTE,
     "step_time_s": TableColumn(positive, needed=True),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cpsolver.profiles.switches import Dispatcher, GraphScope
+
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 """allocated, reserved: the framework's own counts; device: as the driver shows it, context and fragments included."""
 
@@ -18,12 +20,6 @@ Fp8Recipe = Literal["delayed", "current", "mx", "blockwise", "nvfp4"]
 
 Routing = Literal["forced", "natural"]
 """forced: tokens are spread evenly over the experts whatever the router says, as benchmarks do."""
-
-Dispatcher = Literal["alltoall", "deepep", "hybridep"]
-"""What sends tokens to their experts."""
-
-CudaGraph = Literal["none", "te", "full"]
-"""What is launched as a graph: nothing, parts of each layer, or the whole iteration."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class MeasuredRun:
     a2a_overlap: bool | None
     routing: Routing | None
     dispatcher: Dispatcher | None
-    cuda_graph: CudaGraph | None
+    cuda_graph: GraphScope | None
     offload_layers: int | None
     framework: str
     step_time_s: float | None
