@@ -25,7 +25,7 @@ from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
-from tests.support.selection import first, full
+from tests.support.selection import full
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -80,8 +80,8 @@ def held_bounds(problem: Problem, seed: int) -> Iterator[tuple[bool, float, list
 
 @pytest.mark.parametrize(
     ("start", "count", "bend"),
-    [(1000, 40, True), full(1000, 40, False), full(1040, 120, True), full(1040, 120, False)],
-    ids=["bent", "real", "more bent", "more real"],
+    [(1000, 20, True), full(1020, 20, True), full(1000, 40, False), full(1040, 120, True), full(1040, 120, False)],
+    ids=["bent", "also bent", "real", "more bent", "more real"],
 )
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
     close: dict[str, int] = defaultdict(int)
@@ -99,19 +99,19 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
     assert close["tight"] > 0.6 * close["all"]
 
 
-@pytest.mark.parametrize("start", first(1, range(1000, 1120, 24)))
+@pytest.mark.parametrize(("start", "count"), [(1000, 12), *(full(start, 36) for start in (1012, 1048, 1084))])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
-def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, bend: bool) -> None:
-    """120 problems with the cost model's tables, and with bent ones; every fifth by `make test`."""
+def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count: int, bend: bool) -> None:
+    """120 problems with the cost model's tables, and with bent ones; every tenth by `make test`."""
     overlapping = 0
-    for seed in range(start, start + 24):
+    for seed in range(start, start + count):
         problem = overlap_problem(seed)
         if not small_enough(problem, 400):
             continue
         with quick_tables(seed if bend else None):
             for overlaps, true, _ in held_bounds(problem, seed):
                 overlapping += overlaps and bool(np.isfinite(true))
-    assert overlapping >= 4
+    assert overlapping >= count / 6
 
 
 def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:

@@ -18,8 +18,16 @@ from cpsolver.spec.search import forbidden_for, pinned_for
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 
 
+_asked_first = list(RULES)
+"""Every rule, the one that refused last at the front: plans come in long runs that the same rule refuses."""
+
+
 def legal(problem: Problem, s: Strategy, leave_out: tuple[str, ...] = ()) -> bool:
-    return not any(True for name, rule in RULES.items() if name not in leave_out for _ in rule(problem, s))
+    for at, name in enumerate(_asked_first):
+        if name not in leave_out and next(iter(RULES[name](problem, s)), None) is not None:
+            _asked_first.insert(0, _asked_first.pop(at))
+            return False
+    return True
 
 
 def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
@@ -37,25 +45,30 @@ def wanted(problem: Problem, **choices: Iterable[Any]) -> Iterator[dict[str, Any
 
 def rows(problem: Problem) -> Iterator[Strategy]:
     gpus, batch, layers = problem.num_gpus, problem.batch, problem.model.layers
-    sizes, flag = range(1, gpus + 1), (False, True)
+    sizes, flag, chip = range(1, gpus + 1), (False, True), problem.chip_names[0]
     for d in wanted(problem, tp=sizes, cp=sizes, pp=range(1, layers + 1), dp=sizes):
-        if prod(d.values()) == gpus and batch % d["dp"] == 0:
-            depth = {"mbs": range(1, batch // d["dp"] + 1), "vpp": range(1, (layers + 2) // d["pp"] + 1)}
-            flags: dict[str, Iterable[bool]] = {
-                "sequence_parallel": flag,
-                "distributed_optimizer": flag,
-                "flash_attention": flag,
-            }
-            exchange = {"ulysses": range(1, d["cp"] + 1), "cp_gather": flag}
-            grid = {"ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2)}
-            grid["etp"] = range(1, d["tp"] + 1 if problem.model.moe else 2)
-            flags["expert_overlap"] = overlaps(problem)
-            sharding = {"sharded": SHARDED, "sharding_group": range(d["dp"] * d["cp"])}
-            for more in wanted(problem, **depth, **flags, **exchange, **grid, **sharding):
-                plain = Strategy(**d, **more, groups=(StageGroup(problem.chip_names[0], (more["vpp"],) * d["pp"]),))
-                if legal(problem, plain, (*SPLIT_RULES, "chip_count")) and slots(layers, more["vpp"], d["pp"]):
-                    for groups, way in product(chips_by_stage(problem, plain), slots(layers, plain.vpp, plain.pp)):
-                        yield short_of(replace(plain, groups=groups), way)
+        if prod(d.values()) != gpus or batch % d["dp"] != 0:
+            continue
+        flags: dict[str, Iterable[Any]] = {
+            "sequence_parallel": flag,
+            "distributed_optimizer": flag,
+            "flash_attention": flag,
+            "ulysses": range(1, d["cp"] + 1),
+            "cp_gather": flag,
+            "ep": range(1, problem.model.moe.experts + 1 if problem.model.moe else 2),
+            "etp": range(1, d["tp"] + 1 if problem.model.moe else 2),
+            "expert_overlap": overlaps(problem),
+            "sharded": SHARDED,
+            "sharding_group": range(d["dp"] * d["cp"]),
+        }
+        depths = {"mbs": range(1, batch // d["dp"] + 1), "vpp": range(1, (layers + 2) // d["pp"] + 1)}
+        for depth in wanted(problem, **depths):
+            ways, groups = slots(layers, depth["vpp"], d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
+            for more in wanted(problem, **flags) if ways else ():
+                plain = Strategy(**d, **depth, **more, groups=groups)
+                if legal(problem, plain, (*SPLIT_RULES, "chip_count")):
+                    for chips, way in product(chips_by_stage(problem, plain), ways):
+                        yield short_of(replace(plain, groups=chips), way)
 
 
 def overlaps(problem: Problem) -> tuple[bool, ...]:
@@ -72,6 +85,8 @@ def slots(layers: int, vpp: int, pp: int) -> list[tuple[int, int]]:
 
 def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
     """With the embedding, or the head, in the place of a layer."""
+    if slots == (0, 0):
+        return s
     first, *inner = s.groups
     groups = [replace(first, layers=(first.layers[0] - slots[0], *first.layers[1:])), *inner]
     groups[-1] = replace(groups[-1], layers=(*groups[-1].layers[:-1], groups[-1].layers[-1] - slots[1]))
