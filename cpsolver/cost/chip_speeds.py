@@ -33,6 +33,8 @@ class ChipSpeeds:
         if self.fp8:
             self.layer_gemm_rate = chip.peak_flops("fp8") * chip.efficiency_value("gemm_fp8") / self.slowdown
         attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
+        if chip.architecture == "hopper":
+            attention *= stack.hopper_attention_speed
         self.forward_attention_rate = attention * chip.efficiency_value("attention_forward")
         self.backward_attention_rate = attention * chip.efficiency_value("attention_backward")
         self.memory_rate = chip.memory_bandwidth_bytes_s * chip.efficiency_value("memory") / self.slowdown

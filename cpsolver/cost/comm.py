@@ -38,6 +38,9 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     context parallelism runs.
     """
     stack = problem.stack
+    # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
+    # without it all of the all-reduce does (Megatron-LM core/tensor_parallel/layers.py).
+    hidden = stack.tensor_overlap_backward * np.where(shard.sequence_parallel, 1.0, 2.0)
     attention = end_comm(problem, chip, shard)
     context = context_seconds(problem, chip, shard, core)
     second, routed = attention, np.zeros(len(shard.tp))
@@ -47,7 +50,7 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     tensor = attention + second
     return LayerComm(
         forward=(tensor + two_gemms[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
-        backward=(tensor + two_gemms[1]) * (1 - stack.tensor_overlap_backward) + context[1] + routed,
+        backward=(tensor + two_gemms[1]) * (1 - np.minimum(1.0, hidden)) + context[1] + routed,
         block=(second + two_gemms[0]) * (1 - stack.tensor_overlap) + routed,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Shard, padded_vocabulary
+from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -66,6 +67,19 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     return np.asarray(1e-6 * (own + waits))
 
 
+def chunk_seconds(problem: Problem, vpp: Ints) -> Floats:
+    """What the host takes for a model chunk and microbatch, both passes, beside its layers.
+
+    With experts and interleaving, chunks of several microbatches take turns, and launching another one costs the host
+    more; parts of layers that graphs replay halve that.
+    """
+    stack, scope = problem.stack, problem.cuda_graph
+    if scope == "full":
+        return np.zeros(len(vpp))
+    turns = np.where((vpp > 1) & (problem.model.moe is not None), 2.0 * stack.host_expert_chunk_us, 0.0)
+    return np.asarray(1e-6 * (stack.microbatch_overhead_us + turns * (0.5 if scope == "te" else 1.0)))
+
+
 def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:
     """Seconds of one pass over a layer by what device and host take for it.
 
@@ -101,7 +115,7 @@ def part_seconds(
 ) -> tuple[Floats, Floats]:
     """Forward and backward of some GEMMs and of the memory traffic beside them."""
     forward, backward = _gemms(problem, device, made_of, tokens)
-    other = stream(problem, device, *traffic)
+    other = stream(problem, device, traffic)
     return forward + other, backward + problem.stack.elementwise_backward_factor * other
 
 
@@ -189,8 +203,12 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
     return np.where(shard.cp > 1, forward, 0.0), np.where(shard.cp > 1, backward, 0.0)
 
 
-Traffic = tuple[Floats, float]
-"""Elements read and written, and the number of kernels that do it."""
+class Traffic(NamedTuple):
+    """Elements read and written by norms and residual additions, by other kernels, and how many kernels there are."""
+
+    norms: Floats | float
+    other: Floats | float
+    kernels: float
 
 
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
@@ -202,12 +220,12 @@ def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Tra
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
     rotary = 2 * heads * model.head_dim * tokens if model.position == "rope" else np.zeros_like(tokens)
     gated = 3 * model.attention.output_gate * model.heads * gemms.core_widths(model)[1] / shard.tp * tokens
-    return norms + residuals + rotary + gated, model.norms_per_layer + 3 + model.attention.output_gate
+    return Traffic(norms + residuals, rotary + gated, model.norms_per_layer + 3 + model.attention.output_gate)
 
 
 def _activation(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     model = problem.model
-    return (3 if model.gated_mlp else 2) * model.ffn / shard.tp * tokens, 1
+    return Traffic(0.0, (3 if model.gated_mlp else 2) * model.ffn / shard.tp * tokens, 1)
 
 
 def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
@@ -218,14 +236,15 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + moe.shared_width) / shard.tp * tokens
     copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
-    return activation + copies, 10
+    return Traffic(0.0, activation + copies, 10)
 
 
-def stream(problem: Problem, device: ChipSpeeds, elements: Floats, kernels: float) -> Floats:
-    """Seconds to read and write that many elements in so many kernels; unfused ones go over them more often."""
+def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
+    """Seconds to read and write all elements; unfused kernels are more and go over them more often."""
     stack = problem.stack
     factor = 1.0 if problem.spec.training.fused_kernels else stack.unfused_traffic_factor
-    return device.stream(elements * ELEMENT * stack.elementwise_traffic * factor, kernels * factor)
+    elements = np.asarray(traffic.norms * stack.norm_traffic + traffic.other * stack.elementwise_traffic)
+    return device.stream(elements * ELEMENT * factor, traffic.kernels * factor)
 
 
 def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:

@@ -15,7 +15,7 @@ import numpy as np
 from cpsolver.cost import comm, compute, gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.comm import LayerComm
-from cpsolver.cost.compute import LayerSeconds
+from cpsolver.cost.compute import LayerSeconds, Traffic
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import NOT_COMPUTED, OF_ATTENTION, OF_EXPERTS, Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
@@ -154,7 +154,7 @@ def module_seconds(
     model, tokens = problem.model, shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_kernels
     device, none = ChipSpeeds(problem, chip), np.zeros(len(tokens))
-    norm = compute.stream(problem, device, 2 * model.hidden * tokens / shard.sequence_split, 1)
+    norm = compute.stream(problem, device, Traffic(2 * model.hidden * tokens / shard.sequence_split, 0.0, 1))
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
@@ -181,7 +181,7 @@ def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
         gemms.Gemm(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
     ]
     turned = 2 * (model.heads + model.kv_heads) / shard.tp * model.head_dim * tokens * (model.position == "rope")
-    return compute.part_seconds(problem, device, made_of, tokens, (turned, 1))[0]
+    return compute.part_seconds(problem, device, made_of, tokens, Traffic(0.0, turned, 1))[0]
 
 
 def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -190,11 +190,13 @@ def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats,
     assert moe is not None
     tokens, inside = shard.tokens(problem.sequence), 3 if model.gated_mlp else 2
     routed = inside * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
-    active = compute.stream(problem, device, routed, 1)
+    active = compute.stream(problem, device, Traffic(0.0, routed, 1))
     if not moe.shared_experts:
         return active, np.zeros(len(tokens))
     width = moe.shared_width
     made_of = gemms.feed_forward_gemms(model, shard, width)
-    shared = compute.part_seconds(problem, device, made_of, tokens, (inside * width / shard.tp * tokens, 1))[0]
+    shared = compute.part_seconds(
+        problem, device, made_of, tokens, Traffic(0.0, inside * width / shard.tp * tokens, 1)
+    )[0]
     exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)
     return active, shared + np.where(shard.etp == shard.tp, 0.0, exchange)

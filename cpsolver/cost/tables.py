@@ -174,7 +174,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
         mtp_tp=(model.mtp_layers * (layers.tensor[last] + module_tensor))[back],
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        chunk=np.full(len(rows), problem.stack.microbatch_overhead_us * 1e-6),
+        chunk=compute.chunk_seconds(problem, rows.vpp),
         **_data_parallel(problem, supply, rows, parts, (forward, backward)),
     )
 
@@ -328,9 +328,20 @@ class _Sync:
         """
         reduce, gather = self.each_step(parts.layer, parts.experts)
         stack = self._problem.stack
-        reduce_out = np.maximum(0.0, reduce - stack.gradient_overlap * backward)
-        gather_out = np.maximum(0.0, gather - stack.parameter_overlap * forward)
+        reduce_out = self._sticks_out(reduce, stack.gradient_overlap * backward)
+        gather_out = self._sticks_out(gather, stack.parameter_overlap * forward)
         return reduce_out + gather_out, (reduce - reduce_out) + (gather - gather_out)
+
+    def _sticks_out(self, seconds: Floats, cover: Floats) -> Floats:
+        """What is longer than its cover, a layer's mean over the chunks.
+
+        A chunk's gradients set out at its own last microbatch, and its weights are due at its own first one: all but
+        one chunk of a stage travel under pp microbatches of another (Megatron-LM core/pipeline_parallel/schedules.py,
+        forward_backward_pipelining_with_interleaving: grad_sync_func, param_sync_func).
+        """
+        vpp, pp = self._rows.vpp, self._rows.pp
+        others = (vpp - 1) * np.maximum(0.0, seconds - pp * cover)
+        return np.asarray((others + np.maximum(0.0, seconds - cover)) / vpp)
 
     def after(self, parameters: Floats) -> Floats:
         """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""

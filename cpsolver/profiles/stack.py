@@ -54,8 +54,10 @@ class Constants(BaseModel):
     pipeline_scatter: Constant
     pipeline_transfers: Constant
     attention_speed: Constant
+    hopper_attention_speed: Constant
     score_traffic: Constant
     elementwise_traffic: Constant
+    norm_traffic: Constant
     elementwise_backward_factor: Constant
     unfused_traffic_factor: Constant
     gradient_sum_bytes: Constant
@@ -69,6 +71,7 @@ class Constants(BaseModel):
     host_expert_layer_us: Constant
     host_expert_layer_te_us: Constant
     host_all_to_all_us: Constant
+    host_expert_chunk_us: Constant
     microbatch_overhead_us: Constant
     step_overhead_ms: Constant
     straggling: Constant

@@ -22,7 +22,7 @@ from tests.support.checkout import ROOT
 
 FREE = [
     Free("chips", "*", "gemm", 1.0, 0.2),
-    Free("stacks", "megatron-2022", "elementwise_traffic", 2.0, 0.8),
+    Free("stacks", "megatron-2022", "norm_traffic", 2.0, 0.8),
     Free("stacks", "nemo", "tensor_overlap", 0.4, 1.0, share=True),
 ]
 TRUTH = np.array([-0.8, 0.9, 0.7])

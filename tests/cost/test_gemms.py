@@ -228,7 +228,7 @@ def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
     plain = gemms.attention_gemms(small(), ONE)
     assert weights(gemms.attention_gemms(model, ONE)) - weights(plain) == 1024 * 8 * 128
     assert weights(gemms.attention_gemms(model, ONE)) == layer_parameters(model).attention
-    gated, bare = (compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024))[0] for m in (model, small()))
+    gated, bare = (compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024)).other for m in (model, small()))
     assert gated - bare == 3 * 8 * 128 * 1024
 
 
@@ -281,9 +281,13 @@ def test_score_traffic_is_of_unfused_attention() -> None:
     assert twice.core - once.core == pytest.approx(2 * 2 * 8 * 1024 * 1024 / 1e12)
 
 
-def test_elementwise_traffic_scales_what_is_no_product() -> None:
-    once, twice = (seconds(ideal(stack={"elementwise_traffic": times})[0]) for times in (1, 2))
-    elements = (2 * 2 * 1024 + 2 * 3 * 1024 + 2 * (8 + 8) * 128 + 3 * 2816) * 1024
+@pytest.mark.parametrize(
+    ("constant", "each"),
+    [("norm_traffic", 2 * 2 * 1024 + 2 * 3 * 1024), ("elementwise_traffic", 2 * (8 + 8) * 128 + 3 * 2816)],
+)
+def test_traffic_scales_what_is_no_product(constant: str, each: int) -> None:
+    once, twice = (seconds(ideal(stack={constant: times})[0]) for times in (1, 2))
+    elements = each * 1024
     assert twice.forward - once.forward == pytest.approx(2 * elements / 1e12)
     assert twice.backward - once.backward == pytest.approx(2 * 2 * elements / 1e12)
 
@@ -302,6 +306,26 @@ def test_the_host_works_for_each_chunk_and_for_each_step() -> None:
     found = table(ideal(stack={"microbatch_overhead_us": 70, "step_overhead_ms": 3})[0], "x:2,2", dp=2, vpp=2)
     assert found.chunk == pytest.approx(70e-6)
     assert found.update_stage == pytest.approx(3e-3)
+
+
+@pytest.mark.parametrize(
+    ("scope", "vpp", "us"), [("none", 2, 70 + 16), ("te", 2, 70 + 8), ("full", 2, 0), ("none", 1, 70)]
+)
+def test_interleaved_chunks_of_experts_cost_the_host_more_unless_graphs_replay_them(
+    scope: str, vpp: int, us: float
+) -> None:
+    stack = {"microbatch_overhead_us": 70, "host_expert_chunk_us": 8}
+    given = ideal(
+        model=small(moe={"experts": 4, "top_k": 2, "expert_ffn": 512}), stack=stack, training={"cuda_graph": scope}
+    )
+    assert table(given[0], "x:2,2", dp=2, vpp=vpp).chunk == pytest.approx(1e-6 * us)
+
+
+def test_a_hopper_chip_runs_older_attention_kernels_below_its_own_rate() -> None:
+    problem, chip = ideal(stack={"hopper_attention_speed": 0.5})
+    chips = [chip.model_copy(update={"architecture": each}) for each in ("ampere", "hopper")]
+    ampere, hopper = (compute.layer_seconds(problem, each, ONE, layer_kinds(problem.model)[0]) for each in chips)
+    assert hopper.core == pytest.approx(2 * ampere.core)
 
 
 @pytest.mark.parametrize(("gpus", "slowdown"), [(2, 1.0), (4, 1.0), (8, 1.1), (32, 1.3)])

@@ -22,7 +22,9 @@ IDEAL_STACK: dict[str, float] = {
     **STEADY,
     **dict.fromkeys((*HOST, "gradient_sum_bytes", "straggling"), 0.0),
     **{name: 0.0 for name in STEADY if "_overlap" in name},
-    **dict.fromkeys(("attention_speed", "grouped_gemm_speed", "score_traffic", "elementwise_traffic"), 1.0),
+    **dict.fromkeys(
+        ("attention_speed", "grouped_gemm_speed", "score_traffic", "elementwise_traffic", "norm_traffic"), 1.0
+    ),
 }
 """Nothing is hidden, lost or done by the host."""
 IDEAL: dict[str, float] = {
