@@ -177,11 +177,11 @@ def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     tokens, heads = shard.tokens(problem.sequence), problem.model.heads / shard.tp.astype(np.float64)
     keys, values = gemms.core_widths(model)
     made_of = [
-        gemms.Gemm(heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
-        gemms.Gemm(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
+        gemms.Gemm("q up", heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
+        gemms.Gemm("kv up", heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
     ]
     turned = 2 * (model.heads + model.kv_heads) / shard.tp * model.head_dim * tokens * (model.position == "rope")
-    return compute.part_seconds(problem, device, made_of, tokens, (turned, 1))[0]
+    return compute.part_seconds(problem, device, made_of, tokens, ("rotation", turned, 1))[0]
 
 
 def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -195,6 +195,8 @@ def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats,
         return active, np.zeros(len(tokens))
     width = moe.shared_width
     made_of = gemms.feed_forward_gemms(model, shard, width)
-    shared = compute.part_seconds(problem, device, made_of, tokens, (inside * width / shard.tp * tokens, 1))[0]
+    shared = compute.part_seconds(
+        problem, device, made_of, tokens, ("activation function", inside * width / shard.tp * tokens, 1)
+    )[0]
     exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)
     return active, shared + np.where(shard.etp == shard.tp, 0.0, exchange)
