@@ -18,7 +18,8 @@ ELEMENT = 2
 class ChipSpeeds:
     """Seconds of kernels: GEMMs by shape, attention by kernel, the rest by memory traffic.
 
-    All compute slows a little with the number of nodes: a step waits for the slowest device of all.
+    All compute slows a little with the number of nodes: a step waits for the slowest device of all. `gemm_efficiency`
+    and `layer_gemm_efficiency` are the names of the chip's efficiencies that the two rates rest on.
     """
 
     def __init__(self, problem: Problem, chip: Chip) -> None:
@@ -28,9 +29,11 @@ class ChipSpeeds:
         self.fp8 = precision == "fp8"
         nodes = max(1.0, problem.num_gpus / problem.node)
         self.slowdown = 1.0 + stack.straggling * log2(nodes)
-        self.gemm_rate = chip.peak_flops(wide) * chip.efficiency_value(f"gemm_{wide}") / self.slowdown
+        self.gemm_efficiency = self.layer_gemm_efficiency = f"gemm_{wide}"
+        self.gemm_rate = chip.peak_flops(wide) * chip.efficiency_value(self.gemm_efficiency) / self.slowdown
         self.layer_gemm_rate = self.gemm_rate
         if self.fp8:
+            self.layer_gemm_efficiency = "gemm_fp8"
             self.layer_gemm_rate = chip.peak_flops("fp8") * chip.efficiency_value("gemm_fp8") / self.slowdown
         attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
         if chip.architecture == "hopper":

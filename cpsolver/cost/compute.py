@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -35,6 +38,24 @@ class LayerSeconds:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """Kernels of one name: one layer (or what stands before or after all layers), one microbatch, one device.
+
+    `passes`: seconds of the forward and of the backward pass, or of both in one number. `rests_on`: the chip's
+    efficiencies and the stack's constants that its speed comes from.
+    """
+
+    name: str
+    passes: tuple[Floats, ...]
+    rests_on: tuple[str, ...]
+
+
+def together(operators: Sequence[Operator]) -> tuple[Floats, ...]:
+    """Seconds of some operators by pass."""
+    return tuple(reduce(add, seconds) for seconds in zip(*(each.passes for each in operators), strict=True))
+
+
+@dataclass(frozen=True)
 class EndSeconds:
     """Forward plus backward of what stands before the first layer and after the last one.
 
@@ -52,6 +73,11 @@ def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -
     block = shard.of_distinct(NOT_COMPUTED, lambda part: _block_seconds(problem, chip, part, kind))
     host = _host_seconds(problem, shard, kind)
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
+
+
+def layer_operators(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
+    """What `layer_seconds` adds up to forward and backward."""
+    return [*_mixer(problem, chip, shard, kind.full_attention), *_block(problem, chip, shard, kind)]
 
 
 def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
@@ -91,62 +117,92 @@ def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:
     return np.asarray((device_s**4 + host_s**4) ** 0.25)
 
 
-def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, Floats, Floats]:
+_CORE = "attention"
+
+
+def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, ...]:
     """Attention, norms and residuals: forward, backward, and attention's core within forward."""
+    operators = _mixer(problem, chip, shard, full_attention)
+    return *together(operators), next(each for each in operators if each.name == _CORE).passes[0]
+
+
+def _mixer(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> list[Operator]:
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
-    core_forward, core_backward = _attention(problem, device, shard, tokens, full_attention)
     made_of, outside = gemms.attention_gemms(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
-    forward, backward = part_seconds(problem, device, made_of, tokens, outside)
-    more_forward, more_backward = _context_traffic(problem, device, shard, tokens)
-    return forward + core_forward + more_forward, backward + core_backward + more_backward, core_forward
+    flash = ("attention_forward", "attention_backward", "attention_speed")
+    core = flash if shard.flash_attention.all() else (device.gemm_efficiency, "memory", "score_traffic")
+    return [
+        *part_operators(problem, device, made_of, tokens, outside),
+        Operator(_CORE, _attention(problem, device, shard, tokens, full_attention), core),
+        Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
+    ]
 
 
-def _block_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> tuple[Floats, Floats]:
+def _block_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> tuple[Floats, ...]:
     """The feed-forward block or the experts: forward and backward."""
+    return together(_block(problem, chip, shard, kind))
+
+
+def _block(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_gate_up
     made_of = gemms.block_gemms(problem.model, shard, kind, gemms.routed_load(problem), fused)
     inside = (_routing if kind.experts else _activation)(problem, shard, tokens)
-    return part_seconds(problem, device, made_of, tokens, inside)
+    return part_operators(problem, device, made_of, tokens, inside)
 
 
 def part_seconds(
-    problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats, traffic: Traffic
-) -> tuple[Floats, Floats]:
+    problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats, traffic: list[Traffic]
+) -> tuple[Floats, ...]:
     """Forward and backward of some GEMMs and of the memory traffic beside them."""
-    forward, backward = _gemms(problem, device, made_of, tokens)
-    other = stream(problem, device, traffic)
-    return forward + other, backward + problem.stack.elementwise_backward_factor * other
+    return together(part_operators(problem, device, made_of, tokens, traffic))
 
 
-def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> tuple[Floats, Floats]:
-    """Forward; backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
+def part_operators(
+    problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats, traffic: list[Traffic]
+) -> list[Operator]:
+    """The same by operator."""
+    backward = problem.stack.elementwise_backward_factor
+    unfused = () if problem.spec.training.fused_kernels else ("unfused_traffic_factor",)
+    found = _gemms(problem, device, made_of, tokens)
+    for each in traffic:
+        seconds = stream(problem, device, each)
+        found.append(Operator(each.name, (seconds, backward * seconds), ("memory", each.constant, *unfused)))
+    return found
+
+
+def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> list[Operator]:
+    """Backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
 
     fp8 casts each operand where it is made; a stack without a fused sum runs over the weights' gradients once more.
     """
-    forward, backward = np.zeros(len(tokens)), np.zeros(len(tokens))
+    found: list[Operator] = []
     stack = problem.stack
     for gemm in made_of:
         m = tokens * gemm.rows
         once = device.layer_gemm(m, gemm.n, gemm.k, gemm.count)
         back = device.layer_gemm(m, gemm.k, gemm.n, gemm.count)
         back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
+        rests_on: tuple[str, ...] = (device.layer_gemm_efficiency,)
         if gemm.grouped:
-            speed = _grouped_speed(problem, gemm)
-            once, back = once / speed, back / speed
+            speed, slower = _grouped_speed(problem, gemm)
+            once, back, rests_on = once / speed, back / speed, rests_on + slower
+        found.append(Operator(gemm.name, (once, back), rests_on))
         if device.fp8:
-            once = once + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.k, 1)
-            back = back + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.n, 1)
-        sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
-        forward, backward = forward + once, backward + back + sums
-    return forward, backward
+            casts = [device.stream(gemm.count * stack.fp8_cast_bytes * m * side, 1) for side in (gemm.k, gemm.n)]
+            found.append(Operator("fp8 casts", (casts[0], casts[1]), ("memory", "fp8_cast_bytes")))
+        if stack.gradient_sum_bytes:
+            sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
+            found.append(Operator("sums of gradients", (0 * sums, sums), ("memory", "gradient_sum_bytes")))
+    return found
 
 
-def _grouped_speed(problem: Problem, gemm: Gemm) -> Floats:
-    """The rate of the experts' GEMMs in one kernel against that of dense ones."""
+def _grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...]]:
+    """The rate of the experts' GEMMs in one kernel against that of dense ones, and the constants it comes from."""
     whole = (np.asarray(gemm.n) % _GROUPED_TILE == 0) & (np.asarray(gemm.k) % _GROUPED_TILE == 0)
-    stack = problem.stack
-    return np.asarray(stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed))
+    stack, uneven = problem.stack, () if whole.all() else ("uneven_grouped_gemm_speed",)
+    speed = np.asarray(stack.grouped_gemm_speed * np.where(whole, 1.0, stack.uneven_grouped_gemm_speed))
+    return speed, ("grouped_gemm_speed", *uneven)
 
 
 def _attention(
@@ -204,14 +260,15 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
 
 
 class Traffic(NamedTuple):
-    """Elements read and written by norms and residual additions, by other kernels, and how many kernels there are."""
+    """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often."""
 
-    norms: Floats | float
-    other: Floats | float
+    name: str
+    elements: Floats
     kernels: float
+    constant: Literal["elementwise_traffic", "norm_traffic"] = "elementwise_traffic"
 
 
-def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
+def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     """Norms, residuals, rotary embedding, and the gate on attention's output where there is one."""
     model, training = problem.model, problem.spec.training
     own = tokens / shard.sequence_split
@@ -220,15 +277,18 @@ def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> Tra
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
     rotary = 2 * heads * model.head_dim * tokens if model.position == "rope" else np.zeros_like(tokens)
     gated = 3 * model.attention.output_gate * model.heads * gemms.core_widths(model)[1] / shard.tp * tokens
-    return Traffic(norms + residuals, rotary + gated, model.norms_per_layer + 3 + model.attention.output_gate)
+    return [
+        Traffic("norms and residuals", norms + residuals, model.norms_per_layer + 3, "norm_traffic"),
+        Traffic("rotary embedding, gate", rotary + gated, model.attention.output_gate),
+    ]
 
 
-def _activation(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
+def _activation(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     model = problem.model
-    return Traffic(0.0, (3 if model.gated_mlp else 2) * model.ffn / shard.tp * tokens, 1)
+    return [Traffic("activation function", (3 if model.gated_mlp else 2) * model.ffn / shard.tp * tokens, 1)]
 
 
-def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
+def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     """Experts' activation functions, and tokens copied into the experts' order and back."""
     model, moe = problem.model, problem.model.moe
     assert moe is not None
@@ -236,19 +296,34 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> Traffic:
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + moe.shared_width) / shard.tp * tokens
     copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
-    return Traffic(0.0, activation + copies, 10)
+    return [Traffic("permutation, activation", activation + copies, 10)]
 
 
 def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
     """Seconds to read and write all elements; unfused kernels are more and go over them more often."""
-    stack = problem.stack
-    factor = 1.0 if problem.spec.training.fused_kernels else stack.unfused_traffic_factor
-    elements = np.asarray(traffic.norms * stack.norm_traffic + traffic.other * stack.elementwise_traffic)
-    return device.stream(elements * ELEMENT * factor, traffic.kernels * factor)
+    times: float = getattr(problem.stack, traffic.constant)
+    factor = 1.0 if problem.spec.training.fused_kernels else problem.stack.unfused_traffic_factor
+    return device.stream(traffic.elements * ELEMENT * times * factor, traffic.kernels * factor)
 
 
 def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
-    """Embedding on the first stage; final norm, logits and loss on the last; forward plus backward.
+    """Embedding on the first stage; final norm, logits and loss on the last; forward plus backward."""
+    made_of = end_operators(problem, chip, shard)
+    (embedding,), (head,), (module,) = (together(each) for each in (made_of.embedding, made_of.head, made_of.module))
+    return EndSeconds(embedding, head, module)
+
+
+@dataclass(frozen=True)
+class EndOperators:
+    """`EndSeconds` by operator, forward and backward in one number."""
+
+    embedding: list[Operator]
+    head: list[Operator]
+    module: list[Operator]
+
+
+def end_operators(problem: Problem, chip: Chip, shard: Shard) -> EndOperators:
+    """What `end_seconds` adds up.
 
     A module of multi-token prediction looks its tokens up, has norms of these, of the hidden states and of its result,
     joins the first two in one GEMM, and ends in logits and a loss of its own (Megatron-LM
@@ -262,10 +337,19 @@ def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
     logits = gemm(tokens, vocab, hidden) + gemm(tokens, hidden, vocab) + gemm(hidden, vocab, tokens)
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
     norm = device.stream(6 * ELEMENT * tokens * model.hidden / shard.sequence_split, 2)
-    embedding, join = device.stream(table, 4), Gemm(hidden / shard.tp, 2 * hidden)
-    joined = sum(_gemms(problem, device, [join], tokens), start=np.zeros(len(tokens)))
-    head = logits + loss
-    return EndSeconds(embedding=embedding, head=head + norm, module=embedding + 3 * norm + joined + head)
+    embedding = Operator("embedding", (device.stream(table, 4),), ("memory",))
+    head = [
+        Operator("head", (logits,), (device.gemm_efficiency,)),
+        Operator("loss", (loss,), ("memory", "logits_traffic_bytes")),
+    ]
+    join = _gemms(problem, device, [Gemm("mtp join", hidden / shard.tp, 2 * hidden)], tokens)
+    joined = [replace(each, passes=(add(*each.passes),)) for each in join]
+    norms = Operator("norms and residuals", (3 * norm,), ("memory",))
+    return EndOperators(
+        embedding=[embedding],
+        head=[*head, replace(norms, passes=(norm,))],
+        module=[embedding, norms, *joined, *head],
+    )
 
 
 def model_flops_per_step(problem: Problem) -> float:

@@ -15,8 +15,12 @@ from models_zoo import Architecture
 
 @dataclass(frozen=True)
 class Gemm:
-    """`count` GEMMs of (rows * T, k) x (k, n) elements each; `grouped`: of experts, in one kernel for all."""
+    """`count` GEMMs of (rows * T, k) x (k, n) elements each; `grouped`: of experts, in one kernel for all.
 
+    `name`: what a breakdown of compute calls it.
+    """
+
+    name: str
     n: Floats
     k: Floats
     rows: Floats | float = 1.0
@@ -32,17 +36,22 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
-        return [Gemm((queries + 2 * kv_heads) * model.head_dim, hidden), Gemm(hidden, heads * model.head_dim)]
+        width = (queries + 2 * kv_heads) * model.head_dim
+        return [Gemm("qkv", width, hidden), Gemm("attention output", hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
-    made_of = [Gemm(kv_rank + rope, hidden), Gemm(heads * (nope + value), kv_rank), Gemm(hidden, heads * value)]
+    made_of = [
+        Gemm("kv down", kv_rank + rope, hidden),
+        Gemm("kv up", heads * (nope + value), kv_rank),
+        Gemm("attention output", hidden, heads * value),
+    ]
     if attention.output_gate:
-        made_of.append(Gemm(heads * value, hidden))
+        made_of.append(Gemm("attention gate", heads * value, hidden))
     queries = heads * (nope + rope)
     if attention.q_lora is None:
-        return [Gemm(queries, hidden), *made_of]
+        return [Gemm("queries", queries, hidden), *made_of]
     rank = np.full_like(tp, attention.q_lora)
-    return [Gemm(rank, hidden), Gemm(queries, rank), *made_of]
+    return [Gemm("q down", rank, hidden), Gemm("q up", queries, rank), *made_of]
 
 
 def core_widths(model: Architecture) -> tuple[int, int]:
@@ -62,13 +71,16 @@ def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
     return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
 
 
-def feed_forward_gemms(model: Architecture, shard: Shard, width: int, fused: bool = True) -> list[Gemm]:
+def feed_forward_gemms(
+    model: Architecture, shard: Shard, width: int, fused: bool = True, name: str = "mlp"
+) -> list[Gemm]:
     """A dense feed-forward block of that width: gate and up projection in one GEMM twice as wide, or in two."""
     tp = shard.tp.astype(np.float64)
     hidden, ffn = np.full_like(tp, model.hidden), width / tp
     gates = 2 if model.gated_mlp else 1
-    inside = [Gemm(gates * ffn, hidden)] if fused else gates * [Gemm(ffn, hidden)]
-    return [*inside, Gemm(hidden, ffn)]
+    up = f"{name} up"
+    inside = [Gemm(up, gates * ffn, hidden)] if fused else gates * [Gemm(up, ffn, hidden)]
+    return [*inside, Gemm(f"{name} down", hidden, ffn)]
 
 
 def block_gemms(
@@ -94,12 +106,12 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     rows = load * moe.top_k * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
     made_of = [
-        Gemm(np.full_like(tp, moe.experts), hidden),
-        Gemm(ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
-        Gemm(hidden, ffn, rows, local, grouped=True),
+        Gemm("router", np.full_like(tp, moe.experts), hidden),
+        Gemm("experts up", ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
+        Gemm("experts down", hidden, ffn, rows, local, grouped=True),
     ]
     if moe.shared_experts:
-        made_of += feed_forward_gemms(model, shard, moe.shared_width)
+        made_of += feed_forward_gemms(model, shard, moe.shared_width, name="shared experts")
     return made_of
 
 

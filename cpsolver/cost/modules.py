@@ -154,7 +154,9 @@ def module_seconds(
     model, tokens = problem.model, shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_kernels
     device, none = ChipSpeeds(problem, chip), np.zeros(len(tokens))
-    norm = compute.stream(problem, device, Traffic(2 * model.hidden * tokens / shard.sequence_split, 0.0, 1))
+    norm = compute.stream(
+        problem, device, Traffic("norm", 2 * model.hidden * tokens / shard.sequence_split, 1, "norm_traffic")
+    )
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
@@ -177,11 +179,11 @@ def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     tokens, heads = shard.tokens(problem.sequence), problem.model.heads / shard.tp.astype(np.float64)
     keys, values = gemms.core_widths(model)
     made_of = [
-        gemms.Gemm(heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
-        gemms.Gemm(heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
+        gemms.Gemm("q up", heads * keys, np.full_like(heads, attention.q_lora or model.hidden)),
+        gemms.Gemm("kv up", heads * ((attention.qk_nope or 0) + values), np.full_like(heads, attention.kv_lora or 0)),
     ]
     turned = 2 * (model.heads + model.kv_heads) / shard.tp * model.head_dim * tokens * (model.position == "rope")
-    return compute.part_seconds(problem, device, made_of, tokens, Traffic(0.0, turned, 1))[0]
+    return compute.part_seconds(problem, device, made_of, tokens, [Traffic("rotary embedding", turned, 1)])[0]
 
 
 def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -190,13 +192,13 @@ def _inside_experts(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats,
     assert moe is not None
     tokens, inside = shard.tokens(problem.sequence), 3 if model.gated_mlp else 2
     routed = inside * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / shard.tp * tokens
-    active = compute.stream(problem, device, Traffic(0.0, routed, 1))
+    active = compute.stream(problem, device, Traffic("activation", routed, 1))
     if not moe.shared_experts:
         return active, np.zeros(len(tokens))
     width = moe.shared_width
     made_of = gemms.feed_forward_gemms(model, shard, width)
     shared = compute.part_seconds(
-        problem, device, made_of, tokens, Traffic(0.0, inside * width / shard.tp * tokens, 1)
+        problem, device, made_of, tokens, [Traffic("activation function", inside * width / shard.tp * tokens, 1)]
     )[0]
     exchange = comm.end_comm(problem, chip, shard) * (1 - problem.stack.tensor_overlap)
     return active, shared + np.where(shard.etp == shard.tp, 0.0, exchange)

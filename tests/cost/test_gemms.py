@@ -98,7 +98,9 @@ def test_fp8_casts_each_operand_where_it_is_made() -> None:
     """The input forward, the result's gradient backward."""
     problem, chip = ideal(training={"precision": "fp8"}, stack={"fp8_cast_bytes": 4})
     device, tokens = ChipSpeeds(problem, chip), floats(1024)
-    forward, backward = compute._gemms(problem, device, [Gemm(floats(2560), floats(1280))], tokens)
+    forward, backward = compute.together(
+        compute._gemms(problem, device, [Gemm("any", floats(2560), floats(1280))], tokens)
+    )
     plain = device.layer_gemm(tokens, floats(2560), floats(1280))
     both = device.layer_gemm(tokens, floats(1280), floats(2560))
     both = both + device.layer_gemm(floats(1280), floats(2560), tokens, summed=True)
@@ -125,7 +127,7 @@ def test_experts_products_run_at_the_speed_of_grouped_ones() -> None:
     dense, slow = (ideal(model=model, stack={"grouped_gemm_speed": speed}) for speed in (1.0, 0.5))
     grouped = [each for each in gemms.expert_gemms(model, ONE) if each.grouped]
     assert used(grouped) == 2 * 3 * 1024 * 512
-    forward, backward = compute._gemms(dense[0], ChipSpeeds(*dense), grouped, floats(1024))
+    forward, backward = compute.together(compute._gemms(dense[0], ChipSpeeds(*dense), grouped, floats(1024)))
     fast, late = seconds(dense[0]), seconds(slow[0])
     assert late.forward - fast.forward == pytest.approx(forward)
     assert late.backward - fast.backward == pytest.approx(backward)
@@ -216,7 +218,10 @@ def test_the_most_loaded_experts_take_longer() -> None:
         uneven, chip = ideal(model=model, training={"expert_imbalance": 2.0, **given})
         assert gemms.routed_load(uneven) == load
         loaded = [each for each in gemms.expert_gemms(model, ONE, load) if each.grouped]
-        both = [compute._gemms(uneven, ChipSpeeds(uneven, chip), made, floats(1024))[0] for made in (grouped, loaded)]
+        both = [
+            compute.together(compute._gemms(uneven, ChipSpeeds(uneven, chip), made, floats(1024)))[0]
+            for made in (grouped, loaded)
+        ]
         silu = 2 * 3 * (load - 1) * 2 * 512 * 1024 / 1e12  # bytes of the activation of two experts a token
         assert seconds(uneven).forward - seconds(plain).forward == pytest.approx(both[1] - both[0] + silu)
         assert compute.model_flops_per_step(uneven) == compute.model_flops_per_step(plain)
@@ -228,7 +233,9 @@ def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
     plain = gemms.attention_gemms(small(), ONE)
     assert weights(gemms.attention_gemms(model, ONE)) - weights(plain) == 1024 * 8 * 128
     assert weights(gemms.attention_gemms(model, ONE)) == layer_parameters(model).attention
-    gated, bare = (compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024)).other for m in (model, small()))
+    gated, bare = (
+        compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024))[1].elements for m in (model, small())
+    )
     assert gated - bare == 3 * 8 * 128 * 1024
 
 
@@ -355,7 +362,9 @@ def test_a_module_of_multi_token_prediction_takes_a_layer_a_projection_and_a_hea
     """On the last stage: norms and embeddings too, forward and backward."""
     plain, more = (table(ideal(model=small(mtp_layers=count))[0]) for count in (0, 1))
     problem, chip = ideal()
-    join = compute._gemms(problem, ChipSpeeds(problem, chip), [Gemm(floats(1024), floats(2048))], floats(1024))
+    join = compute.together(
+        compute._gemms(problem, ChipSpeeds(problem, chip), [Gemm("any", floats(1024), floats(2048))], floats(1024))
+    )
     ends = compute.end_seconds(problem, chip, ONE)
     norms = 2 * 6 * 2 * 1024 * 1024 / 1e12  # one more than the two of the module stands in the head
     added = plain.layer + sum(join) + norms + ends.head + ends.embedding

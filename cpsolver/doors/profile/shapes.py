@@ -89,7 +89,7 @@ def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Gemm]]:
         named_gemms += [(block, gemm) for gemm in block_gemms(model, shard, kind)]
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
     yield from named_gemms
-    yield "head", Gemm(vocab, 0 * vocab + model.hidden)
+    yield "head", Gemm("head", vocab, 0 * vocab + model.hidden)
 
 
 def _passes(tokens: int, gemm: Gemm, precision: Precision, what: str, rank: int) -> Iterator[MeasurementTask]:
