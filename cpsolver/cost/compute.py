@@ -87,9 +87,8 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
         return np.zeros(len(shard.tp))
     if not kind.experts:
         return np.full(len(shard.tp), 1e-6 * stack.host_layer_us)
-    own = stack.host_expert_layer_te_us if scope == "te" else stack.host_expert_layer_us
-    stalls = 0.0 if problem.copies_once else stack.host_all_to_all_us
-    waits = np.where((shard.ep > 1) & ~shard.expert_overlap, stalls, 0.0)
+    own, *stalls = (float(getattr(stack, name)) for name in host_constants(problem, kind))
+    waits = np.where((shard.ep > 1) & ~shard.expert_overlap, sum(stalls), 0.0)
     return np.asarray(1e-6 * (own + waits))
 
 
@@ -104,6 +103,14 @@ def chunk_seconds(problem: Problem, vpp: Ints) -> Floats:
         return np.zeros(len(vpp))
     turns = np.where((vpp > 1) & (problem.model.moe is not None), 2.0 * stack.host_expert_chunk_us, 0.0)
     return np.asarray(1e-6 * (stack.microbatch_overhead_us + turns * (0.5 if scope == "te" else 1.0)))
+
+
+def host_constants(problem: Problem, kind: LayerKind) -> tuple[str, ...]:
+    """The stack's constants that say how long the host takes for a layer of that kind: always, and where ep > 1."""
+    if not kind.experts:
+        return ("host_layer_us",)
+    own = "host_expert_layer_te_us" if problem.cuda_graph == "te" else "host_expert_layer_us"
+    return (own,) if problem.copies_once else (own, "host_all_to_all_us")
 
 
 def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:

@@ -111,7 +111,7 @@ class MemoryTable:
 
 
 @dataclass(frozen=True)
-class _Layers:
+class Layers:
     """Seconds of one layer, of every kind: arrays (kinds, shards).
 
     `forward` and `backward` with all communication (`tensor`, both directions) and no shorter than the host takes;
@@ -126,8 +126,14 @@ class _Layers:
     modules: Floats
     offload: Floats
 
+    @property
+    def waits(self) -> Floats:
+        """What both passes take longer than the device with its communication: it waits for the host's launches."""
+        return np.asarray(self.forward + self.backward - self.tensor - self.own[0] - self.own[1])
+
     @classmethod
-    def of(cls, problem: Problem, chip: Chip, shard: Shard) -> _Layers:
+    def of(cls, problem: Problem, chip: Chip, shard: Shard) -> Layers:
+        """Of every kind in the model's layers."""
         kinds = layer_kinds(problem.model)
         own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
         inside = [comm.layer_comm(problem, chip, shard, each.core, kind) for each, kind in zip(own, kinds, strict=True)]
@@ -150,7 +156,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
     chip, model = supply.chip, problem.model
     shard, back = rows.shard.distinct()
-    layers = _Layers.of(problem, chip, shard)
+    layers = Layers.of(problem, chip, shard)
     ends = compute.end_seconds(problem, chip, shard)
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
@@ -200,7 +206,7 @@ class StepTraffic:
 def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraffic:
     """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
     shard, back = rows.shard.distinct()
-    forward, backward = (_mean(problem, each)[back] for each in _Layers.of(problem, supply.chip, shard).own)
+    forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
     parts, sync = memory.stage_parameters(problem, rows), _Sync(problem, supply, rows)
     last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
     tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)

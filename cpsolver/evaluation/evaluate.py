@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -54,10 +55,21 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     )
 
 
+def told_stage(strategy: Strategy, stages: Sequence[StageEvaluation]) -> int:
+    """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
+    if strategy.dynamic:
+        return int(_idle_s(strategy, stages).argmin())
+    return int(np.argmax([stage.microbatch_s for stage in stages]))
+
+
+def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
+    return plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
+
+
 def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
     """The pipeline's seconds by part, as the slowest stage spends them."""
     times = np.array([stage.microbatch_s for stage in stages])
-    slowest = stages[int(times.argmax())]
+    slowest = stages[told_stage(strategy, stages)]
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
     left = SCHEDULES[strategy.schedule].bubble_left(slowest.forward_s, slowest.backward_s)
@@ -69,7 +81,7 @@ def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict
 
     Of its idle time as much is put down to transfers as they take, at most all of it; the rest is the bubble.
     """
-    idle = plan_timeline(strategy, stages, len(strategy.micro_batches)).idle_s
+    idle = _idle_s(strategy, stages)
     busiest = stages[int(idle.argmin())]
     parts = {name: sum(getattr(stage, f"{name}_s") for stage in busiest.sized) for name in PARTS[:5]}
     transfers = min(float(idle.min()), parts["pipeline_p2p"])

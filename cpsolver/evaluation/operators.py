@@ -1,0 +1,170 @@
+"""Compute of a plan's slowest stage by operator, with how close each comes to the chip's peak and what that rests on.
+
+The operators are those that the cost model adds up (cost/compute.py); they are told apart only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cpsolver.cost.compute import end_operators, host_constants, layer_operators
+from cpsolver.cost.kinds import kind_of_layers, layer_kinds
+from cpsolver.cost.shard import Candidates
+from cpsolver.cost.tables import Layers, time_table
+from cpsolver.evaluation.evaluate import stage_kinds, told_stage
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem, Supply
+from cpsolver.profiles.constants import replacements
+from cpsolver.profiles.provenance import BASES, Basis, Provenance, of_chip, of_stack
+from hw_specs import Chip
+from hw_specs.schema import EFFICIENCY_NAMES
+
+_AT_PEAK = ("gemm_bf16", "gemm_fp16", "gemm_fp8", "attention_forward", "attention_backward", "memory")
+_WITHOUT_LOSS = {
+    **dict.fromkeys(("attention_speed", "grouped_gemm_speed", "uneven_grouped_gemm_speed", "misaligned_gemm_speed"), 1),
+    **dict.fromkeys(("gemm_tile_rows", "gemm_tile_columns"), 1),
+    **dict.fromkeys(("straggling", "gemm_half_depth"), 0),
+}
+"""Constants of a stack with which kernels reach the peak, whatever their shape."""
+_NO_LATENCY_US = 1e-9
+_NOTHING = 1e-12  # a part of compute smaller than this share is rounding
+
+
+@dataclass(frozen=True)
+class OperatorSeconds:
+    """Kernels of one name, or what the device waits for: seconds a step.
+
+    `of_peak`: the time at the chip's matrix peak or memory bandwidth over the time that it takes; None for what is no
+    kernel. `rests_on`: the constants behind its speed.
+    """
+
+    name: str
+    seconds: float
+    of_peak: float | None
+    rests_on: tuple[Provenance, ...]
+
+    @property
+    def weakest(self) -> Provenance | None:
+        """The constant that is known least; None where it rests on none."""
+        return min(self.rests_on, key=lambda each: (BASES.index(each.basis), each.runs or 0), default=None)
+
+    @property
+    def basis(self) -> Basis | None:
+        """How sure the weakest of its constants is."""
+        return None if self.weakest is None else self.weakest.basis
+
+
+@dataclass(frozen=True)
+class StageOperators:
+    """Compute of one stage, the one that a step's breakdown tells of; `parts`, the longest first, sum to `seconds`."""
+
+    stage: int
+    chip: str
+    parts: tuple[OperatorSeconds, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Compute a step: the breakdown's."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def unmeasured(self) -> float:
+        """Share of it that rests on a constant no measurement bears on."""
+        return sum(part.seconds for part in self.parts if part.basis == "assumed") / self.seconds
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Seconds of one microbatch on a stage."""
+
+    name: str
+    seconds: float
+    rests_on: tuple[str, ...]
+    kernel: bool = True
+
+    def times(self, count: float) -> _Part:
+        """That many of them."""
+        return replace(self, seconds=count * self.seconds)
+
+
+def compute_by_operator(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> StageOperators:
+    """`evaluation.breakdown_s["compute"]` by operator."""
+    problem = problem.of_size(strategy.devices)
+    index = told_stage(strategy, evaluation.stages)
+    chip = problem.supply(strategy.stage_chips[index]).chip
+    ideal, peaks = _at_peak(problem, chip)
+    sizes = Counter(strategy.micro_batches) or {strategy.mbs: strategy.microbatches(problem.batch)}
+    found: dict[str, tuple[float, float, _Part]] = {}
+    for size, count in sizes.items():
+        plan = replace(strategy, mbs=size, micro_batches=())
+        both = zip(_parts(problem, chip, plan, index), _parts(ideal, peaks, plan, index), strict=True)
+        for part, best in both:
+            seconds, least, known = found.get(part.name, (0.0, 0.0, part))
+            names = tuple(dict.fromkeys((*known.rests_on, *part.rests_on)))
+            told = replace(known, rests_on=names)
+            found[part.name] = seconds + count * part.seconds, least + count * best.seconds, told
+    longest = sorted(found.values(), key=lambda each: -each[0])
+    rounding = _NOTHING * sum(seconds for seconds, _, _ in longest)
+    parts = (_told(problem, chip, *each) for each in longest if each[0] > rounding)
+    return StageOperators(index, chip.name, tuple(parts))
+
+
+def _told(problem: Problem, chip: Chip, seconds: float, least: float, part: _Part) -> OperatorSeconds:
+    """A factor of 1 changes nothing, and is not named among what an operator rests on."""
+    rests_on = [
+        of_chip(chip, name, problem.overlay)
+        if name in EFFICIENCY_NAMES
+        else of_stack(problem.stack, name, problem.overlay)
+        for name in part.rests_on
+        if name in EFFICIENCY_NAMES or getattr(problem.stack, name) != 1
+    ]
+    return OperatorSeconds(part.name, seconds, least / seconds if part.kernel else None, tuple(rests_on))
+
+
+def _at_peak(problem: Problem, chip: Chip) -> tuple[Problem, Chip]:
+    """The same work on a chip whose kernels reach the peaks."""
+    best = dict.fromkeys(_AT_PEAK, 1.0) | {"kernel_latency_us": _NO_LATENCY_US}
+    entries = {name: chip.efficiency[name].model_copy(update={"value": value}) for name, value in best.items()}
+    constants = problem.stack.constants.model_copy(update=replacements(_WITHOUT_LOSS))
+    ideal = replace(problem, stack=problem.stack.model_copy(update={"constants": constants}))
+    return ideal, chip.model_copy(update={"efficiency": {**chip.efficiency, **entries}, "compute_units": None})
+
+
+def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iterator[_Part]:
+    """All that a stage computes for a microbatch: StageEvaluation.compute_s."""
+    row, model = Candidates.one(strategy, problem.batch), problem.model
+    layers, ends = _layers(problem, chip, row), end_operators(problem, chip, row.shard)
+    for kind, count in enumerate(stage_kinds(problem, strategy)[:, index].tolist()):
+        yield from (part.times(count) for part in layers[kind])
+    time = time_table(problem, Supply(chip, strategy.devices), row)
+    waits = 0.0
+    if index == 0:
+        yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.embedding)
+        waits += max(0.0, float(row.embedding_slot[0] * time.layer[0] - time.embedding[0]))
+    if index == strategy.pp - 1:
+        yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.head)
+        module = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.module]
+        more = [*layers[kind_of_layers(model)[-1]], *module]
+        yield from (part.times(model.mtp_layers) for part in more)
+        waits += max(0.0, float(row.loss_slot[0] * time.layer[0] - time.head[0]))
+    yield _Part("waiting in a layer's place", waits, (), kernel=False)
+    yield _Part("start of microbatches", strategy.vpp * float(time.chunk[0]), ("microbatch_overhead_us",), kernel=False)
+
+
+def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:
+    """What one layer of each kind computes for a microbatch."""
+    shard, timed = row.shard, Layers.of(problem, chip, row.shard)
+    found = []
+    for index, kind in enumerate(layer_kinds(problem.model)):
+        operators = layer_operators(problem, chip, shard, kind)
+        parts = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in operators]
+        host = host_constants(problem, kind)
+        parts.append(_Part("waiting for the host", float(timed.waits[index, 0]), host, kernel=False))
+        parts.append(_Part("trips to the host", float(timed.offload[index, 0]), ("host_link",), kernel=False))
+        found.append(parts)
+    return found
