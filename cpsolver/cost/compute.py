@@ -108,7 +108,8 @@ def part_seconds(
 def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> tuple[Floats, Floats]:
     """Forward; backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
 
-    fp8 casts each operand where it is made; a stack without a fused sum runs over the weights' gradients once more.
+    Each operand that is not in 16 bits is cast where it is made; a stack without a fused sum runs over the weights'
+    gradients once more.
     """
     forward, backward = np.zeros(len(tokens)), np.zeros(len(tokens))
     stack = problem.stack
@@ -120,7 +121,7 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
         if gemm.grouped:
             speed = _grouped_speed(problem, gemm)
             once, back = once / speed, back / speed
-        if device.fp8:
+        if device.casts:
             once = once + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.k, 1)
             back = back + device.stream(gemm.count * stack.fp8_cast_bytes * m * gemm.n, 1)
         sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
