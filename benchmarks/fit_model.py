@@ -65,7 +65,9 @@ class Free:
             return True
         chip = case.problem.supplies[0].chip
         stack = case.problem.stack
-        return self.group in ((chip.architecture,) if self.kind == "chips" else (stack.name, *stack.fitted_with))
+        return self.group in (
+            (chip.architecture, chip.variant) if self.kind == "chips" else (stack.name, *stack.fitted_with)
+        )
 
 
 def calibration(

@@ -11,10 +11,12 @@ from hw_specs import units
 Confidence = Literal["verified", "secondary", "assumed", "measured"]
 """measured: on the user's own device, by `apss-cp profile`."""
 Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
+BlockFormat = Literal["mx", "nvfp4"]
+"""Values with one scale for each block: 32 of 8 bits (OCP MXFP8), 16 of 4 bits (NVFP4)."""
 Origin = Literal["chip", "vendor default", "default"]
 
 EFFICIENCY_NAMES = (
-    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "attention_forward", "attention_backward", "memory"),
+    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "attention_forward", "attention_backward", "memory"),
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("collective_half_payload_mib", "collective_latency_us"),
     *("network", "network_latency_us", "kernel_latency_us", "host_link"),
@@ -133,8 +135,10 @@ class Efficiency(_HardwareRecord):
 class Chip(_HardwareRecord):
     """One accelerator. After loading, `efficiency` holds every name of `EFFICIENCY_NAMES`.
 
-    `architecture` names the family of dies that share kernels and so their efficiency. `compute_units` counts
-    streaming multiprocessors, compute units or AI cores; `None` = not known.
+    `architecture` names the family of dies that share kernels and so their efficiency, `variant` a later die of it
+    that is faster than its peaks say. `compute_units` counts streaming multiprocessors, compute units or AI cores;
+    `None` = not known. `block_formats`: those whose scales the matrix units apply themselves. `fp8_either_way`: fp8
+    GEMMs take operands stored either way round, so that nothing needs a transposed copy.
 
     Raises:
         pydantic.ValidationError: with every problem found, each naming its field.
@@ -144,11 +148,14 @@ class Chip(_HardwareRecord):
     aliases: tuple[str, ...] = ()
     vendor: str = "other"
     architecture: str | None = None
+    variant: str | None = None
     status: str = "shipping"
     compute_units: PositiveInt | None = None
     compute_units_source: str | None = None
     peak_tflops: PeakTflops
     vector_tflops: VectorTflops = VectorTflops()
+    block_formats: tuple[BlockFormat, ...] = ()
+    fp8_either_way: bool = False
     memory: Memory
     scale_up: ScaleUp
     scale_out: ScaleOut = ScaleOut()
@@ -252,10 +259,12 @@ class Chip(_HardwareRecord):
         return float(value)
 
 
-def unusable_reasons(chip: Chip, dtype: Dtype = "bf16", host_link: bool = False) -> tuple[str, ...]:
+def unusable_reasons(
+    chip: Chip, dtype: Dtype = "bf16", host_link: bool = False, blocks: BlockFormat | None = None
+) -> tuple[str, ...]:
     """Why no plan can be made for this chip in this precision; empty when one can.
 
-    `host_link`: the plan sends something to the host and back.
+    `host_link`: the plan sends something to the host and back. `blocks`: the format that its GEMMs need.
     """
     figures = {
         f"no {dtype} matrix peak is known": getattr(chip.peak_tflops, dtype),
@@ -266,4 +275,7 @@ def unusable_reasons(chip: Chip, dtype: Dtype = "bf16", host_link: bool = False)
     }
     if host_link:
         figures["no bandwidth of the link to the host (host_link) is known"] = chip.host_link
-    return tuple(reason for reason, value in figures.items() if value is None)
+    reasons = [reason for reason, value in figures.items() if value is None]
+    if blocks is not None and blocks not in chip.block_formats:
+        reasons.append(f"its matrix units have no {blocks} (block_formats)")
+    return tuple(reasons)

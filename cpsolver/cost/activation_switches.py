@@ -29,7 +29,7 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
     drops in any case is not saved a second time.
     """
-    if not (problem.fp8_activations or problem.spec.training.activation_offload):
+    if not (problem.narrow_activations or problem.spec.training.activation_offload):
         return layer
     away, dropped = offloaded(problem, shard, kind)
     narrower, dropped_too = narrowed(problem, shard, kind)
@@ -44,15 +44,15 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
 
 
 def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
-    """Bytes a layer and microbatch that 8-bit inputs of its GEMMs save, and those that a module drops anyway.
+    """Bytes a layer and microbatch that inputs of its GEMMs in 8 or 4 bits save, and those that a module drops anyway.
 
     Norms' outputs, activations' outputs and the experts' inputs are those inputs. 16 bits stay: norms' inputs, queries,
     keys, values, attention's output, the activation's input, what the router reads (TransformerEngine d0067d0).
     """
     none = np.zeros(len(shard.tp))
-    if not problem.fp8_activations:
+    if not problem.narrow_activations:
         return none, {}
-    saved = (ELEMENT - techniques().fp8_kept_bytes) * shard.tokens(problem.sequence)
+    saved = (ELEMENT - _kept_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
     if kind.experts:
@@ -75,7 +75,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     latent = model.attention.kind == "mla"
     kv_heads = heads if latent else np.maximum(1.0, model.kv_heads / shard.tp)
     hidden = model.hidden / shard.sequence_split.astype(np.float64)
-    narrow = techniques().fp8_kept_bytes if problem.fp8_activations else ELEMENT
+    narrow = _kept_bytes(problem)
     gates = 2 if model.gated_mlp else 1
     sent: dict[OffloadModule, Floats] = {
         "attn_norm": ELEMENT * hidden,
@@ -108,6 +108,12 @@ def offload_seconds(
         return np.zeros(len(shard.tp))
     trip = offloaded(problem, shard, kind)[0] / chip.host_bandwidth_bytes_s
     return np.asarray(sum(np.maximum(0.0, trip - seconds) for seconds in passes))
+
+
+def _kept_bytes(problem: Problem) -> float:
+    """Of an element of a GEMM's input."""
+    recipe = problem.recipe
+    return techniques().recipes[recipe].value_bytes if recipe and problem.narrow_activations else ELEMENT
 
 
 def _separate_norm(problem: Problem) -> bool:

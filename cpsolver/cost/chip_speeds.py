@@ -9,6 +9,8 @@ import numpy as np
 
 from cpsolver.cost.shard import Floats
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.stack import Stack
+from cpsolver.profiles.switches import DTYPES, Recipe
 from hw_specs import Chip
 
 ELEMENT = 2
@@ -26,15 +28,17 @@ class ChipSpeeds:
         precision = problem.spec.training.precision
         stack = problem.stack
         wide: Literal["fp16", "bf16"] = "fp16" if precision == "fp16" else "bf16"
-        self.fp8 = precision == "fp8"
+        self.casts = problem.recipe is not None
         nodes = max(1.0, problem.num_gpus / problem.node)
         self.slowdown = 1.0 + stack.straggling * log2(nodes)
         self.gemm_efficiency = self.layer_gemm_efficiency = f"gemm_{wide}"
         self.gemm_rate = chip.peak_flops(wide) * chip.efficiency_value(self.gemm_efficiency) / self.slowdown
         self.layer_gemm_rate = self.gemm_rate
-        if self.fp8:
-            self.layer_gemm_efficiency = "gemm_fp8"
-            self.layer_gemm_rate = chip.peak_flops("fp8") * chip.efficiency_value("gemm_fp8") / self.slowdown
+        if problem.recipe is not None:
+            dtype = DTYPES[precision]
+            self.layer_gemm_efficiency = f"gemm_{dtype}"
+            rate = chip.peak_flops(dtype) * chip.efficiency_value(self.layer_gemm_efficiency) / self.slowdown
+            self.layer_gemm_rate = rate * self._recipe_speed(problem.recipe, stack)
         attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
         if chip.architecture == "hopper":
             attention *= stack.hopper_attention_speed
@@ -46,6 +50,15 @@ class ChipSpeeds:
         self.tile = (stack.gemm_tile_rows, stack.gemm_tile_columns)
         self.half_depth = stack.gemm_half_depth
         self.misaligned_speed = stack.misaligned_gemm_speed
+
+    def _recipe_speed(self, recipe: Recipe, stack: Stack) -> float:
+        """GEMMs against the rate that the chip has for their type, which is of one scale a tensor where that is fp8."""
+        speeds = {
+            "current": stack.current_gemm_speed,
+            "blockwise": stack.blockwise_gemm_speed,
+            "mx": stack.mx_gemm_speed,
+        }
+        return float(speeds.get(recipe, 1.0))
 
     def gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
         """Seconds of `batch` (m, k) x (k, n) GEMMs in one kernel: roofline, tiles that fill the device, depth."""

@@ -181,7 +181,8 @@ def part_operators(
 def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> list[Operator]:
     """Backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
 
-    fp8 casts each operand where it is made; a stack without a fused sum runs over the weights' gradients once more.
+    Each operand that is not in 16 bits is cast where it is made; a stack without a fused sum runs over the weights'
+    gradients once more.
     """
     found: list[Operator] = []
     stack = problem.stack
@@ -195,7 +196,7 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
             speed, slower = _grouped_speed(problem, gemm)
             once, back, rests_on = once / speed, back / speed, rests_on + slower
         found.append(Operator(gemm.name, (once, back), rests_on))
-        if device.fp8:
+        if device.casts:
             casts = [device.stream(gemm.count * stack.fp8_cast_bytes * m * side, 1) for side in (gemm.k, gemm.n)]
             found.append(Operator("fp8 casts", (casts[0], casts[1]), ("memory", "fp8_cast_bytes")))
         if stack.gradient_sum_bytes:

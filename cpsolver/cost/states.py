@@ -100,14 +100,16 @@ def _traffic(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
 def _weight_bytes(problem: Problem) -> tuple[float, float]:
     """Weights as the layers use them, and what the ranks of a sharded optimizer gather of each.
 
-    fp8 keeps 8-bit copies and their transposes; held in 8 bits only, the 16-bit ones are gone.
+    Recipes keep narrow copies for both ways round; held in 8 bits only, the 16-bit weights are gone.
     """
     stack = problem.stack
-    if problem.spec.training.precision != "fp8":
+    if problem.recipe is None:
         return stack.parameter_bytes, stack.parameter_gather_bytes
+    narrow = techniques().recipes[problem.recipe]
+    copies = stack.fp8_weight_bytes * narrow.value_bytes / (2 if problem.one_weight_copy else 1)
     if problem.fp8_parameter_gather:
-        return stack.fp8_weight_bytes, min(stack.parameter_gather_bytes, techniques().fp8_gather_bytes)
-    return stack.parameter_bytes + stack.fp8_weight_bytes, stack.parameter_gather_bytes
+        return copies, min(stack.parameter_gather_bytes, narrow.gather_bytes)
+    return stack.parameter_bytes + copies, stack.parameter_gather_bytes
 
 
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:

@@ -21,6 +21,7 @@ from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import plan_timeline
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.switches import DTYPES
 
 
 def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None) -> Evaluation:
@@ -44,7 +45,7 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     step = sum(breakdown.values())
     tokens = problem.batch * problem.sequence
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
-    peak = sum(chip.peak_flops(precision) * strategy.stage_devices for chip in chips)
+    peak = sum(chip.peak_flops(DTYPES[precision]) * strategy.stage_devices for chip in chips)
     return Evaluation(
         step_time_s=step,
         tokens_per_s=tokens / step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,13 @@ from cpsolver.explanation.changes import Budget, Changer, Remedy, is_better, ran
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.switches import DTYPES
 from cpsolver.search.filters import LAYOUT_FILTERS
 from cpsolver.search.result import Plan
 from cpsolver.search.space import all_layouts, divisors
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import MOST
-from hw_specs import Chip, list_chips, unusable_reasons
+from hw_specs import Chip, Dtype, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
 _TIMES = 64  # most by which the cluster grows, or the sequence shrinks
@@ -165,14 +166,15 @@ def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
     problem = changer.problem
     present = [supply.chip for supply in problem.supplies]
     most = max(chip.memory_capacity_bytes for chip in present)
-    precision = problem.spec.training.precision
+    training = problem.spec.training
+    dtype = DTYPES[training.precision]
     vendors = {chip.vendor for chip in present}
     larger = [
         chip
         for chip in list_chips()
-        if not unusable_reasons(chip, precision)
+        if not unusable_reasons(chip, dtype, blocks=training.block_format)
         and chip.memory_capacity_bytes >= max(0.98 * least_factor * most, 1.001 * most)
-        and any(_as_fast(chip, other, precision) for other in present)
+        and any(_as_fast(chip, other, dtype) for other in present)
     ]
     larger.sort(key=lambda chip: (chip.vendor not in vendors, chip.memory_capacity_bytes, chip.name))
     for chip in larger[:_TRIES]:
@@ -184,10 +186,10 @@ def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
             return
 
 
-def _as_fast(chip: Chip, other: Chip, precision: Literal["bf16", "fp16", "fp8"]) -> bool:
+def _as_fast(chip: Chip, other: Chip, dtype: Dtype) -> bool:
     """No slower than the other in any way, so that more memory is not bought with time."""
     return (
-        chip.peak_flops(precision) >= other.peak_flops(precision)
+        chip.peak_flops(dtype) >= other.peak_flops(dtype)
         and chip.memory_bandwidth_bytes_s >= other.memory_bandwidth_bytes_s
         and chip.scale_up_bandwidth_bytes_s >= other.scale_up_bandwidth_bytes_s
     )

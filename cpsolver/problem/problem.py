@@ -10,7 +10,7 @@ from typing import Any
 from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
-from cpsolver.profiles.switches import GRAPH_SCOPES, GraphScope
+from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
 from cpsolver.spec.spec import Spec
 from hw_specs import Chip
 from models_zoo import Architecture
@@ -129,18 +129,34 @@ class Problem:
         told = self.spec.cluster.memory_margin
         return float(self.stack.memory_margin) if told is None else told
 
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        """How the layers' GEMMs are scaled: as the spec says, or as the stack does on these chips; None: in 16 bits."""
+        training, stack = self.spec.training, self.stack
+        if training.precision != "fp8":
+            return "nvfp4" if training.precision == "nvfp4" else None
+        scaled = all("mx" in supply.chip.block_formats for supply in self.supplies)
+        usual = stack.fp8_recipe_of_blocks if scaled else stack.fp8_recipe
+        return training.fp8_recipe or FP8_RECIPES[int(usual)]
+
     @property
-    def fp8_activations(self) -> bool:
-        """Inputs of the layers' GEMMs are kept in 8 bits: as the spec says, or as the stack does in fp8."""
-        return self._in_fp8(self.spec.training.fp8_activations, self.stack.fp8_activations)
+    def one_weight_copy(self) -> bool:
+        """One narrow copy of a weight serves forward and backward: with one scale a tensor, where GEMMs read it either
+        way round on every chip."""
+        return self.recipe in ("delayed", "current") and all(each.chip.fp8_either_way for each in self.supplies)
+
+    @property
+    def narrow_activations(self) -> bool:
+        """Inputs of the layers' GEMMs are kept in the recipe's bits: as the spec says, or as the stack does."""
+        given = self.spec.training.fp8_activations
+        return self.recipe is not None and (bool(self.stack.fp8_activations) if given is None else given)
 
     @property
     def fp8_parameter_gather(self) -> bool:
         """Weights are held and gathered in 8 bits only: as the spec says, or as the stack does in fp8."""
-        return self._in_fp8(self.spec.training.fp8_parameter_gather, self.stack.fp8_parameter_gather)
-
-    def _in_fp8(self, given: bool | None, usual: float) -> bool:
-        return self.spec.training.precision == "fp8" and (bool(usual) if given is None else given)
+        given = self.spec.training.fp8_parameter_gather
+        usual = bool(self.stack.fp8_parameter_gather)
+        return self.spec.training.precision == "fp8" and (usual if given is None else given)
 
     @property
     def cuda_graph(self) -> GraphScope:

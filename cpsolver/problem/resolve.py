@@ -18,7 +18,7 @@ from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.framework import Framework, both, load_launcher
 from cpsolver.profiles.stack import Stack, load_stack
-from cpsolver.profiles.switches import Switch
+from cpsolver.profiles.switches import DTYPES, Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
@@ -225,10 +225,11 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
         fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
         path = path if request.spec is None else (*path, "spec")
         try:
-            chip = complete_chip({**(fields or {}), "name": name, "architecture": None})  # fitted to no family's runs
+            own = {"name": name, "architecture": None, "variant": None}  # fitted to no family's runs
+            chip = complete_chip({**(fields or {}), **own})
         except ValidationError as error:
             raise _invalid(path, error, fields, Chip) from None
-    reasons = unusable_reasons(chip, training.precision, training.host_link)
+    reasons = unusable_reasons(chip, DTYPES[training.precision], training.host_link, training.block_format)
     if reasons:
         raise InputError(Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path))
     return chip

@@ -24,8 +24,9 @@ from hw_specs import Chip
 ALL = "*"
 """The group of a calibration that serves all chips, or all stacks."""
 CHIP_FACTORS: Mapping[str, tuple[str, ...]] = {
-    "gemm": ("gemm_bf16", "gemm_fp16", "gemm_fp8"),
+    "gemm": ("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4"),
     "gemm_fp8": ("gemm_fp8",),
+    "gemm_fp4": ("gemm_fp4",),
     "attention": ("attention_forward", "attention_backward"),
     "memory": ("memory",),
     "fabric": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
@@ -100,7 +101,8 @@ class Residuals(_Entry):
 
 
 class Calibration(ConstantLayer, _Entry):
-    """Constants fitted to published runs: factors by architecture and name of CHIP_FACTORS, values by stack and name.
+    """Constants fitted to published runs: factors by architecture (or variant of one) and name of CHIP_FACTORS, values
+    by stack and name.
 
     Either may have a group ALL, which a chip's or stack's own entries come after.
     """
@@ -112,8 +114,8 @@ class Calibration(ConstantLayer, _Entry):
     residuals: dict[str, Residuals] = {}
 
     def fitted_factors(self, chip: Chip) -> list[tuple[str, str, Fitted]]:
-        """Group, name and entry of every factor on a chip, those of all chips before those of its architecture."""
-        groups = (ALL, chip.architecture or "")
+        """Group, name and entry of every factor on a chip: those of all chips, its architecture and its variant."""
+        groups = (ALL, *filter(None, (chip.architecture, chip.variant)))
         return [(group, name, entry) for group in groups for name, entry in self.chips.get(group, {}).items()]
 
     def fitted_constants(self, stack: Stack) -> dict[str, Fitted]:

@@ -83,6 +83,11 @@ class Constants(BaseModel):
     fp8_cast_bytes: Constant
     fp8_activations: Constant
     fp8_parameter_gather: Constant
+    fp8_recipe: Constant
+    fp8_recipe_of_blocks: Constant
+    current_gemm_speed: Constant
+    blockwise_gemm_speed: Constant
+    mx_gemm_speed: Constant
     pipeline_buffers: Constant
     framework_bytes: Constant
     activation_overhead: Constant

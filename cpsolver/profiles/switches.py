@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, get_args
 
-Precision = Literal["bf16", "fp16", "fp8"]
+from hw_specs import Dtype
+
+Precision = Literal["bf16", "fp16", "fp8", "nvfp4"]
+DTYPES: Mapping[Precision, Dtype] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4"}
+"""The type of the layers' GEMMs in each precision."""
+Fp8Recipe = Literal["delayed", "current", "blockwise", "mx"]
+"""How fp8 finds its scales: a tensor's from earlier steps or from this one; one for each block of 128 values, or for
+each block of 32, which the matrix units apply themselves (MXFP8)."""
+FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
+Recipe = Literal["delayed", "current", "blockwise", "mx", "nvfp4"]
+"""How the layers' GEMMs are scaled where they are not in 16 bits: a recipe of fp8, or that of precision nvfp4."""
 OptimizerName = Literal[
     "adam",
     "precision_aware",
@@ -34,6 +45,7 @@ Switch = Literal[
     "fused_gate_up",
     "fp8_parameter_gather",
     "fp8_activations",
+    "fp8_recipe",
     "cuda_graph",
     "moe_dispatcher",
 ]

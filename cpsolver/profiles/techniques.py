@@ -56,16 +56,28 @@ class Figures(_Frozen):
     host_update_ns: Figure
     host_update_ranks: Figure
     swap_slices: Figure
-    fp8_gather_bytes: Figure
-    fp8_kept_bytes: Figure
     offload_layers_held: Figure
     triangle_block: Figure
+
+
+class Narrow(_Frozen):
+    """A recipe of fp8 or nvfp4: bytes of one value, its share of the scales with it.
+
+    `value_bytes`: of a copy of a weight, and of a GEMM's input that is kept. `gather_bytes`: of a weight that is
+    gathered where weights are held in that form only.
+    """
+
+    value_bytes: float
+    gather_bytes: float
+    source: str
+    confidence: Confidence
 
 
 class Techniques(_Frozen):
     """The whole file."""
 
     optimizers: dict[str, Optimizer]
+    recipes: dict[str, Narrow]
     constants: Figures
 
     def __getattr__(self, item: str) -> Any:

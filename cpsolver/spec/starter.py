@@ -27,7 +27,7 @@ cluster:
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576
   sequence_length: {sequence_length}  # tokens in a sequence, 1 to 1,048,576
-  precision: bf16  # bf16, fp16 or fp8; default bf16
+  precision: bf16  # bf16, fp16, fp8 or nvfp4; default bf16
   dropout: false  # true: hidden and attention dropout in use (masks are kept); default false
   fused_kernels: true  # fused norms, rotary embedding, bias and activation; default true
   expert_imbalance: 1.0  # tokens at the most loaded device's experts over the mean, 1 to 64; default 1
@@ -46,7 +46,8 @@ training:
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   fp8_parameter_gather: null  # fp8: weights held and gathered in 8 bits only; default null: as the stack does
-  fp8_activations: null  # fp8: inputs of the layers' products kept in 8 bits; default null: as the stack does
+  fp8_activations: null  # fp8, nvfp4: inputs of the layers' products kept so too; default null: as the stack does
+  fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.switches import Dispatcher, GraphScope, OffloadModule, OptimizerName, Precision
+from cpsolver.profiles.switches import Dispatcher, Fp8Recipe, GraphScope, OffloadModule, OptimizerName, Precision
 from cpsolver.profiles.techniques import techniques
+from hw_specs import BlockFormat
 
 MOST = 1_048_576
 """The largest count that a spec may hold: 2**20."""
@@ -86,9 +87,12 @@ class Training(Part):
     )
     fp8_activations: StrictBool | None = Field(
         default=None,
-        description="fp8: inputs of the layers' GEMMs are kept in 8 bits (Transformer Engine); null: as the stack does",
+        description="fp8, nvfp4: inputs of the layers' GEMMs are kept so too (Transformer Engine); null: as the stack",
     )
-
+    fp8_recipe: Fp8Recipe | None = Field(
+        default=None,
+        description="fp8: what has a scale of its own, and from when; null: as the stack does on the chips",
+    )
     cuda_graph: GraphScope | None = Field(
         default=None,
         description="what CUDA graphs replay: none, te (parts of layers), full (iterations); null: as the stack does",
@@ -109,6 +113,13 @@ class Training(Part):
         return next((name for name, on in switches.items() if on), None)
 
     @property
+    def block_format(self) -> BlockFormat | None:
+        """The format of scaled blocks that every chip must have for what the spec says."""
+        if self.precision == "nvfp4":
+            return "nvfp4"
+        return "mx" if self.fp8_recipe == "mx" else None
+
+    @property
     def host_link(self) -> bool:
         """Whether something travels between device and host in every step."""
         return self.optimizer_offload > 0 or self.swap_optimizer or bool(self.activation_offload)
@@ -120,12 +131,13 @@ def _trouble(training: Training, name: str, message: str, allowed: str | None = 
 
 
 _PRECISIONS = {
-    "release_fp32_gradients": ("fp16", "fp32 gradients have no copy to release"),
-    "reuse_fp32_parameters": ("bf16", "only a bf16 weight is the first half of its fp32 master"),
-    "fp8_parameter_gather": ("fp8", "there are no 8-bit weights to gather"),
-    "fp8_activations": ("fp8", "there are no 8-bit inputs to keep"),
+    "release_fp32_gradients": (("fp16",), "fp32 gradients have no copy to release"),
+    "reuse_fp32_parameters": (("bf16",), "only a bf16 weight is the first half of its fp32 master"),
+    "fp8_parameter_gather": (("fp8",), "there are no 8-bit weights to gather"),
+    "fp8_activations": (("fp8", "nvfp4"), "there are no 8-bit inputs to keep"),
+    "fp8_recipe": (("fp8",), "it has no recipes"),
 }
-"""The precision that a switch needs, and why."""
+"""The precisions that a switch needs one of, and why."""
 _OPTIMIZERS: dict[str, tuple[OptimizerName, ...]] = {
     "reuse_fp32_parameters": ("adam", "quantized_states"),
     "swap_optimizer": ("adam",),
@@ -137,10 +149,11 @@ _APART = (("swap_optimizer", "optimizer_offload"), ("swap_optimizer", "reuse_fp3
 
 def contradictions(training: Training) -> Iterator[Trouble]:
     """What the switches do not go together with, within the section."""
-    for name, (precision, why) in _PRECISIONS.items():
-        if getattr(training, name) and training.precision != precision:
+    for name, (precisions, why) in _PRECISIONS.items():
+        if getattr(training, name) and training.precision not in precisions:
             message = f"contradicts training.precision = '{training.precision}': {why}"
-            yield _trouble(training, name, message, f"false, or precision {precision}")
+            off = "null" if name == "fp8_recipe" else "false"
+            yield _trouble(training, name, message, f"{off}, or precision {' or '.join(precisions)}")
     for name, optimizers in _OPTIMIZERS.items():
         if getattr(training, name) and training.optimizer not in optimizers:
             message = f"contradicts training.optimizer = '{training.optimizer}'"

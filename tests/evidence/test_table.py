@@ -135,7 +135,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("layers_per_stage", ",", "has no entries"),
         ("recompute_modules", "core_attn mla_up", "'mla_up' is not one of the modules (allowed: core_attn, layernorm"),
         ("recompute_modules", "mpl", "did you mean 'mlp'"),
-        ("fp8_recipe", "mxfp8", "allowed: delayed, current, mx, blockwise, nvfp4"),
+        ("fp8_recipe", "mxfp8", "allowed: delayed, current, blockwise, mx, nvfp4"),
         ("a2a_overlap", "some", "allowed: 0, 1"),
         ("routing", "force", "did you mean 'forced'"),
         ("dispatcher", "deep_ep", "(allowed: alltoall, deepep, hybridep); did you mean 'deepep'"),

@@ -117,7 +117,7 @@ def conclude(
     origin = f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"
     facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, origin)
     fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)
-    chip = complete_chip({**fields, "architecture": None})
+    chip = complete_chip({**fields, "architecture": None, "variant": None})
     model = problem.model
     has_dense = any(not model.has_experts(index) for index in range(model.layers))
     return Profile(

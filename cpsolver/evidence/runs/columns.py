@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
-from cpsolver.evidence.runs.run import Fp8Recipe, MemoryKind, Routing, RunOutcome
+from cpsolver.evidence.runs.run import MemoryKind, Routing, RunOutcome
 from cpsolver.inputs.errors import nearest_names, number
 from cpsolver.plans.strategy import MODULES, canonical_modules
-from cpsolver.profiles.switches import Dispatcher, GraphScope, Precision
+from cpsolver.profiles.switches import Dispatcher, GraphScope, Precision, Recipe
 from hw_specs import UnknownChipError, load_chip
 
 _MOST = 1_048_576  # as in a spec
@@ -203,8 +203,8 @@ COLUMNS: dict[str, TableColumn] = {
     "sharding": TableColumn(_choice("none", "zero1", "zero2", "zero3"), needed=True),
     "sharding_group": _OPTIONAL_COUNT,
     "flash_attention": TableColumn(flag, needed=True),
-    "precision": TableColumn(_choice(*get_args(Precision), more=("fp32", "nvfp4")), needed=True),
-    "fp8_recipe": TableColumn(_choice(*get_args(Fp8Recipe)), optional=True),
+    "precision": TableColumn(_choice(*get_args(Precision), more=("fp32",)), needed=True),
+    "fp8_recipe": TableColumn(_choice(*get_args(Recipe)), optional=True),
     "a2a_overlap": TableColumn(flag, optional=True),
     "routing": TableColumn(_choice(*get_args(Routing)), optional=True),
     "dispatcher": TableColumn(_choice(*get_args(Dispatcher)), optional=True),

@@ -89,6 +89,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         global_batch_size=_known(run.gbs),
         sequence_length=_known(run.seq_len),
         precision=_precision(run),
+        fp8_recipe=run.fp8_recipe if run.precision == "fp8" and run.fp8_recipe != "nvfp4" else None,
         dropout=bool(known.get("dropout", False)),
         cuda_graph=run.cuda_graph,
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
@@ -230,8 +231,8 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
 def _flags(run: MeasuredRun) -> dict[str, Any]:
     """The plan's flags as the run had them.
 
-    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `fp8_recipe`,
-    `routing` and `offload_layers`. (`dispatcher` and `cuda_graph` are the training's: `placed_plan`.)
+    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `routing` and
+    `offload_layers`. (`fp8_recipe`, `dispatcher` and `cuda_graph` are the training's: `placed_plan`.)
     """
     return {
         "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cpsolver.profiles.switches import Dispatcher, GraphScope
+from cpsolver.profiles.switches import Dispatcher, GraphScope, Recipe
 
 MemoryKind = Literal["allocated", "reserved", "device", "unstated"]
 """allocated, reserved: the framework's own counts; device: as the driver shows it, context and fragments included."""
 
 RunOutcome = Literal["ok", "oom", "failed"]
 """ok: it trained; oom: it ran out of device memory; failed: it ended for a reason that says nothing of its layout."""
-
-Fp8Recipe = Literal["delayed", "current", "mx", "blockwise", "nvfp4"]
-"""How values are scaled to 8 or 4 bits: by a factor for each tensor, from earlier steps (delayed) or from this one
-(current), or by a factor for each block."""
 
 Routing = Literal["forced", "natural"]
 """forced: tokens are spread evenly over the experts whatever the router says, as benchmarks do."""
@@ -73,7 +69,7 @@ class MeasuredRun:
     sharding_group: int | None
     flash_attention: bool | None
     precision: str | None
-    fp8_recipe: Fp8Recipe | None
+    fp8_recipe: Recipe | None
     a2a_overlap: bool | None
     routing: Routing | None
     dispatcher: Dispatcher | None

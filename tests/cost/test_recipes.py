@@ -1,0 +1,163 @@
+"""Recipes of fp8 and nvfp4: which one a problem has, and what it makes of rates and memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from cpsolver.cost import states
+from cpsolver.cost.activation_switches import narrowed
+from cpsolver.cost.chip_speeds import ChipSpeeds
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.shard import Shard
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem
+from cpsolver.profiles.stack import load_stack
+from hw_specs import load_chip
+from tests.support.problems import chip_spec, problem_of, with_stack
+
+BLOCKS = {"block_formats": ["mx", "nvfp4"], "fp8_either_way": True}
+SPEEDS = {"current_gemm_speed": 0.9, "blockwise_gemm_speed": 0.8, "mx_gemm_speed": 0.95}
+
+
+def fields(**more: Any) -> dict[str, Any]:
+    """A chip with every peak: 100 TFLOP/s in bf16, 200 in fp8, 400 in fp4; half of each is reached."""
+    share = {name: {"value": 0.5, "confidence": "assumed", "source": "a test"} for name in ("gemm_fp8", "gemm_fp4")}
+    spec = chip_spec(tflops=100, efficiency=share, **more)
+    spec["peak_tflops"] |= {"fp8": 200, "fp4": 400}
+    return spec
+
+
+def of(
+    chips: dict[str, dict[str, Any]] | None = None, stack: dict[str, float] | None = None, **training: Any
+) -> Problem:
+    """A problem in fp8, on a chip with blocks unless told otherwise."""
+    given = {"x": fields(**BLOCKS)} if chips is None else chips
+    problem = problem_of(given, training={"precision": "fp8", **training})
+    return with_stack(problem, **{**SPEEDS, "straggling": 0.0, **(stack or {})})
+
+
+PLAIN, SCALED = {"x": fields()}, {"x": fields(**BLOCKS)}
+MIXED = {"x": {"max": 2, "spec": fields(**BLOCKS)}, "y": {"max": 2, "spec": fields()}}
+
+
+@pytest.mark.parametrize(
+    ("chips", "stack", "training", "expected"),
+    [
+        (PLAIN, {}, {}, "delayed"),
+        (PLAIN, {"fp8_recipe": 1}, {}, "current"),
+        (SCALED, {"fp8_recipe": 1}, {}, "mx"),
+        (SCALED, {"fp8_recipe_of_blocks": 2}, {}, "blockwise"),
+        (SCALED, {}, {"fp8_recipe": "delayed"}, "delayed"),
+        (MIXED, {}, {}, "delayed"),  # one recipe for all, which every chip has
+        (SCALED, {}, {"precision": "nvfp4"}, "nvfp4"),
+        (SCALED, {}, {"precision": "bf16"}, None),
+    ],
+)
+def test_the_recipe_is_the_specs_or_the_stacks_on_these_chips(
+    chips: dict[str, Any], stack: dict[str, float], training: dict[str, str], expected: str | None
+) -> None:
+    assert of(chips, stack, **training).recipe == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "hopper", "blackwell"),
+    [
+        ("megatron-core", "delayed", "mx"),
+        ("megatron-2022", "delayed", "mx"),
+        ("nemo", "delayed", "delayed"),
+        ("megatron-bridge", "current", "mx"),
+        ("fsdp-torchtitan", "current", "current"),
+    ],
+)
+def test_recipes_of_the_stacks(name: str, hopper: str, blackwell: str) -> None:
+    constants = load_stack(name)
+    usual = {key: getattr(constants, key) for key in ("fp8_recipe", "fp8_recipe_of_blocks")}
+    for chip, expected in (("h100", hopper), ("gb300", blackwell)):
+        assert of({chip: {"max": 4, "spec": None}}, usual).recipe == expected
+
+
+@pytest.mark.parametrize(
+    ("training", "tflops"),
+    [
+        ({"fp8_recipe": "delayed"}, 100),  # half of 200
+        ({"fp8_recipe": "current"}, 90),
+        ({"fp8_recipe": "blockwise"}, 80),
+        ({"fp8_recipe": "mx"}, 95),
+        ({"precision": "nvfp4"}, 200),  # half of 400
+    ],
+)
+def test_rate_of_the_layers_gemms(training: dict[str, Any], tflops: float) -> None:
+    problem = of(**training)
+    assert ChipSpeeds(problem, problem.supplies[0].chip).layer_gemm_rate == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("chips", "training", "weight", "gather"),
+    [
+        (PLAIN, {"fp8_recipe": "delayed"}, 4, 2),  # 16 bits, a copy and its transpose
+        (SCALED, {"fp8_recipe": "delayed"}, 3, 2),  # one copy, read either way round
+        (SCALED, {"fp8_recipe": "current"}, 3, 2),
+        (SCALED, {"fp8_recipe": "blockwise"}, 2 + 2 * (1 + 4 / 128), 2),  # fp32 scales of 128
+        (SCALED, {"fp8_recipe": "mx"}, 2 + 2 * (1 + 1 / 32), 2),  # bytes of scale for 32
+        (MIXED, {"fp8_recipe": "current"}, 4, 2),
+        (SCALED, {"precision": "nvfp4"}, 2 + 2 * (1 / 2 + 1 / 16), 2),
+        (PLAIN, {"fp8_recipe": "current", "fp8_parameter_gather": True}, 2, 1),
+        (SCALED, {"fp8_recipe": "current", "fp8_parameter_gather": True}, 1, 1),
+        (SCALED, {"fp8_recipe": "mx", "fp8_parameter_gather": True}, 2 * (1 + 1 / 32), 2),
+    ],
+)
+def test_bytes_of_a_weight(chips: dict[str, Any], training: dict[str, Any], weight: float, gather: float) -> None:
+    held = states.held(of(chips, **training))
+    assert (held.weight, held.gather) == (pytest.approx(weight), gather)
+
+
+@pytest.mark.parametrize(
+    ("training", "kept"),
+    [
+        ({"fp8_recipe": "delayed"}, 1),
+        ({"fp8_recipe": "mx"}, 1 + 1 / 32),
+        ({"precision": "nvfp4"}, 1 / 2 + 1 / 16),
+        ({"precision": "nvfp4", "fp8_activations": False}, 2),
+        ({"fp8_activations": False}, 2),
+    ],
+)
+def test_bytes_of_an_input_that_is_kept(training: dict[str, Any], kept: float) -> None:
+    problem = of(stack={"fp8_activations": 1}, **training)
+    saved = narrowed(problem, Shard.of(1, 1, False, True), layer_kinds(problem.model)[0])[0].item()
+    model = problem.model  # two norms' outputs and the activation's
+    assert saved == pytest.approx((2 - kept) * problem.sequence * (2 * model.hidden + model.ffn))
+
+
+def test_narrow_gemms_cast_what_they_read() -> None:
+    bf16, nvfp4 = (of(stack={"fp8_cast_bytes": 4}, precision=precision) for precision in ("bf16", "nvfp4"))
+    assert [ChipSpeeds(each, each.supplies[0].chip).casts for each in (bf16, nvfp4)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("chip", "training", "told"),
+    [
+        ("h100", {"precision": "nvfp4"}, "no fp4 matrix peak is known; its matrix units have no nvfp4"),
+        ("mi355x", {"precision": "nvfp4"}, "its matrix units have no nvfp4"),
+        ("h100", {"precision": "fp8", "fp8_recipe": "mx"}, "its matrix units have no mx"),
+        ("a100", {"precision": "fp8"}, "no fp8 matrix peak is known"),
+    ],
+)
+def test_chips_without_the_format_are_refused(chip: str, training: dict[str, str], told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(told)):
+        problem_of({chip: {"max": 4, "spec": None}}, training=training)
+
+
+def test_a_recipe_needs_fp8() -> None:
+    with pytest.raises(InputError, match="it has no recipes"):
+        problem_of(SCALED, training={"fp8_recipe": "current"})
+
+
+def test_later_dies_of_a_family_are_told_apart() -> None:
+    found = {
+        name: (load_chip(name).architecture, load_chip(name).variant) for name in ("b200", "gb200", "b300", "gb300")
+    }
+    assert set(found.values()) == {("blackwell", None), ("blackwell", "blackwell_ultra")}
+    assert {name for name, (_, variant) in found.items() if variant} == {"b300", "gb300"}
