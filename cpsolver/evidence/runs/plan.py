@@ -91,6 +91,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         precision=_precision(run),
         fp8_recipe=run.fp8_recipe if run.precision == "fp8" and run.fp8_recipe != "nvfp4" else None,
         dropout=bool(known.get("dropout", False)),
+        optimizer=_optimizer(run, known.get("optimizer", {})),
         cuda_graph=run.cuda_graph,
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
     )
@@ -102,6 +103,13 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
     _check_layout(run)
     problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
     return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+
+
+def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:
+    """The optimizer that the framework's recipe of the model sets; Adam where it sets none or states are not shared."""
+    fitting = [prefix for prefix in by_model if run.model.lower().startswith(prefix)]
+    shared = run.sharding in _DEPTH and _replicas(run) > 1
+    return by_model[max(fitting, key=len)] if fitting and shared else "adam"
 
 
 def _check_layout(run: MeasuredRun) -> None:
