@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from benchmarks.fit_margin import fit_margins
 from benchmarks.fit_memory import fit_memory
 from benchmarks.fit_model import Fit, Floats, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
-from cpsolver.evidence.runs.plan import placed_plan
+from cpsolver.evidence.posterior.predictions import PlacedPlan
+from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
+from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED as TABLE
 from cpsolver.evidence.runs.table import read_runs
 from cpsolver.inputs.document import load_yaml
@@ -47,8 +49,7 @@ FELT = 0.002
 @click.option("--skip-cross-validation", is_flag=True, help="Take the last one's results.")
 def main(rounds: int, skip_cross_validation: bool) -> None:
     """Fit, cross-validate, write cpsolver/profiles/calibrations/published.yaml."""
-    runs = [run for run in read_runs(TABLE).runs if run.complete]
-    cases = [placed_plan(run) for run in runs]
+    runs, cases = published_cases()
     measured = [run.step_time_s or 0.0 for run in runs]
     free = load_free(HERE / "fit_constants.yaml")
     fit = Fit(cases, measured, free)
@@ -58,7 +59,7 @@ def main(rounds: int, skip_cross_validation: bool) -> None:
     _say("all runs", errors)
     rows = _enough_rows(fit, positions)
     if not skip_cross_validation:
-        publisher = {source: entry["url"] for source, entry in load_yaml(SOURCES).data.items()}
+        publisher = {source: publisher_of(entry) for source, entry in load_yaml(SOURCES).data.items()}
         sources = [run.source for run in runs]
         publishers = [publisher[source] for source in sources]
         save_left_out([run.id for run in runs], *cross_validate(fit, positions, [sources, publishers]))
@@ -67,6 +68,24 @@ def main(rounds: int, skip_cross_validation: bool) -> None:
     calibration = _with(calibration.model_copy(update={"residuals": residuals}), fit_memory(runs, cases))
     margins = {name: {"memory_margin": margin} for name, margin in fit_margins(runs, cases, calibration).items()}
     _write(_with(calibration, margins))
+
+
+def published_cases() -> tuple[list[MeasuredRun], list[PlacedPlan]]:
+    """The complete published runs and how the cost model sees them; runs beyond it are told and left out."""
+    runs, cases = [], []
+    for run in (run for run in read_runs(TABLE).runs if run.complete):
+        try:
+            cases.append(placed_plan(run))
+        except Unpredictable as error:
+            click.echo(f"without {run.id}: {error}")
+        else:
+            runs.append(run)
+    return runs, cases
+
+
+def publisher_of(source: Mapping[str, str]) -> str:
+    """Who measured a source's runs, by its entry in sources.yaml."""
+    return source.get("publisher", source["url"])
 
 
 def _say(name: str, errors: Floats) -> None:

@@ -19,14 +19,13 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from benchmarks.fit import load_left_out
+from benchmarks.fit import load_left_out, published_cases
 from cpsolver.evaluation.meters import memory_bytes
 from cpsolver.evidence.posterior.constants import uncertain_constants
 from cpsolver.evidence.posterior.misfit import Locations, Spread, covariance, load_spread, locations
 from cpsolver.evidence.posterior.predictions import Floats, Lineariser, PlacedPlan
 from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.profiles.constants import SPREAD, load_calibration
 from hw_specs.units import gib_to_bytes
 
@@ -47,7 +46,7 @@ class Source:
 @click.command()
 def main() -> None:
     """Fit and write the spread."""
-    runs = [run for run in read_runs(PUBLISHED).runs if run.complete]
+    runs, _ = published_cases()
     found = fit(sources_of(runs, load_left_out()), load_spread())
     write(replace(found, memory={**found.memory, **memory_spread(runs)}))
     click.echo(OUTPUT.read_text(encoding="utf-8"))

@@ -15,13 +15,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.fit import ROUNDS_LEFT_OUT
+from benchmarks.fit import ROUNDS_LEFT_OUT, published_cases
 from benchmarks.fit_model import Fit, load_free, positions_of
 from cpsolver.evidence.posterior.predictions import PlacedPlan
-from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.ranking import layout_of, task_of
 from cpsolver.evidence.runs.run import MeasuredRun
-from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.profiles.constants import load_calibration
 
 HERE = Path(__file__).parent
@@ -33,8 +31,7 @@ FEWEST_RUNS = 25
 @click.command()
 def main() -> None:
     """Fit without each group of runs and keep the constants."""
-    runs = [run for run in read_runs(PUBLISHED).runs if run.complete]
-    cases = [placed_plan(run) for run in runs]
+    runs, cases = published_cases()
     free = load_free(HERE / "fit_constants.yaml")
     fit = Fit(cases, [run.step_time_s or 0.0 for run in runs], free)
     begin = positions_of(free, load_calibration())

@@ -7,11 +7,13 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.fit import publisher_of
 from cpsolver.inputs.document import load_yaml
 from tests.support.checkout import ROOT
 
 FOLDER = ROOT / "cpsolver" / "evidence" / "runs"
 TABLE = FOLDER / "published_runs.csv"
+HOSTS = ("https://arxiv.org/abs/", "https://github.com/", "https://pytorch.org/blog/")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def sources() -> dict[str, dict[str, str]]:
 def test_there_are_rows_to_look_at_and_rows_to_score(
     rows: list[dict[str, str]], complete: list[dict[str, str]]
 ) -> None:
-    assert len(complete) == 402
+    assert len(complete) == 613
     assert len(rows) > len(complete)
     assert {row["complete"] for row in rows} == {"0", "1"}
 
@@ -51,15 +53,25 @@ def test_every_source_is_described_and_every_description_used(
 ) -> None:
     assert {row["source"] for row in rows} == set(sources)
     for name, source in sources.items():
-        assert set(source) == {"citation", "url", "what", "inferred"}, name
+        assert set(source) - {"publisher"} == {"citation", "url", "what", "inferred"}, name
         assert all(text.strip() for text in source.values()), name
-        assert source["url"].startswith(("https://arxiv.org/abs/", "https://github.com/")), name
+        assert source["url"].startswith(HOSTS), name
+        assert source.get("publisher", source["url"]).startswith(HOSTS), name
+
+
+def test_runs_of_the_same_recipes_have_one_publisher(sources: dict[str, dict[str, str]]) -> None:
+    """A fit without a publisher must not have seen the same layouts on the same clusters under another name."""
+    recipes = [name for name in sources if "Megatron-Bridge" in name or "MoE recipe" in name]
+    assert len(recipes) == 5
+    assert {publisher_of(sources[name]) for name in recipes} == {"https://github.com/NVIDIA-NeMo/Megatron-Bridge"}
+    logs = [name for name in sources if name.startswith("MLPerf")]
+    assert len({publisher_of(sources[name]) for name in logs}) == 1
 
 
 def test_every_row_says_where_it_is_published(rows: list[dict[str, str]]) -> None:
     for row in rows:
         reference = row["source_ref"]
-        assert "@" in reference or reference.startswith("arXiv "), row["id"]
+        assert "@" in reference or reference.startswith(("arXiv", "github.com/", "pytorch.org/blog/")), row["id"]
 
 
 def test_ids_are_unique(rows: list[dict[str, str]]) -> None:
