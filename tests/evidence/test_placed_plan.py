@@ -32,8 +32,9 @@ def published() -> dict[str, MeasuredRun]:
         ("NeMo AutoModel (PyTorch FSDP2)", "fsdp-torchtitan"),
         ("Megatron-Core 0.12", "megatron-core"),
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed-bloom"),
-        ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-bridge"),
-        ("MindFormers 1.5.0 (MindSpore)", "mindspeed"),
+        ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-lm-moe"),
+        ("MindFormers 1.5.0 (MindSpore)", "mindformers"),
+        ("Megatron-Core (AMD Primus)", "megatron-bridge"),
     ],
 )
 def test_a_framework_is_known_by_its_longest_prefix_or_a_stacks_name(name: str, stack: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -74,6 +75,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
     """
     known = framework(run.framework)
+    run = _with_switches(run, known.get("switches", {}))
     stack = load_stack(known.get("stack_by_precision", {}).get(run.precision, known["stack"]))
     model = architecture(run, known.get("sliding_window", {}).get(run.model))
     chip = load_chip(run.chip)
@@ -103,6 +105,14 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
     _check_layout(run)
     problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
     return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+
+
+def _with_switches(run: MeasuredRun, by_recipe: dict[str, dict[str, Any]]) -> MeasuredRun:
+    """With its framework's own switches for experts where the row has none of them."""
+    given = (run.cuda_graph, run.dispatcher, run.a2a_overlap)
+    if not run.moe_experts or any(each is not None for each in given):
+        return run
+    return replace(run, **by_recipe.get(run.fp8_recipe or run.precision, {}))
 
 
 def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:
