@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import click
 import numpy as np
@@ -25,6 +26,7 @@ from benchmarks.fit_model import Fit, Floats, load_free, positions_of
 from benchmarks.fit_residuals import residual_groups
 from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
+from cpsolver.evidence.runs.ranking import layout_of
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED as TABLE
 from cpsolver.evidence.runs.table import read_runs
@@ -36,8 +38,8 @@ OUTPUT = PUBLISHED_FIT
 LEFT_OUT = HERE / "results" / "left_out.csv"
 """log(predicted / measured) of every run, from fits that have seen nothing of the run's source or publisher."""
 SOURCES = TABLE.parent / "sources.yaml"
-ROUNDS_LEFT_OUT = 4
-"""Most rounds of each fit without some runs; there are some thirty of them, so fewer than for the final one."""
+LAYOUT_FOLDS = 8
+"""How many parts the layouts are left out in."""
 FEWEST_ROWS = 8
 """No constant may serve fewer runs."""
 FELT = 0.002
@@ -59,10 +61,7 @@ def main(rounds: int, skip_cross_validation: bool) -> None:
     _say("all runs", errors)
     rows = _enough_rows(fit, positions)
     if not skip_cross_validation:
-        publisher = {source: publisher_of(entry) for source, entry in load_yaml(SOURCES).data.items()}
-        sources = [run.source for run in runs]
-        publishers = [publisher[source] for source in sources]
-        save_left_out([run.id for run in runs], *cross_validate(fit, positions, [sources, publishers]))
+        save_left_out([run.id for run in runs], cross_validate(fit, positions, groupings(runs)))
     calibration = fit.calibration(positions, rows)
     residuals = residual_groups(runs, cases, errors.tolist(), load_left_out())
     calibration = _with(calibration.model_copy(update={"residuals": residuals}), fit_memory(runs, cases))
@@ -95,38 +94,54 @@ def _say(name: str, errors: Floats) -> None:
 
 
 def load_left_out(column: str = "publisher") -> dict[str, float]:
-    """The last cross-validation's errors by the runs' ids, with the run's "source" or its "publisher" left out."""
+    """The last cross-validation's errors by the runs' ids, with all runs of its "source", "publisher", "model" or of a
+    fold of layouts ("layout") left out."""
     with LEFT_OUT.open(encoding="utf-8", newline="") as file:
         return {row["id"]: float(row[column]) for row in csv.DictReader(file)}
 
 
-def save_left_out(ids: Sequence[str], source: Sequence[float], publisher: Sequence[float]) -> None:
+def save_left_out(ids: Sequence[str], errors: Mapping[str, Sequence[float]]) -> None:
     """Keep a cross-validation's errors."""
-    rows = [f"{name},{one:.4f},{other:.4f}" for name, one, other in zip(ids, source, publisher, strict=True)]
-    LEFT_OUT.write_text("\n".join(["id,source,publisher", *rows]) + "\n", encoding="utf-8")
+    table = zip(ids, *errors.values(), strict=True)
+    rows = [",".join([name, *(f"{error:.4f}" for error in each)]) for name, *each in table]
+    LEFT_OUT.write_text("\n".join([",".join(["id", *errors]), *rows]) + "\n", encoding="utf-8")
 
 
-def cross_validate(fit: Fit, begin: Floats, groupings: Sequence[Sequence[str]]) -> list[list[float]]:
+def groupings(runs: Sequence[MeasuredRun]) -> dict[str, list[Hashable]]:
+    """What may be left out together, by the columns of LEFT_OUT: whose the run is, its model, its layout.
+
+    Layouts, some hundreds, fall into LAYOUT_FOLDS folds by a hash of theirs; models are told apart by their sizes, since
+    sources name the same one differently.
+    """
+    publisher = {source: publisher_of(entry) for source, entry in load_yaml(SOURCES).data.items()}
+    return {
+        "source": [run.source for run in runs],
+        "publisher": [publisher[run.source] for run in runs],
+        "model": [(run.hidden, run.ffn, run.moe_experts) for run in runs],
+        "layout": [crc32(repr((run.model, run.chip, layout_of(run))).encode()) % LAYOUT_FOLDS for run in runs],
+    }
+
+
+def cross_validate(fit: Fit, begin: Floats, groups: Mapping[str, Sequence[Hashable]]) -> dict[str, list[float]]:
     """log(predicted / measured) of every run by grouping, from fits that have seen no run of its group.
 
-    Each fit goes on from `begin`, the answer for all runs, to the best for the runs that are left. Where it ends hardly
-    depends on where it begins: from the priors, in three times the time, the mean error differed by 0.1 to 0.3 % for
-    the three sources where both were tried. A group of several groupings is left out once.
+    A group of several groupings is left out once.
     """
-    found: dict[tuple[int, ...], Floats] = {}
-    answers = []
-    for groups in groupings:
-        errors = np.zeros(len(groups))
-        for group in dict.fromkeys(groups):
-            outside = tuple(at for at, name in enumerate(groups) if name == group)
-            if outside not in found:
-                positions = fit.without(outside, begin).run(begin, rounds=ROUNDS_LEFT_OUT)
-                found[outside] = np.array(fit.some_errors(positions, outside))
-                _say(f"without {group}", found[outside])
-            errors[list(outside)] = found[outside]
-        _say("left out", errors)
-        answers.append(errors.tolist())
-    return answers
+    members = {name: _members(of) for name, of in groups.items()}
+    distinct = list(dict.fromkeys(rows for each in members.values() for rows in each))
+    answers = dict(zip(distinct, fit.without(distinct, begin), strict=True))
+    found: dict[str, list[float]] = {}
+    for name, each in members.items():
+        errors = np.zeros(len(fit.cases))
+        for rows in each:
+            errors[list(rows)] = fit.some_errors(answers[rows], rows)
+        _say(f"{name} left out", errors)
+        found[name] = errors.tolist()
+    return found
+
+
+def _members(groups: Sequence[Hashable]) -> list[tuple[int, ...]]:
+    return [tuple(at for at, each in enumerate(groups) if each == group) for group in dict.fromkeys(groups)]
 
 
 def _enough_rows(fit: Fit, positions: Floats) -> list[int]:

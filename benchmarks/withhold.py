@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.fit import ROUNDS_LEFT_OUT, published_cases
+from benchmarks.fit import published_cases
 from benchmarks.fit_model import Fit, load_free, positions_of
 from cpsolver.evidence.posterior.predictions import PlacedPlan
 from cpsolver.evidence.runs.ranking import layout_of, task_of
@@ -36,8 +36,8 @@ def main() -> None:
     fit = Fit(cases, [run.step_time_s or 0.0 for run in runs], free)
     begin = positions_of(free, load_calibration())
     found = []
-    for name, rows in [*task_groups(runs), *stack_groups(runs, cases)]:
-        positions = fit.without(rows, begin).run(begin, rounds=ROUNDS_LEFT_OUT)
+    groups = [*task_groups(runs), *stack_groups(runs, cases)]
+    for (name, rows), positions in zip(groups, fit.without([rows for _, rows in groups], begin), strict=True):
         off = np.exp(fit.some_errors(positions, rows)) - 1
         click.echo(f"{name}: {len(rows)} runs, mean error {np.abs(off).mean():.1%}, bias {off.mean():+.1%}")
         constants = [round(float(each), 4) for each in positions]
