@@ -23,10 +23,12 @@ from cpsolver.doors.report.goals import (
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
 from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.operators import operators_table, operators_title
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
@@ -164,9 +166,11 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
     times = Text(said, style="dim")
+    operators = compute_by_operator(problem, strategy, evaluation)
     memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
     return [
         *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *section(f"{operators_title(operators, strategy.pp)}{whose}", *operators_table(operators)),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
         *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]

@@ -13,7 +13,9 @@ from typing import Any
 from cpsolver.doors.report.columns import ShownPlan, plan_fields, shown_plan
 from cpsolver.doors.report.goals import comparable, objective_document
 from cpsolver.doors.report.interval import ties
+from cpsolver.doors.report.operators import operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
@@ -109,6 +111,7 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     return {
         **plan_fields(problem, plan),
         "breakdown_s": dict(evaluation.breakdown_s),
+        "operators": operators_document(compute_by_operator(problem, strategy, evaluation)),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),
         "stages": [_stage(stage) for stage in evaluation.stages],
         "strategy": strategy_to_dict(strategy),
