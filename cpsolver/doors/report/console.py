@@ -33,6 +33,7 @@ from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.default_stack import NAMED, foreign_kernels
 from cpsolver.rules import RULES, Violation
 from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
@@ -44,7 +45,7 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
     columns = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
-    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns)]
+    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
     if result.plans:
         best = result.plans[0]
         parts += tight(problem, best.evaluation)
@@ -62,7 +63,7 @@ def evaluation_report(
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
-    parts += tight(problem, evaluation)
+    parts += [*foreign(problem), *tight(problem, evaluation)]
     if violations:
         parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += section("Plan", PlanTable(problem, [column]))
@@ -107,6 +108,13 @@ def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
         f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
         cost_and_devices(problem, column.strategy, evaluation),
     )
+
+
+def foreign(problem: Problem) -> Iterator[RenderableType]:
+    """A word of warning where the stack's kernels are of another vendor than a chip."""
+    told = foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies))
+    if told is not None:
+        yield Text(told, style="yellow")
 
 
 def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
@@ -217,5 +225,7 @@ def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]
     """What the numbers rest on, and what is only assumed."""
     for line in provenance(interval):
         yield Text(line)
+    if problem.stack_why != NAMED:
+        yield Text(f"Stack {problem.stack.name}: {problem.stack_why}.")
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")

@@ -21,6 +21,7 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
+from cpsolver.profiles.default_stack import foreign_kernels
 from cpsolver.rules import Violation
 from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
@@ -89,6 +90,8 @@ def problem_document(problem: Problem) -> dict[str, Any]:
     return {
         **problem.sizes(),
         "stack": problem.stack.name,
+        "stack_why": problem.stack_why,
+        "stack_foreign": foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies)),
         **objective_document(problem),
         "launcher": problem.named_launcher and problem.named_launcher.name,
     }

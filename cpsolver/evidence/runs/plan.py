@@ -16,6 +16,7 @@ from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.resolve import assemble
+from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.profiles.switches import Precision
 from cpsolver.spec.cluster import Cluster
@@ -143,7 +144,7 @@ def framework(name: str) -> dict[str, Any]:
     """
     wanted, known = name.strip().lower(), {prefix.lower(): entry for prefix, entry in _frameworks().items()}
     if not wanted:
-        return {"stack": Spec.model_fields["stack"].default}
+        return {"stack": usual_stack()}
     if wanted in stack_names() and wanted not in known:
         return {"stack": wanted}
     prefixes = [prefix for prefix in known if wanted.startswith(prefix)]

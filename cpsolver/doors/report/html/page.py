@@ -72,7 +72,7 @@ def _header(
         tag("p", "apss-cp: a training plan", class_="brand"),
         tag("h1", inline(first)),
         *(block(line) for line in more),
-        *(block(line) for line in said),
+        *(block(line) for line in (*said, *console.foreign(problem))),
     ]
     if columns:
         parts += [block(line) for line in console.tight(problem, columns[0].evaluation)]
