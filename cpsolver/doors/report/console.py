@@ -30,6 +30,7 @@ from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -48,7 +49,7 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
     parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
     if result.plans:
         best = result.plans[0]
-        parts += tight(problem, best.evaluation)
+        parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy)]
         parts += section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
     parts += section("Proof", proof_account(problem, result))
@@ -63,7 +64,7 @@ def evaluation_report(
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
-    parts += [*foreign(problem), *tight(problem, evaluation)]
+    parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy)]
     if violations:
         parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += section("Plan", PlanTable(problem, [column]))
@@ -115,6 +116,13 @@ def foreign(problem: Problem) -> Iterator[RenderableType]:
     told = foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies))
     if told is not None:
         yield Text(told, style="yellow")
+
+
+def unmeasured(problem: Problem, strategy: Strategy) -> Iterator[RenderableType]:
+    """A word of warning where a plan lies beyond all published runs."""
+    if told := beyond_runs(problem, strategy):
+        kind = "models with experts" if problem.model.moe is not None else "dense models"
+        yield Text(f"Beyond every published run of {kind}: {'; '.join(told)}.", style="yellow")
 
 
 def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:

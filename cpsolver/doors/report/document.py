@@ -17,6 +17,7 @@ from cpsolver.doors.report.operators import operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -113,6 +114,7 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
         **plan_fields(problem, plan),
+        "beyond_runs": list(beyond_runs(problem, strategy)),
         "breakdown_s": dict(evaluation.breakdown_s),
         "operators": operators_document(compute_by_operator(problem, strategy, evaluation)),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),

@@ -13,7 +13,7 @@ from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.layout import section
-from cpsolver.doors.report.operators import differing_table, operators_document, operators_table, operators_title
+from cpsolver.doors.report.operators import differing_table, operators_table, operators_title
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
@@ -168,7 +168,7 @@ def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, A
     """The same for machines."""
     return {
         "status": "feasible",
-        "best": _plan(problem, best),
+        "best": _best(problem, best),
         "prices": [_remedy(problem, price) for price in prices.found],
         "all_settled": prices.settled,
     }
@@ -247,24 +247,28 @@ def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:
         "violations": [{"rule": one.rule, "message": one.message} for one in found.broken],
         "step_time_s": found.evaluation and found.evaluation.step_time_s,
         "breakdown_s": found.evaluation and dict(found.evaluation.breakdown_s),
-        "operators": found.evaluation and _operators(problem, found.strategy, found.evaluation),
+        "compute_s": found.evaluation and _operators(problem, found.strategy, found.evaluation),
         "strategy": strategy_to_dict(found.strategy),
-        "best": found.best and _plan(problem, found.best),
-        "changes": [{"freed": c.freed, "gain_s": c.gain, **_plan(problem, c.plan)} for c in found.changes],
+        "best": found.best and _best(problem, found.best),
+        "changes": [{"freed": c.freed, "gain_s": c.gain, **_plan(c.plan)} for c in found.changes],
         "all_settled": found.in_time,
     }
 
 
-def _plan(problem: Problem, plan: Plan) -> dict[str, Any]:
+def _best(problem: Problem, plan: Plan) -> dict[str, Any]:
+    return {**_plan(plan), "compute_s": _operators(problem, plan.strategy, plan.evaluation)}
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
     evaluation = plan.evaluation
     return {
         "step_time_s": evaluation.step_time_s,
         "breakdown_s": dict(evaluation.breakdown_s),
-        "operators": _operators(problem, plan.strategy, evaluation),
         "proven": plan.proven,
         "strategy": strategy_to_dict(plan.strategy),
     }
 
 
-def _operators(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> dict[str, Any]:
-    return operators_document(compute_by_operator(problem, strategy, evaluation))
+def _operators(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> dict[str, float]:
+    """The slowest stage's compute by operator, which sums to the breakdown's."""
+    return {part.name: part.seconds for part in compute_by_operator(problem, strategy, evaluation).parts}

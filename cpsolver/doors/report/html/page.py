@@ -75,7 +75,9 @@ def _header(
         *(block(line) for line in (*said, *console.foreign(problem))),
     ]
     if columns:
-        parts += [block(line) for line in console.tight(problem, columns[0].evaluation)]
+        best = columns[0]
+        doubts = (*console.tight(problem, best.evaluation), *console.unmeasured(problem, best.strategy))
+        parts += [block(line) for line in doubts]
         parts += [sections.what_to_run(columns[0].strategy), sections.tiles(plans[0])]
     return tag("header", *parts)
 
