@@ -5,7 +5,8 @@
 The fit: least squares on log(predicted / measured) with outliers bent and every constant pulled to its start
 (fit_model.py, fit_constants.yaml). Memory: least absolute deviations that punish too little more than too much
 (fit_memory.py), and the margins that the worst readings ask for (fit_margin.py). Then every source is left out in turn,
-the rest fitted anew, and the source predicted; and the same with every publisher, who may have several sources.
+the rest fitted anew, and the source predicted; and the same with every publisher, who may have several sources, every
+model, and every eighth of the layouts.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def save_left_out(ids: Sequence[str], errors: Mapping[str, Sequence[float]]) -> 
 def groupings(runs: Sequence[MeasuredRun]) -> dict[str, list[Hashable]]:
     """What may be left out together, by the columns of LEFT_OUT: whose the run is, its model, its layout.
 
-    Layouts, some hundreds, fall into LAYOUT_FOLDS folds by a hash of theirs; models are told apart by their sizes, since
-    sources name the same one differently.
+    Layouts, some hundreds, fall into LAYOUT_FOLDS folds by a hash of theirs; models are told apart by their sizes,
+    since sources name the same one differently.
     """
     publisher = {source: publisher_of(entry) for source, entry in load_yaml(SOURCES).data.items()}
     return {

@@ -32,7 +32,7 @@ BEND = 3.0
 """Residuals beyond so many times the noise count linearly, not squared."""
 METHOD = "least squares on log(predicted / measured) of published step times, with priors; memory: least absolute error"
 STEPS_LEFT_OUT = 3
-"""Gauss-Newton steps from the answer for all runs to that without some; a fourth moves predictions by less than 0.1 %."""
+"""Gauss-Newton steps from the answer for all runs to that without some."""
 STEP = 0.05
 """How far a constant moves for a derivative, in standard deviations of its prior."""
 
@@ -172,12 +172,13 @@ class Fit:
     def without(self, groups: Sequence[Sequence[int]], begin: Floats) -> list[Floats]:
         """For each group of runs the positions that fit the other runs best.
 
-        Each goes on from `begin`, the answer for all runs, by Gauss-Newton steps with the derivatives there: they hardly
-        change on the way (tests/benchmarks/test_fit.py).
+        Each goes on from `begin`, the answer for all runs, by Gauss-Newton steps with the derivatives there, which
+        hardly change on the way (tests/benchmarks/test_fit.py).
         """
         if self._known is None or not np.array_equal(self._known[0], begin):
             with self._pool() as self._running:
                 self._known = begin, self._jacobian(begin)
+            del self._running
         with self._pool() as pool:
             return list(pool.map(_without, groups))
 

@@ -14,7 +14,7 @@ from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -92,16 +92,16 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     return np.asarray(1e-6 * (own + waits))
 
 
-def chunk_seconds(problem: Problem, vpp: Ints) -> Floats:
+def chunk_seconds(problem: Problem, vpp: Ints, expert_overlap: Bools) -> Floats:
     """What the host takes for a model chunk and microbatch, both passes, beside its layers.
 
-    With experts and interleaving, chunks of several microbatches take turns, and launching another one costs the host
-    more; parts of layers that graphs replay halve that.
+    Where experts' all-to-alls are overlapped between chunks, the host launches the layers of one chunk in parts between
+    those of another; parts that graphs replay halve that.
     """
     stack, scope = problem.stack, problem.cuda_graph
     if scope == "full":
         return np.zeros(len(vpp))
-    turns = np.where((vpp > 1) & (problem.model.moe is not None), 2.0 * stack.host_expert_chunk_us, 0.0)
+    turns = np.where((vpp > 1) & expert_overlap, 2.0 * stack.host_expert_chunk_us, 0.0)
     return np.asarray(1e-6 * (stack.microbatch_overhead_us + turns * (0.5 if scope == "te" else 1.0)))
 
 

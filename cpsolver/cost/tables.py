@@ -180,7 +180,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
         mtp_tp=(model.mtp_layers * (layers.tensor[last] + module_tensor))[back],
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        chunk=compute.chunk_seconds(problem, rows.vpp),
+        chunk=compute.chunk_seconds(problem, rows.vpp, rows.expert_overlap),
         **_data_parallel(problem, supply, rows, parts, (forward, backward)),
     )
 

@@ -56,7 +56,7 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     )
 
 
-def told_stage(strategy: Strategy, stages: Sequence[StageEvaluation]) -> int:
+def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation]) -> int:
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
@@ -70,7 +70,7 @@ def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
 def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
     """The pipeline's seconds by part, as the slowest stage spends them."""
     times = np.array([stage.microbatch_s for stage in stages])
-    slowest = stages[told_stage(strategy, stages)]
+    slowest = stages[slowest_stage(strategy, stages)]
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
     left = SCHEDULES[strategy.schedule].bubble_left(slowest.forward_s, slowest.backward_s)

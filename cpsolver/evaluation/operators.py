@@ -15,7 +15,7 @@ from cpsolver.cost.compute import end_operators, host_constants, layer_operators
 from cpsolver.cost.kinds import kind_of_layers, layer_kinds
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import Layers, time_table
-from cpsolver.evaluation.evaluate import stage_kinds, told_stage
+from cpsolver.evaluation.evaluate import slowest_stage, stage_kinds
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, Supply
@@ -95,7 +95,7 @@ class _Part:
 def compute_by_operator(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> StageOperators:
     """`evaluation.breakdown_s["compute"]` by operator."""
     problem = problem.of_size(strategy.devices)
-    index = told_stage(strategy, evaluation.stages)
+    index = slowest_stage(strategy, evaluation.stages)
     chip = problem.supply(strategy.stage_chips[index]).chip
     ideal, peaks = _at_peak(problem, chip)
     sizes = Counter(strategy.micro_batches) or {strategy.mbs: strategy.microbatches(problem.batch)}
@@ -110,11 +110,11 @@ def compute_by_operator(problem: Problem, strategy: Strategy, evaluation: Evalua
             found[part.name] = seconds + count * part.seconds, least + count * best.seconds, told
     longest = sorted(found.values(), key=lambda each: -each[0])
     rounding = _NOTHING * sum(seconds for seconds, _, _ in longest)
-    parts = (_told(problem, chip, *each) for each in longest if each[0] > rounding)
+    parts = (_operator(problem, chip, *each) for each in longest if each[0] > rounding)
     return StageOperators(index, chip.name, tuple(parts))
 
 
-def _told(problem: Problem, chip: Chip, seconds: float, least: float, part: _Part) -> OperatorSeconds:
+def _operator(problem: Problem, chip: Chip, seconds: float, least: float, part: _Part) -> OperatorSeconds:
     """A factor of 1 changes nothing, and is not named among what an operator rests on."""
     rests_on = [
         of_chip(chip, name, problem.overlay)

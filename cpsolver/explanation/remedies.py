@@ -13,11 +13,11 @@ from cpsolver.explanation.changes import Budget, Changer, Remedy, is_better, ran
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.switches import DTYPES
 from cpsolver.search.filters import LAYOUT_FILTERS
 from cpsolver.search.result import Plan
 from cpsolver.search.space import all_layouts, divisors
-from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import MOST
 from hw_specs import Chip, Dtype, list_chips, unusable_reasons
 from hw_specs.units import GIB
@@ -27,7 +27,6 @@ _PRICES_S = 40.0  # for the prices of all wishes
 _SHORTEST = 512  # tokens: nobody trains on less for want of memory
 _STEPS = 5  # tries between a cluster that is too small and one that is not
 _TRIES = 6  # batches, clusters or chips that are tried, nearest first
-_STACK = str(Spec.model_fields["stack"].default)
 Path = tuple[str, ...]
 _GPUS: Path = ("cluster", "num_gpus")
 _SEQUENCE: Path = ("training", "sequence_length")
@@ -85,7 +84,8 @@ def settings_freed(problem: Problem) -> list[tuple[dict[Path, Any], str]]:
     if launcher is not None:
         found.append(({("launcher",): None}, f"with another launcher than {launcher.name}"))
     if stack.runs is not None:
-        found.append(({("stack",): _STACK}, f"with another stack than {stack.name} ({_STACK})"))
+        other = usual_stack()
+        found.append(({("stack",): other}, f"with another stack than {stack.name} ({other})"))
     wider = {"layer_split": (search.layer_split, "auto"), "recompute_scope": (search.recompute_scope, "stage")}
     for name, (now, free) in wider.items():
         if now != free:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cpsolver.profiles.constants import ConstantLayer, Overlay
+from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
@@ -34,6 +35,7 @@ class Problem:
     """All that planning needs. Sizes are counts; `capacity_bytes` is what a plan may fill on each chip type.
 
     `launcher` is what the launcher of the spec runs and the stack's framework too, None where that is anything.
+    The spec names its stack, also where the user's did not: `stack_why` says why it is this one.
     `overlay`: what the user's own runs taught, which chips and stack have taken in already; it tells intervals.
     """
 
@@ -43,6 +45,7 @@ class Problem:
     stack: Stack
     launcher: Framework | None = None
     overlay: Overlay | None = None
+    stack_why: str = NAMED
 
     @property
     def named_launcher(self) -> Framework | None:

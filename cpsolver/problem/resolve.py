@@ -16,6 +16,7 @@ from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
+from cpsolver.profiles.default_stack import choose_stack
 from cpsolver.profiles.framework import Framework, both, load_launcher
 from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.switches import DTYPES, Switch
@@ -69,9 +70,10 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     """
     troubles: list[Trouble] = []
     model = _attempt(troubles, partial(_model, spec.model))
-    stack = _attempt(troubles, partial(load_stack, spec.stack))
     launcher = None if spec.launcher is None else _attempt(troubles, partial(load_launcher, str(spec.launcher)))
     chips = _chips(troubles, spec.cluster.chips, spec.training)
+    choice = choose_stack(spec.stack, launcher, chips.values())
+    stack = _attempt(troubles, partial(load_stack, choice.name))
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -79,7 +81,9 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
         troubles += _not_covered(overlay, spec, {chip.name for chip in chips.values()}, stack.name)
     if troubles or model is None or stack is None:
         raise InputError(tuple(troubles))
+    spec = spec.model_copy(update={"stack": stack.name})
     problem = assemble(spec, model, chips, load_calibration().stack(stack), both(launcher, stack.runs))
+    problem = replace(problem, stack_why=choice.why)
     return problem if overlay is None else problem.with_constants(overlay)
 
 
@@ -98,7 +102,8 @@ def resolve_like(problem: Problem, spec: Spec) -> Problem:
     All is checked as `resolve` does; model, chips and stack stay as they are here, with whatever was learnt of them.
     """
     found = resolve(spec, problem.overlay)
-    return replace(found, supplies=problem.supplies, stack=problem.stack, model=problem.model)
+    same = {name: getattr(problem, name) for name in ("supplies", "stack", "model", "stack_why")}
+    return replace(found, **same)
 
 
 def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> Iterator[Trouble]:

@@ -21,11 +21,15 @@ _FOLDER = Path(__file__).parent / "launchers"
 
 
 class Framework(Facts):
-    """The facts of a framework: a launcher profile's, a stack's, or what two of them both run."""
+    """The facts of a framework: a launcher profile's, a stack's, or what two of them both run.
+
+    `stack`: the profile of a launcher's own software stack, where it has one.
+    """
 
     name: str
     title: str
     sources: dict[str, str]
+    stack: str | None = None
 
     @property
     def recompute_per_chip(self) -> bool:
@@ -56,7 +60,8 @@ def load_launcher(name: str) -> Framework:
         )
         raise InputError((trouble,))
     fields = _read(name)
-    return _framework({}, fields["name"], fields["title"], fields["facts"])
+    own = {} if fields.get("stack") is None else {"stack": fields["stack"]}
+    return _framework(own, fields["name"], fields["title"], fields["facts"])
 
 
 def stack_framework(name: str, title: str, facts: Mapping[str, Mapping[str, Any]]) -> Framework:

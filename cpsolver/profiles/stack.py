@@ -104,6 +104,7 @@ class Stack(BaseModel):
     """A software-stack profile.
 
     `fitted_with`: profiles whose fitted constants are this one's too, unless it has its own; the nearest comes last.
+    `kernels`: the vendor whose chips its kernels are written for.
     `runs`: the layouts that its framework runs, for the rule `stack`; None: whatever the launcher runs.
     """
 
@@ -111,6 +112,7 @@ class Stack(BaseModel):
 
     name: str
     title: str
+    kernels: str
     fitted_with: tuple[str, ...] = ()
     runs: Framework | None = None
     constants: Constants
@@ -155,6 +157,7 @@ def _read(name: str) -> dict[str, Any]:
     fields: dict[str, Any] = dict(package_data(_FOLDER / f"{name}.yaml"))
     base = fields.pop("extends", None)
     if base is not None:
+        fields.setdefault("kernels", _read(base)["kernels"])
         for part in ("constants", "runs"):
             inherited = _read(base).get(part)
             if inherited is not None:

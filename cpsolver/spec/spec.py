@@ -53,7 +53,10 @@ class Spec(Part):
     )
     cluster: Cluster = Field(description="the devices")
     training: Training = Field(description="batch, sequence and precision")
-    stack: Name = Field(default="megatron-core", description="name of the software-stack profile")
+    stack: Name | None = Field(
+        default=None,
+        description="name of the software-stack profile; null: the launcher's own, else the one measured on the chips",
+    )
     launcher: Name | None = Field(
         default=None, description="name of the launcher that must be able to run the plan; null: any"
     )

@@ -51,7 +51,7 @@ training:
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
 
-stack: megatron-core  # software-stack profile (`apss-cp stacks`); default megatron-core
+stack: null  # software-stack profile (`apss-cp stacks`); default null: the launcher's own, else the chips'
 launcher: null  # framework that must be able to run the plan, megatron-lm say; default null: any
 
 search:

@@ -88,11 +88,17 @@ def test_the_parts_that_explain_shows_add_up_and_no_plan_is_shown_twice() -> Non
     write("spec.yaml", SPEC.replace("search: {pin: {vpp: 1, cp: 1, flash_attention: true}}", ""))
     write("plan.yaml", "{tp: 8, dp: 2, mbs: 1, stages: [{chip: a800, layers: 32}]}")
     text = run("explain", "spec.yaml", "-s", "plan.yaml").stdout
-    rows = re.findall(r"^ *([0-9.]+) s +([0-9.]+) s +([+-][0-9.]+) s  (.*)$", text, re.MULTILINE)
+    step, _, compute = text.partition("Of compute")
+    rows, operators = (
+        re.findall(r"^ *([0-9.]+) s +([0-9.]+) s +([+-][0-9.]+) s  (.*)$", part, re.M) for part in (step, compute)
+    )
     own, best = (float(number) for number in re.findall(r"([0-9.]+) s a step against ([0-9.]+) s", text)[0])
     assert rows[-1][3] == "all else"
     assert sum(float(row[0]) for row in rows) == pytest.approx(own, abs=0.004)
     assert sum(float(row[2]) for row in rows) == pytest.approx(own - best, abs=0.004)
+    of_compute = next(row for row in rows if row[3] == "compute")
+    for column in range(3):
+        assert sum(float(row[column]) for row in operators) == pytest.approx(float(of_compute[column]), abs=0.006)
     plans = [line.partition(" less): ")[2] for line in " ".join(text.split()).split(" - ")[1:]]
     assert len(plans) == len(set(plans)) > 1
 

@@ -318,14 +318,15 @@ def test_the_host_works_for_each_chunk_and_for_each_step() -> None:
 @pytest.mark.parametrize(
     ("scope", "vpp", "us"), [("none", 2, 70 + 16), ("te", 2, 70 + 8), ("full", 2, 0), ("none", 1, 70)]
 )
-def test_interleaved_chunks_of_experts_cost_the_host_more_unless_graphs_replay_them(
+def test_overlapped_chunks_of_experts_cost_the_host_more_unless_graphs_replay_them(
     scope: str, vpp: int, us: float
 ) -> None:
     stack = {"microbatch_overhead_us": 70, "host_expert_chunk_us": 8}
     given = ideal(
         model=small(moe={"experts": 4, "top_k": 2, "expert_ffn": 512}), stack=stack, training={"cuda_graph": scope}
     )
-    assert table(given[0], "x:2,2", dp=2, vpp=vpp).chunk == pytest.approx(1e-6 * us)
+    assert table(given[0], "x:2,2", dp=2, vpp=vpp, expert_overlap=True).chunk == pytest.approx(1e-6 * us)
+    assert table(given[0], "x:2,2", dp=2, vpp=vpp).chunk == pytest.approx(0 if scope == "full" else 70e-6)
 
 
 def test_a_hopper_chip_runs_older_attention_kernels_below_its_own_rate() -> None:

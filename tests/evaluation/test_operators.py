@@ -9,7 +9,7 @@ import pytest
 from cpsolver.cost.compute import end_operators, end_seconds, layer_operators, layer_seconds, together
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Shard
-from cpsolver.evaluation.evaluate import evaluate, told_stage
+from cpsolver.evaluation.evaluate import evaluate, slowest_stage
 from cpsolver.evaluation.operators import StageOperators, compute_by_operator
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -90,7 +90,7 @@ def test_the_stage_is_the_slowest() -> None:
     plan = strategy_of("x:1,2,1", dp=1)
     found = evaluate(problem, plan)
     operators = compute_by_operator(problem, plan, found)
-    assert operators.stage == told_stage(plan, found.stages) == 1
+    assert operators.stage == slowest_stage(plan, found.stages) == 1
     assert not {"embedding", "head", "loss"} & {part.name for part in operators.parts}
 
 

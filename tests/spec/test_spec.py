@@ -53,7 +53,7 @@ def wrong_text(text: str) -> list[str]:
 
 def test_defaults() -> None:
     spec = good()
-    assert (spec.cluster.gpus_per_node, spec.cluster.memory_margin, spec.stack) == (8, None, "megatron-core")
+    assert (spec.cluster.gpus_per_node, spec.cluster.memory_margin, spec.stack) == (8, None, None)
     assert (spec.training.precision, spec.training.dropout, spec.training.fused_kernels) == (
         "bf16",
         False,

@@ -15,6 +15,7 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve_like
 from cpsolver.problem.strategy_file import strategy_from
+from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import structure_violations, violations
 from cpsolver.rules.pins import launcher
@@ -79,7 +80,15 @@ def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
 def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
     """The launch with a note for each rule that the plan breaks: it starts, and runs out of memory, say."""
     warnings = tuple(f"this plan breaks a rule of the spec: {broken}" for broken in violations(problem, s))
-    return replace(launch, notes=warnings + launch.notes)
+    return replace(launch, notes=(*warnings, *_other_stack(problem, launch.target), *launch.notes))
+
+
+def _other_stack(problem: Problem, target: str) -> Iterator[str]:
+    """That the target has another stack than the one that the plan was timed with, where the spec names none."""
+    own = load_launcher(target).stack
+    if own not in (None, problem.stack.name) and problem.stack_why != NAMED:
+        told = f"the plan was timed with stack {problem.stack.name}, and the launcher's own is {own}"
+        yield f"{told}: `launcher: {target}` in the spec, or `stack: {own}`, plans with that"
 
 
 def nearest_plan(problem: Problem, s: Strategy, target: str, search: Callable[[Problem], Any]) -> Nearest | None:

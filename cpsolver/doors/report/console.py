@@ -23,14 +23,18 @@ from cpsolver.doors.report.goals import (
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
 from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.operators import operators_table, operators_title
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.default_stack import NAMED, foreign_kernels
 from cpsolver.rules import RULES, Violation
 from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
@@ -42,10 +46,10 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
     columns = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
-    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns)]
+    parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
     if result.plans:
         best = result.plans[0]
-        parts += tight(problem, best.evaluation)
+        parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy)]
         parts += section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
         parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
     parts += section("Proof", proof_account(problem, result))
@@ -60,7 +64,7 @@ def evaluation_report(
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
-    parts += tight(problem, evaluation)
+    parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy)]
     if violations:
         parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += section("Plan", PlanTable(problem, [column]))
@@ -105,6 +109,20 @@ def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
         f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
         cost_and_devices(problem, column.strategy, evaluation),
     )
+
+
+def foreign(problem: Problem) -> Iterator[RenderableType]:
+    """A word of warning where the stack's kernels are of another vendor than a chip."""
+    told = foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies))
+    if told is not None:
+        yield Text(told, style="yellow")
+
+
+def unmeasured(problem: Problem, strategy: Strategy) -> Iterator[RenderableType]:
+    """A word of warning where a plan lies beyond all published runs."""
+    if told := beyond_runs(problem, strategy):
+        kind = "models with experts" if problem.model.moe is not None else "dense models"
+        yield Text(f"Beyond every published run of {kind}: {'; '.join(told)}.", style="yellow")
 
 
 def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
@@ -164,9 +182,11 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
     times = Text(said, style="dim")
+    operators = compute_by_operator(problem, strategy, evaluation)
     memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
     return [
         *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *section(f"{operators_title(operators, strategy.pp)}{whose}", *operators_table(operators)),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
         *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]
@@ -213,5 +233,7 @@ def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]
     """What the numbers rest on, and what is only assumed."""
     for line in provenance(interval):
         yield Text(line)
+    if problem.stack_why != NAMED:
+        yield Text(f"Stack {problem.stack.name}: {problem.stack_why}.")
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")

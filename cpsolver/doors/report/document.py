@@ -13,12 +13,16 @@ from typing import Any
 from cpsolver.doors.report.columns import ShownPlan, plan_fields, shown_plan
 from cpsolver.doors.report.goals import comparable, objective_document
 from cpsolver.doors.report.interval import ties
+from cpsolver.doors.report.operators import operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
+from cpsolver.profiles.default_stack import foreign_kernels
 from cpsolver.rules import Violation
 from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
@@ -87,6 +91,8 @@ def problem_document(problem: Problem) -> dict[str, Any]:
     return {
         **problem.sizes(),
         "stack": problem.stack.name,
+        "stack_why": problem.stack_why,
+        "stack_foreign": foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies)),
         **objective_document(problem),
         "launcher": problem.named_launcher and problem.named_launcher.name,
     }
@@ -108,7 +114,9 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
         **plan_fields(problem, plan),
+        "beyond_runs": list(beyond_runs(problem, strategy)),
         "breakdown_s": dict(evaluation.breakdown_s),
+        "operators": operators_document(compute_by_operator(problem, strategy, evaluation)),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),
         "stages": [_stage(stage) for stage in evaluation.stages],
         "strategy": strategy_to_dict(strategy),

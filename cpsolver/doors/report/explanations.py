@@ -12,8 +12,11 @@ from rich.text import Text
 from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
+from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.operators import differing_table, operators_table, operators_title
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.explanation.account import Account
 from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
@@ -144,7 +147,8 @@ def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableTyp
         lines.append(_item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}"))
     if not prices.settled:
         lines.append(Text("Not everything was settled in the time given.", style="dim"))
-    return Group(*lines)
+    operators = compute_by_operator(problem, best.strategy, best.evaluation)
+    return Group(*lines, *section(operators_title(operators, best.strategy.pp), *operators_table(operators)))
 
 
 def _item(text: str) -> RenderableType:
@@ -164,7 +168,7 @@ def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, A
     """The same for machines."""
     return {
         "status": "feasible",
-        "best": _plan(best),
+        "best": _best(problem, best),
         "prices": [_remedy(problem, price) for price in prices.found],
         "all_settled": prices.settled,
     }
@@ -203,6 +207,8 @@ def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) ->
         more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
         table.add_row(seconds(mine, of=size), seconds(its, of=size), more, name)
     yield table
+    plans = (found.strategy, own), (best.strategy, other)
+    yield from differing_table(*(compute_by_operator(problem, strategy, evaluation) for strategy, evaluation in plans))
     theirs = interval_of(problem, best.strategy, other.step_time_s)
     if not found.broken and interval_of(problem, found.strategy, own.step_time_s).overlaps(theirs):
         yield Text("Their 80 % intervals overlap: a tie within what is known.", style="yellow")
@@ -241,11 +247,16 @@ def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:
         "violations": [{"rule": one.rule, "message": one.message} for one in found.broken],
         "step_time_s": found.evaluation and found.evaluation.step_time_s,
         "breakdown_s": found.evaluation and dict(found.evaluation.breakdown_s),
+        "compute_s": found.evaluation and _operators(problem, found.strategy, found.evaluation),
         "strategy": strategy_to_dict(found.strategy),
-        "best": found.best and _plan(found.best),
+        "best": found.best and _best(problem, found.best),
         "changes": [{"freed": c.freed, "gain_s": c.gain, **_plan(c.plan)} for c in found.changes],
         "all_settled": found.in_time,
     }
+
+
+def _best(problem: Problem, plan: Plan) -> dict[str, Any]:
+    return {**_plan(plan), "compute_s": _operators(problem, plan.strategy, plan.evaluation)}
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
@@ -256,3 +267,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "proven": plan.proven,
         "strategy": strategy_to_dict(plan.strategy),
     }
+
+
+def _operators(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> dict[str, float]:
+    """The slowest stage's compute by operator, which sums to the breakdown's."""
+    return {part.name: part.seconds for part in compute_by_operator(problem, strategy, evaluation).parts}

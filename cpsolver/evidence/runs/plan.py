@@ -17,6 +17,7 @@ from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
 from cpsolver.problem.resolve import assemble
+from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.stack import load_stack, stack_names
 from cpsolver.profiles.switches import Precision
 from cpsolver.spec.cluster import Cluster
@@ -108,11 +109,12 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
 
 
 def _with_switches(run: MeasuredRun, by_recipe: dict[str, dict[str, Any]]) -> MeasuredRun:
-    """With its framework's own switches for experts where the row has none of them."""
-    given = (run.cuda_graph, run.dispatcher, run.a2a_overlap)
-    if not run.moe_experts or any(each is not None for each in given):
+    """With its framework's own switches for experts where the row leaves them empty and gives no other."""
+    switches = by_recipe.get(run.fp8_recipe or str(run.precision), {})
+    other = any(getattr(run, name) not in (None, value) for name, value in switches.items())
+    if not run.moe_experts or run.routing == "natural" or other:
         return run
-    return replace(run, **by_recipe.get(run.fp8_recipe or run.precision, {}))
+    return replace(run, **switches)
 
 
 def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:
@@ -162,7 +164,7 @@ def framework(name: str) -> dict[str, Any]:
     """
     wanted, known = name.strip().lower(), {prefix.lower(): entry for prefix, entry in _frameworks().items()}
     if not wanted:
-        return {"stack": Spec.model_fields["stack"].default}
+        return {"stack": usual_stack()}
     if wanted in stack_names() and wanted not in known:
         return {"stack": wanted}
     prefixes = [prefix for prefix in known if wanted.startswith(prefix)]

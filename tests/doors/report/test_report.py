@@ -109,8 +109,8 @@ def sharded() -> tuple[Problem, Strategy]:
     return problem, Strategy(1, 1, 16, 1, 1, False, True, True, groups, sharded="parameters")
 
 
-def times(text: str) -> list[float]:
-    lines = text[text.index("Where the time goes") : text.index("Where the memory goes")].splitlines()[1:]
+def times(text: str, first: str = "Where the time goes", end: str = "Where compute goes") -> list[float]:
+    lines = text[text.index(first) : text.index(end)].splitlines()[1:]
     return [float(line.split(" s ")[0].split()[-1]) for line in lines if " s " in line and " % " in line + " "]
 
 
@@ -147,6 +147,16 @@ def test_the_time_breakdown_sums_to_the_step_as_printed(problem: Problem, result
     *parts, step = times(render(result_report(problem, result)))
     assert sum(parts) == pytest.approx(step, abs=0.0005 * len(parts))
     assert step == pytest.approx(result.plans[0].evaluation.step_time_s, abs=0.001)
+
+
+def test_the_operators_of_compute_sum_to_it_as_printed_in_80_columns(problem: Problem, result: Result) -> None:
+    text = render(result_report(problem, result))
+    found = text[text.index("Where compute goes") : text.index("The pipeline over time")]
+    *parts, compute = times(text, "Where compute goes", "The pipeline over time")
+    assert sum(parts) == pytest.approx(compute, abs=0.0005 * len(parts))
+    assert compute == pytest.approx(result.plans[0].evaluation.breakdown_s["compute"], abs=0.001)
+    assert all(name in found for name in ("qkv", "mlp up", "attention", "fit to", "No measurement bears on"))
+    assert max(map(cell_len, found.splitlines())) <= 80
 
 
 def test_the_parts_of_every_plan_sum_to_its_step_and_none_is_nothing_for_all(problem: Problem, result: Result) -> None:

@@ -17,8 +17,10 @@ from cpsolver.doors.report.html import sections
 from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
+from cpsolver.doors.report.operators import operators_title
 from cpsolver.doors.report.pipeline_run import run_pipeline
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.inputs.text import plural
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -70,10 +72,12 @@ def _header(
         tag("p", "apss-cp: a training plan", class_="brand"),
         tag("h1", inline(first)),
         *(block(line) for line in more),
-        *(block(line) for line in said),
+        *(block(line) for line in (*said, *console.foreign(problem))),
     ]
     if columns:
-        parts += [block(line) for line in console.tight(problem, columns[0].evaluation)]
+        best = columns[0]
+        doubts = (*console.tight(problem, best.evaluation), *console.unmeasured(problem, best.strategy))
+        parts += [block(line) for line in doubts]
         parts += [sections.what_to_run(columns[0].strategy), sections.tiles(plans[0])]
     return tag("header", *parts)
 
@@ -86,6 +90,8 @@ def _of_plan(
         run = run_pipeline(strategy, evaluation, strategy.microbatches(problem.batch), _MOST_PASSES)
         yield section("timeline", f"The pipeline over time: a step{whose}", timeline_figure(run))
     yield section("time", f"Where the time goes: a step{whose}", sections.time_parts(plans[0], strategy))
+    operators = compute_by_operator(problem, strategy, evaluation)
+    yield section("compute", f"{operators_title(operators, strategy.pp)}{whose}", sections.compute_parts(operators))
     notes = [tag("p", note, class_="dim") for note in console.memory_notes(problem, evaluation)]
     title = f"Where the memory goes: GiB per GPU{whose}"
     yield section("memory", title, sections.memory_parts(plans[0]), *notes)

@@ -9,8 +9,10 @@ from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
 from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, scrolling, section, tag
+from cpsolver.doors.report.operators import HEADS, operator_rows, unmeasured_text
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.evaluation.operators import StageOperators
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.inputs.text import about, count, percent, plural, runs, seconds, unit
 from cpsolver.plans.strategy import Strategy
@@ -122,6 +124,17 @@ def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
         for name, value in parts.items()
     )
     return tag("table", tag("tbody", *rows), class_="numbers")
+
+
+def compute_parts(found: StageOperators) -> Html:
+    """Compute of the slowest stage by operator, and what each one's speed rests on."""
+    head = tag("tr", *(tag("th", name, scope="col") for name in HEADS))
+    rows = [
+        tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
+        for name, *cells in operator_rows(found)
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers")
+    return join([scrolling("Compute by operator", table), tag("p", unmeasured_text(found), class_="dim")])
 
 
 def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], StackedBar]:

@@ -1,0 +1,119 @@
+"""Compute of the slowest stage by operator: for people, and as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from cpsolver.evaluation.operators import OperatorSeconds, StageOperators
+from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.profiles.provenance import Provenance
+
+_SHOWN = 0.001  # operators with a smaller share of compute are told together
+_DIFFERS = 0.002  # and differences that are a smaller share of it are not told
+_ELSE = "all else"
+HEADS = ("", "a step", "", "of peak", "known by")
+"""Of the columns of `operator_rows`."""
+
+
+def operators_table(found: StageOperators) -> Iterator[RenderableType]:
+    """The operators that take the most of it, all others as one, and what of it no measurement bears on."""
+    figures = (Column(justify="right", no_wrap=True) for _ in range(3))
+    table = Table.grid(Column(style="dim", no_wrap=True), *figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
+    table.add_row(*HEADS, style="dim")
+    for cells in operator_rows(found):
+        table.add_row(*cells)
+    table.add_row("compute", seconds(found.seconds), percent(1.0), "", "", style="bold")
+    yield table
+    yield Text(unmeasured_text(found), style="dim")
+
+
+def operator_rows(found: StageOperators) -> Iterator[tuple[str, str, str, str, str]]:
+    """An operator's name, seconds, share of compute, share of the peak, and what it rests on."""
+    large = [part for part in found.parts if part.seconds >= _SHOWN * found.seconds]
+    for part in large:
+        close = "" if part.of_peak is None else percent(part.of_peak)
+        yield part.name, *_amount(part.seconds, found), close, basis_text(part)
+    rest = sum(part.seconds for part in found.parts[len(large) :])
+    if rest > 0:
+        yield _ELSE, *_amount(rest, found), "", ""
+
+
+def _amount(value: float, found: StageOperators) -> tuple[str, str]:
+    return seconds(value, of=found.seconds), percent(value / found.seconds)
+
+
+def operators_title(found: StageOperators, pp: int) -> str:
+    """Whose compute it is."""
+    slowest = f"stage {found.stage} ({found.chip}), the slowest" if pp > 1 else "a step"
+    return f"Where compute goes: {slowest}"
+
+
+def unmeasured_text(found: StageOperators) -> str:
+    """What of compute no measurement bears on, in a sentence."""
+    names = sorted({each.constant for part in found.parts for each in part.rests_on if each.basis == "assumed"})
+    if not names:
+        return "Measurements bear on all of it."
+    verb = "is" if len(names) == 1 else "are"
+    return f"No measurement bears on {percent(found.unmeasured)} of it: {', '.join(names)} {verb} assumed."
+
+
+def basis_text(part: OperatorSeconds) -> str:
+    """Where the constant that is known least comes from."""
+    found = part.weakest
+    if found is None:
+        return ""
+    runs = plural(found.runs, "run") if found.runs else "published runs"
+    words = {"given": "your spec", "measured": "your profile", "fitted": f"fit to {runs}", "learnt": f"your {runs}"}
+    return words.get(found.basis, found.basis)
+
+
+def operators_document(found: StageOperators) -> dict[str, Any]:
+    """The same for machines; `parts` sum to `compute_s`, and name the `constants` that they rest on."""
+    constants = {each.constant: each for part in found.parts for each in part.rests_on}
+    return {
+        "stage": found.stage,
+        "chip": found.chip,
+        "compute_s": found.seconds,
+        "unmeasured_share": found.unmeasured,
+        "parts": [
+            {
+                "name": part.name,
+                "seconds": part.seconds,
+                "share": part.seconds / found.seconds,
+                "of_peak": part.of_peak,
+                "basis": part.basis,
+                "rests_on": [each.constant for each in part.rests_on],
+            }
+            for part in found.parts
+        ],
+        "constants": {name: _constant(each) for name, each in constants.items()},
+    }
+
+
+def _constant(found: Provenance) -> dict[str, Any]:
+    return {name: value for name, value in asdict(found).items() if name != "constant"}
+
+
+def differing_table(own: StageOperators, other: StageOperators) -> Iterator[RenderableType]:
+    """Where the compute of two plans differs, each by its slowest stage; nothing where it does not."""
+    size = max(own.seconds, other.seconds)
+    mine, its = ({part.name: part.seconds for part in each.parts} for each in (own, other))
+    both = [(name, mine.get(name, 0.0), its.get(name, 0.0)) for name in dict.fromkeys((*mine, *its))]
+    large = sorted((each for each in both if abs(each[1] - each[2]) > _DIFFERS * size), key=lambda e: -abs(e[1] - e[2]))
+    if not large:
+        return
+    rest = own.seconds - sum(each[1] for each in large), other.seconds - sum(each[2] for each in large)
+    large.append((_ELSE, *rest))
+    yield Text("Of compute, by each one's slowest stage:")
+    figures = (Column(justify="right", no_wrap=True) for _ in range(3))
+    table = Table.grid(*figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
+    for name, one, two in large:
+        more = f"{'+' if one > two else '-'}{seconds(abs(one - two), of=size)}"
+        table.add_row(seconds(one, of=size), seconds(two, of=size), more, name)
+    yield table

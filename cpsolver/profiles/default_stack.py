@@ -1,0 +1,60 @@
+"""Which stack a spec means that names none: the launcher's own, else the one measured on the chips' vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpsolver.inputs.data import package_data
+from cpsolver.profiles.framework import Framework
+from cpsolver.profiles.stack import Stack
+from hw_specs import Chip
+
+_FILE = Path(__file__).parent / "default_stacks.yaml"
+NAMED = "the spec names it"
+"""Why a stack that a spec names is this one."""
+_ANY = "*"
+_UNKNOWN = "other"  # the vendor of a chip that the spec describes without one
+
+
+@dataclass(frozen=True)
+class StackChoice:
+    """The name of a stack, and why it is this one, in words."""
+
+    name: str
+    why: str
+
+
+def usual_stack() -> str:
+    """The stack of a spec of which nothing is known."""
+    return str(_by_vendor()[_ANY]["stack"])
+
+
+def choose_stack(named: str | None, launcher: Framework | None, chips: Iterable[Chip]) -> StackChoice:
+    """The stack of a spec that names this one, or none."""
+    if named is not None:
+        return StackChoice(named, NAMED)
+    if launcher is not None and launcher.stack is not None:
+        return StackChoice(launcher.stack, f"the launcher {launcher.name}'s own, as the spec names no stack")
+    vendors = {chip.vendor for chip in chips}
+    entry = _by_vendor().get(vendors.pop() if len(vendors) == 1 else _ANY, _by_vendor()[_ANY])
+    without = "" if launcher is None else f" nor has the launcher {launcher.name} one of its own"
+    return StackChoice(str(entry["stack"]), f"{entry['why']}, as the spec names no stack{without}")
+
+
+def foreign_kernels(stack: Stack, chips: Iterable[Chip]) -> str | None:
+    """What is wrong with the stack on chips of another vendor than its kernels are for; None: nothing is."""
+    vendors = dict.fromkeys(chip.vendor for chip in chips if chip.vendor not in (stack.kernels, _UNKNOWN))
+    if not vendors:
+        return None
+    return (
+        f"Stack {stack.name} has kernels for {stack.kernels} chips; on {' and '.join(vendors)} chips its overlaps, its "
+        "fp8 and its step times are a guess that no run bears on."
+    )
+
+
+def _by_vendor() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = package_data(_FILE)
+    return found
