@@ -9,7 +9,7 @@ import numpy as np
 from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.memory import LayerBytes
+from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
@@ -29,6 +29,34 @@ def on_device(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes
     Some layers' tensors are there while they travel: those count as buffers. What selective recomputation of a module
     drops in any case is not saved a second time.
     """
+    return _away(problem, _at_work(problem, shard, kind, layer))
+
+
+def _away(problem: Problem, layer: LayerBytes) -> LayerBytes:
+    """The mean of a model's layers where some wait on the host (all layers are on one stage: rule `layer_offload`).
+
+    One layer's tensors are on their way while another, which stays, is at work.
+    """
+    layers = problem.spec.training.offload_layers
+    if not layers:
+        return layer
+    left = 1.0 - _share_away(problem)
+    return replace(
+        layer,
+        full=left * layer.full,
+        freed=left * layer.freed,
+        checkpoint=left * layer.checkpoint,
+        buffer=layer.buffer + (techniques().offload_layers_held - 1) * layer.full,
+    )
+
+
+def _share_away(problem: Problem) -> float:
+    """Of the model's layers, those whose activations wait on the host."""
+    return min(1.0, problem.spec.training.offload_layers / problem.model.layers)
+
+
+def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
+    """What a layer that stays keeps, in 8 bits and without what its modules send to the host."""
     if not (problem.narrow_activations or problem.spec.training.activation_offload):
         return layer
     away, dropped = offloaded(problem, shard, kind)
@@ -102,11 +130,16 @@ def offload_seconds(
 ) -> Floats:
     """Seconds a layer and microbatch that the trips to the host and back take longer than its forward and backward.
 
-    Each direction has a stream of its own, and the link serves both at once.
+    Each direction has a stream of its own, and the link serves both at once. Where whole layers go, the trips of some
+    are spread over the passes of all (Transformer Engine, pytorch/cpu_offload.py, layer_window_map).
     """
-    if not problem.spec.training.activation_offload:
+    training = problem.spec.training
+    if not (training.activation_offload or training.offload_layers):
         return np.zeros(len(shard.tp))
-    trip = offloaded(problem, shard, kind)[0] / chip.host_bandwidth_bytes_s
+    sent = offloaded(problem, shard, kind)[0]
+    if training.offload_layers:
+        sent = _share_away(problem) * _at_work(problem, shard, kind, layer_bytes(problem, shard, kind)).full
+    trip = sent / chip.host_bandwidth_bytes_s
     return np.asarray(sum(np.maximum(0.0, trip - seconds) for seconds in passes))
 
 

@@ -112,6 +112,11 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     return stack.parameter_bytes + copies, stack.parameter_gather_bytes
 
 
+def gathered_bytes(problem: Problem) -> float:
+    """Of a parameter of a layer while it is gathered whole; embedding and head are gathered in 16 bits."""
+    return _weight_bytes(problem)[0] if problem.fp8_parameter_gather else float(problem.stack.parameter_bytes)
+
+
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:
     """One optimizer step over that many parameters held by a device.
 

@@ -274,7 +274,8 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
     ends = np.maximum(parts.first, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)
-    gathered = np.where(sharded, stack.parameter_bytes * (stack.gathered_layers * whole + ends), 0.0)
+    inside = states.gathered_bytes(problem) * stack.gathered_layers * whole
+    gathered = np.where(sharded, inside + stack.parameter_bytes * ends, 0.0)
     received = np.where(rows.pp > 1, 2.0 * rows.microbatches * comm.hop_bytes(problem, rows.shard), 0.0)
     buffer = layer_buffer + gathered + stack.pipeline_buffers * received
     more = 1.0 + stack.activation_overhead

@@ -74,6 +74,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     chips = _chips(troubles, spec.cluster.chips, spec.training)
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
+    troubles += [] if model is None else _too_many_away(spec.training, model)
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -117,6 +118,14 @@ def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> I
     for name in sorted(name for name in named if not overlay.has(name, stack)):
         message = f"{overlay.file} has no runs of {name} with the stack {stack}"
         yield Trouble("cluster.chips", message, name, allowed, path=("cluster", "chips"))
+
+
+def _too_many_away(training: Training, model: Architecture) -> Iterator[Trouble]:
+    """The last layer's activations are needed at once: Megatron takes fewer layers than there are."""
+    if training.offload_layers >= model.layers:
+        message, most = f"{model.name} has {model.layers} layers, of which one at least stays", model.layers - 1
+        path: KeyPath = ("training", "offload_layers")
+        yield Trouble(dotted(path), message, training.offload_layers, f"0 to {most}", path=path)
 
 
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:

@@ -41,6 +41,7 @@ Switch = Literal[
     "reuse_fp32_parameters",
     "optimizer_offload",
     "swap_optimizer",
+    "offload_layers",
     "triangle_attention",
     "fused_gate_up",
     "fp8_parameter_gather",

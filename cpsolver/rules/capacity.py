@@ -52,6 +52,22 @@ def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
 
 
+@rule(
+    "layers' activations wait on the host without a pipeline (pp 1) and without recomputation only",
+    briefly=lambda *_: "offload_layers needs pp 1 and no recomputation",
+)
+def layer_offload(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Megatron's conditions on --cpu-offloading-num-layers (core/transformer/transformer_config.py)."""
+    layers = problem.spec.training.offload_layers
+    if not layers:
+        return
+    if s.pp > 1:
+        yield f"activations of {layers} layers wait on the host without a pipeline only: pp is {s.pp}, and must be 1"
+    kinds = [kind for kind in s.recompute if kind != "none"]
+    if kinds:
+        yield f"activations of {layers} layers wait on the host without recomputation only: it is {kinds[0]}"
+
+
 @rule("every stage fits its device's memory less the margin")
 def memory(problem: Problem, s: Strategy) -> Iterator[str]:
     for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):

@@ -178,6 +178,11 @@ def _pipeline_depth(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray(rows.pp <= problem.model.layers)
 
 
+@mask("layer_offload", "layout", any_size=True)
+def _layer_offload(problem: Problem, rows: Candidates) -> Bools:
+    return np.asarray((rows.pp == 1) | (problem.spec.training.offload_layers == 0))
+
+
 @mask("context_parallel", "layout", any_size=True)
 def _context_parallel(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((rows.cp == 1) | (problem.sequence % (2 * rows.cp) == 0))

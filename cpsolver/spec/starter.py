@@ -43,6 +43,7 @@ training:
   # Modules whose inputs wait on the host for the backward pass: [attention], or some of attn_norm, qkv_linear,
   # core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; default null: none
   activation_offload: null
+  offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   fp8_parameter_gather: null  # fp8: weights held and gathered in 8 bits only; default null: as the stack does

@@ -75,6 +75,9 @@ class Training(Part):
     activation_offload: OffloadModules = Field(
         default=(), description="modules whose inputs wait on the host for the backward pass; null: none"
     )
+    offload_layers: Annotated[StrictInt, Field(ge=0, le=MOST)] = Field(
+        default=0, description="layers all of whose activations wait on the host (--cpu-offloading-num-layers)"
+    )
     triangle_attention: StrictBool = Field(
         default=False, description="attention without a flash kernel leaves masked blocks out (AscendSpeed)"
     )
@@ -122,7 +125,12 @@ class Training(Part):
     @property
     def host_link(self) -> bool:
         """Whether something travels between device and host in every step."""
-        return self.optimizer_offload > 0 or self.swap_optimizer or bool(self.activation_offload)
+        return (
+            self.optimizer_offload > 0
+            or self.swap_optimizer
+            or bool(self.activation_offload)
+            or self.offload_layers > 0
+        )
 
 
 def _trouble(training: Training, name: str, message: str, allowed: str | None = None) -> Trouble:
@@ -162,6 +170,10 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
     modules = training.activation_offload
+    if modules and training.offload_layers:
+        yield _trouble(training, "offload_layers", "excludes training.activation_offload: a layer's tensors go once")
+    if training.offload_layers and training.cuda_graph == "te":
+        yield _trouble(training, "offload_layers", "excludes training.cuda_graph = 'te': replayed parts keep theirs")
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
 

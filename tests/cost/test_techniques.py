@@ -205,6 +205,20 @@ def test_trips_to_the_host_cost_what_sticks_out_of_the_layer() -> None:
     assert more > 0
 
 
+def test_whole_layers_wait_on_the_host() -> None:
+    plain, away = of({}), of({"offload_layers": 3})  # of four layers
+    row = row_of(plain, tp=2, dp=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(away, row)
+    assert some.full.item() == pytest.approx(none.full.item() / 4)
+    assert (some.buffer - none.buffer).item() == pytest.approx(none.full.item())  # one layer's on their way
+    times, before = (time_table(problem, problem.supplies[0], row) for problem in (away, plain))
+    trip = 0.75 * none.full.item() / 1e10  # three layers' tensors spread over the passes of four
+    forward, backward = before.recompute.item(), (before.layer - before.recompute).item()
+    more = max(0.0, trip - forward) + max(0.0, trip - backward)
+    assert more > 0
+    assert (times.layer - before.layer).item() == pytest.approx(more)
+
+
 @pytest.mark.parametrize(
     ("sequence", "share", "blocks"),
     [(2048, 0.625, 4), (4096, 0.5625, 8), (512, 1, 1), (100, 1, 1), (1024 + 256, 0.68, 3)],

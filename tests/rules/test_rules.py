@@ -11,7 +11,7 @@ from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
 from tests.rules import test_rules_parallel
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
 
 ONE = problem_of()
 """4 layers, 8 heads, 4 GPUs in one node, batch 8, sequence 1024, one chip x."""
@@ -31,6 +31,18 @@ def test_degrees() -> None:
     assert not said("degrees", strategy_of("x:4", tp=1, dp=2, cp=2))
     assert said("degrees", strategy_of("x:4", tp=1, dp=4, cp=2)) == ["tp 1 x pp 1 x cp 2 x dp 4 = 8 devices, not 4"]
     assert said("degrees", strategy_of("x:4", dp=0))[0] == "dp is 0, and must be at least 1"
+
+
+def test_layer_offload() -> None:
+    problem = with_host(ONE, offload_layers=2)
+    assert not said("layer_offload", strategy_of("x:2,2", dp=2))
+    assert not said("layer_offload", strategy_of(tp=2, dp=2), problem)
+    away = "activations of 2 layers wait on the host without"
+    assert said("layer_offload", strategy_of("x:2,2", dp=2), problem) == [
+        f"{away} a pipeline only: pp is 2, and must be 1"
+    ]
+    recomputed = replace(strategy_of(tp=4), groups=(StageGroup("x", (4,), "selective", (0,)),))
+    assert said("layer_offload", recomputed, problem) == [f"{away} recomputation only: it is selective"]
 
 
 def test_heads() -> None:

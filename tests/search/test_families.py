@@ -10,13 +10,13 @@ import pytest
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.search import arrangements as plans
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds
 from cpsolver.search.compile.constraints import FAMILIES
 from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.space import enumerate_rows
-from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
+from tests.support.problems import chip_spec, model_spec, problem_of, with_host, with_stack
 from tests.support.tables import plan_of
 
 PATTERNS = ("contiguous_chips", "whole_nodes", "chip_count")
@@ -296,6 +296,13 @@ def test_expert_sequence_parallel() -> None:
     assert not rows_where(problem, tp=2, sequence_parallel=False)
     assert rows_where(problem, tp=2, sequence_parallel=True)
     assert rows_where(problem, tp=1, sequence_parallel=False)
+
+
+def test_layer_offload() -> None:
+    problem = with_host(problem_of(), offload_layers=2)
+    assert rows_where(problem, pp=1)
+    assert not rows_where(problem, pp=2)
+    assert allowed_kinds(problem, "x") == ("none",)
 
 
 def test_expert_overlap() -> None:

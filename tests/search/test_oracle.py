@@ -23,7 +23,7 @@ from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
 from tests.support.selection import first, full, only
 from tests.support.tables import all_orders, quick_tables
 
@@ -117,6 +117,30 @@ def test_the_generated_problems_are_worth_solving(tally: Counter[str]) -> None:
         pytest.skip("not all of them ran")
     assert 0.6 * total <= tally["feasible"] <= 0.9 * total
     assert {name: tally[name] for name, share in LEAST.items() if tally[name] < share * total} == {}
+
+
+def without_pipeline(seed: int) -> Problem:
+    """The random problem with what its pins and bans say of stages and recomputation left out, some layers away."""
+    problem, free = random_problem(seed), {"pp": None, "vpp": None, "recompute": None, "recompute_num_layers": None}
+    free |= {"recompute_modules": None, "stages": None, "chip_order": None}
+    asked = problem.spec.search
+    pin, forbid = (part.model_copy(update=free) for part in (asked.pin, asked.forbid))
+    problem = problem.with_(search={"pin": pin, "forbid": forbid})
+    return with_host(problem, offload_layers=1 + seed % (problem.model.layers - 1))
+
+
+@pytest.mark.parametrize(("start", "count"), [(9000, 12), *(full(start, 30) for start in range(9100, 9500, 100))])
+@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+def test_layers_on_the_host_agree_with_brute_force(start: int, count: int, bend: bool) -> None:
+    """132 problems, half of them with bent tables; twelve by `make test`."""
+    fitting = 0
+    for seed in seeds(start + 1000 * bend, count)[bend::2]:
+        problem = without_pipeline(seed)
+        with quick_tables(seed if bend else None):
+            best = brute_force(problem)
+            assert_same(problem, best)
+        fitting += bool(best)
+    assert fitting >= count // 6
 
 
 OVERLAPPING = {"best overlaps": 0.12, "best does not": 0.3, "only without": 0.12}

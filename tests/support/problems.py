@@ -11,7 +11,9 @@ from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import Constant, Constants
 from cpsolver.spec.spec import parse_spec
+from cpsolver.spec.training import Training
 from hw_specs import Chip
+from hw_specs.schema import HostLink
 from models_zoo import Architecture
 from tests.support.steady import HOST as HOST
 from tests.support.steady import STEADY as STEADY
@@ -94,6 +96,15 @@ def with_stack(problem: Problem, **values: float) -> Problem:
     new = {name: Constant(value=value, source="a test", confidence="assumed") for name, value in values.items()}
     constants = problem.stack.constants.model_copy(update=new)
     return replace(problem, stack=problem.stack.model_copy(update={"constants": constants}))
+
+
+def with_host(problem: Problem, **switches: Any) -> Problem:
+    """The problem with those switches of its training, on chips that reach 10 GB/s to their hosts."""
+    link = HostLink(pcie_generation=3, bandwidth_gb_s=10)
+    supplies = tuple(replace(s, chip=s.chip.model_copy(update={"host_link": link})) for s in problem.supplies)
+    training = Training.model_validate({**problem.spec.training.model_dump(), **switches})
+    spec = problem.spec.model_copy(update={"training": training})
+    return replace(problem, spec=spec, supplies=supplies)
 
 
 def ideal(

@@ -84,6 +84,7 @@ _UNUSED: dict[str, Any] = {
     "model.recompute_modules": None,
     "model.overlap_moe_expert_parallel_comm": False,
     "model.fine_grained_activation_offloading": False,
+    "model.cpu_offloading": False,
     "ddp.use_megatron_fsdp": False,
     "ddp.num_distributed_optimizer_instances": 1,
     "optimizer.use_precision_aware_optimizer": False,
@@ -163,6 +164,8 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
         yield "model.moe_layer_freq", [int(problem.model.has_experts(layer)) for layer in range(problem.model.layers)]
     if uses_fsdp(s):
         yield "dist.use_megatron_fsdp", True
+    if training.offload_layers:
+        yield "model.cpu_offloading", True
     if training.cuda_graph in ("te", "full"):
         yield "rng.te_rng_tracker", True
     if training.cuda_graph == "full":  # the host does not look at losses and gradients between steps

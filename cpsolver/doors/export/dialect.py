@@ -31,7 +31,7 @@ class Dialect:
     output_gate: bool = True
     shared_gate: bool = True
     activation_offload: bool = True
-    switches: tuple[str, ...] = ("cuda_graph", "moe_dispatcher")
+    switches: tuple[str, ...] = ("offload_layers", "cuda_graph", "moe_dispatcher")
     expert_bias: bool = True
     lion: bool = False
 

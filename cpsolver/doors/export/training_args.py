@@ -65,6 +65,8 @@ def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
 
 def activation_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
     """Activations that wait on the host. Raises CannotExpress where the dialect has no flag for them."""
+    if training.offload_layers:
+        yield ("--cpu-offloading-num-layers", str(training.offload_layers))
     modules = training.activation_offload
     if not modules:
         return
@@ -83,6 +85,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "reuse_fp32_parameters": training.reuse_fp32_parameters,
         "swap_optimizer": training.swap_optimizer,
         "triangle_attention": training.triangle_attention,
+        "offload_layers": training.offload_layers > 0,
         "fused_gate_up": not training.fused_gate_up,
         "cuda_graph": training.cuda_graph is not None,
         "moe_dispatcher": training.moe_dispatcher is not None,

@@ -103,6 +103,8 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
         fields["optimizer_offload"] = arguments.real("optimizer-offload-fraction", 1.0)
     if arguments.has("swap-optimizer"):
         fields["swap_optimizer"] = True
+    if arguments.has("cpu-offloading-num-layers"):
+        fields["offload_layers"] = arguments.number("cpu-offloading-num-layers", 0, least=0)
     if arguments.has("swap-attention"):
         swapped = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
         modules = [_SWAPPED.get(name.strip(), "") for name in swapped.split(",")]

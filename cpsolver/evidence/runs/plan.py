@@ -95,6 +95,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         fp8_recipe=run.fp8_recipe if run.precision == "fp8" and run.fp8_recipe != "nvfp4" else None,
         dropout=bool(known.get("dropout", False)),
         optimizer=_optimizer(run, known.get("optimizer", {})),
+        offload_layers=run.offload_layers or 0,
         cuda_graph=run.cuda_graph,
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
     )
@@ -251,8 +252,8 @@ def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
 def _flags(run: MeasuredRun) -> dict[str, Any]:
     """The plan's flags as the run had them.
 
-    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `routing` and
-    `offload_layers`. (`fp8_recipe`, `dispatcher` and `cuda_graph` are the training's: `placed_plan`.)
+    What else a run switched on stays with the run, and moves no prediction, until the cost model has it: `routing`.
+    (`fp8_recipe`, `dispatcher`, `cuda_graph` and `offload_layers` are the training's: `placed_plan`.)
     """
     return {
         "sequence_parallel": bool(run.sequence_parallel) and _known(run.tp) > 1,

@@ -24,6 +24,8 @@ def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     """The kinds of recomputation that the launcher, the pins and the bans leave for a chip type."""
     search = problem.spec.search
     known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
+    if problem.spec.training.offload_layers:  # rule layer_offload
+        known = tuple(kind for kind in known if kind == "none")
     if pinned_for(search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
     if not allowed_modules(problem, chip):

@@ -223,6 +223,7 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"optimizer": "precision_aware_bf16"}, {"--exp-avg-dtype": ("bf16",)}, ("megatron-core-0.12",)),
         ({"optimizer_offload": 0.5}, {"--optimizer-cpu-offload": (), "--optimizer-offload-fraction": ("0.5",)}, ()),
         ({"activation_offload": "core_attn"}, {"--offload-modules": ("core_attn",)}, MEGATRON[1:]),
+        ({"offload_layers": 3}, {"--cpu-offloading-num-layers": ("3",)}, MEGATRON[1:]),
         ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),
         ({"swap_optimizer": True}, {"--swap-optimizer": ()}, MEGATRON),
         ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),

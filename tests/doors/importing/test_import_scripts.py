@@ -243,6 +243,7 @@ def test_ends_that_count_for_a_layer() -> None:
             "--optimizer-cpu-offload --optimizer-offload-fraction 0.5 --use-precision-aware-optimizer",
             {"optimizer_offload": 0.5, "optimizer": "precision_aware"},
         ),
+        ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
         ("--swap-optimizer --use-distributed-optimizer", {"swap_optimizer": True}),
         ("--fp8-format hybrid --fp8-param-gather", {"precision": "fp8", "fp8_parameter_gather": True}),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"cuda_graph": "full"}),
