@@ -34,7 +34,7 @@ def test_an_ordinary_plan_lies_within() -> None:
     [
         ({"groups": "x:24,24", "vpp": 24, "dp": 4}, 4096, ["vpp 24 (most measured: 12)"]),
         ({"groups": "x:48", "dp": 2, "cp": 4}, 4096, ["1,024 tokens on a rank of cp (least measured: 4,096)"]),
-        ({"groups": "x:48", "dp": 8}, 2097152, ["sequences of 2,097,152 tokens (most measured: "]),
+        ({"groups": "x:48", "dp": 1, "tp": 32}, 4096, ["tp 32 (most measured: 16)"]),
     ],
 )
 def test_what_no_run_had_is_named(plan: dict[str, Any], sequence: int, told: list[str]) -> None:

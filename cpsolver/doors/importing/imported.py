@@ -202,7 +202,8 @@ def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> 
         from cpsolver.profiles.framework import load_launcher
         from cpsolver.profiles.stack import load_stack
 
-        load_stack(parsed.stack)
+        if parsed.stack is not None:
+            load_stack(parsed.stack)
         if parsed.launcher is not None:
             load_launcher(parsed.launcher)
     else:
