@@ -100,14 +100,14 @@ def _traffic(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
 def _weight_bytes(problem: Problem) -> tuple[float, float]:
     """Weights as the layers use them, and what the ranks of a sharded optimizer gather of each.
 
-    Recipes keep narrow copies for both ways round; held in 8 bits only, the 16-bit weights are gone.
+    Recipes keep narrow copies for both ways round; held in these only, the 16-bit weights are gone.
     """
     stack = problem.stack
     if problem.recipe is None:
         return stack.parameter_bytes, stack.parameter_gather_bytes
     narrow = techniques().recipes[problem.recipe]
     copies = stack.fp8_weight_bytes * narrow.value_bytes / (2 if problem.one_weight_copy else 1)
-    if problem.fp8_parameter_gather:
+    if problem.narrow_weights:
         return copies, min(stack.parameter_gather_bytes, narrow.gather_bytes)
     return stack.parameter_bytes + copies, stack.parameter_gather_bytes
 

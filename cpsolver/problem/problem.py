@@ -155,11 +155,11 @@ class Problem:
         return self.recipe is not None and (bool(self.stack.fp8_activations) if given is None else given)
 
     @property
-    def fp8_parameter_gather(self) -> bool:
-        """Weights are held and gathered in 8 bits only: as the spec says, or as the stack does in fp8."""
+    def narrow_weights(self) -> bool:
+        """Weights are held and gathered in the recipe's bits only: as the spec says, or as the stack does."""
         given = self.spec.training.fp8_parameter_gather
         usual = bool(self.stack.fp8_parameter_gather)
-        return self.spec.training.precision == "fp8" and (usual if given is None else given)
+        return self.recipe is not None and (usual if given is None else given)
 
     @property
     def cuda_graph(self) -> GraphScope:
@@ -175,7 +175,7 @@ class Problem:
     @property
     def sharded_switch(self) -> str | None:
         """The spec's or the stack's switch that works with a distributed optimizer only; None: there is none."""
-        own = f"fp8_parameter_gather of stack {self.stack.name}" if self.fp8_parameter_gather else None
+        own = f"fp8_parameter_gather of stack {self.stack.name}" if self.narrow_weights else None
         return self.spec.training.sharded_switch or own
 
     @property

@@ -46,7 +46,7 @@ training:
   offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
-  fp8_parameter_gather: null  # fp8: weights held and gathered in 8 bits only; default null: as the stack does
+  fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does
   fp8_activations: null  # fp8, nvfp4: inputs of the layers' products kept so too; default null: as the stack does
   fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does

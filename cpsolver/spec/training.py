@@ -86,7 +86,7 @@ class Training(Part):
     )
     fp8_parameter_gather: StrictBool | None = Field(
         default=None,
-        description="fp8: weights are held and gathered in 8 bits only (--fp8-param-gather); null: as the stack does",
+        description="fp8, nvfp4: weights are held and gathered so only (--fp8-param-gather); null: as the stack does",
     )
     fp8_activations: StrictBool | None = Field(
         default=None,
@@ -141,8 +141,8 @@ def _trouble(training: Training, name: str, message: str, allowed: str | None = 
 _PRECISIONS = {
     "release_fp32_gradients": (("fp16",), "fp32 gradients have no copy to release"),
     "reuse_fp32_parameters": (("bf16",), "only a bf16 weight is the first half of its fp32 master"),
-    "fp8_parameter_gather": (("fp8",), "there are no 8-bit weights to gather"),
-    "fp8_activations": (("fp8", "nvfp4"), "there are no 8-bit inputs to keep"),
+    "fp8_parameter_gather": (("fp8", "nvfp4"), "there are no narrow weights to gather"),
+    "fp8_activations": (("fp8", "nvfp4"), "there are no narrow inputs to keep"),
     "fp8_recipe": (("fp8",), "it has no recipes"),
 }
 """The precisions that a switch needs one of, and why."""

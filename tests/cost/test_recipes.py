@@ -104,6 +104,7 @@ def test_rate_of_the_layers_gemms(training: dict[str, Any], tflops: float) -> No
         (SCALED, {"fp8_recipe": "mx"}, 2 + 2 * (1 + 1 / 32), 2),  # bytes of scale for 32
         (MIXED, {"fp8_recipe": "current"}, 4, 2),
         (SCALED, {"precision": "nvfp4"}, 2 + 2 * (1 / 2 + 1 / 16), 2),
+        (SCALED, {"precision": "nvfp4", "fp8_parameter_gather": True}, 2 * (1 / 2 + 1 / 16), 0.5),
         (PLAIN, {"fp8_recipe": "current", "fp8_parameter_gather": True}, 2, 1),
         (SCALED, {"fp8_recipe": "current", "fp8_parameter_gather": True}, 1, 1),
         (SCALED, {"fp8_recipe": "mx", "fp8_parameter_gather": True}, 2 * (1 + 1 / 32), 2),

@@ -283,8 +283,8 @@ def test_what_the_spec_leaves_open_in_fp8_is_as_the_stack_does(
 ) -> None:
     fp8, bf16 = (of({"precision": precision, **more}) for precision, more in (("fp8", given), ("bf16", {})))
     fp8, bf16 = (replace(problem, stack=load_stack(stack)) for problem in (fp8, bf16))
-    assert (fp8.narrow_activations, fp8.fp8_parameter_gather) == (narrow, gathered)
-    assert (bf16.narrow_activations, bf16.fp8_parameter_gather) == (False, False)
+    assert (fp8.narrow_activations, fp8.narrow_weights) == (narrow, gathered)
+    assert (bf16.narrow_activations, bf16.narrow_weights) == (False, False)
     wide = memory_table(replace(fp8, stack=load_stack("fsdp-torchtitan")), row_of(fp8)).full.item()
     assert (memory_table(fp8, row_of(fp8)).full.item() < wide) == narrow
 

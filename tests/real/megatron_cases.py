@@ -29,8 +29,9 @@ class Case:
 
     def problem(self) -> Problem:
         """The problem on chips of a made-up type."""
-        chip = chip_spec(gb=400, host_link={"pcie_generation": 5, "bandwidth_gb_s": 64})
-        chip["peak_tflops"] = {"bf16": 100, "fp16": 100, "fp8": 200}
+        link = {"pcie_generation": 5, "bandwidth_gb_s": 64}
+        chip = chip_spec(gb=400, host_link=link, block_formats=["mx", "nvfp4"])
+        chip["peak_tflops"] = {"bf16": 100, "fp16": 100, "fp8": 200, "fp4": 400}
         problem = problem_of(
             {"x": chip},
             model=self.model,
@@ -126,6 +127,17 @@ CASES = (
     _case("every other layer has experts", "llama4-maverick-400b", "x:24,24", tp=4, dp=4, ep=16, targets=NEW),
     _case("breadth first", "llama2-70b", EVEN_70B, tp=4, dp=2, vpp=5, schedule="breadth_first"),
     _case("precision aware, offload", "llama2-7b", "x:32", tp=2, dp=4, training={"optimizer_offload": 0.5}),
+    *(
+        _case(f"fp8, {recipe}", "llama2-7b", "x:32", tp=2, dp=4, targets=targets, training=training)
+        for recipe, training, targets in (
+            ("delayed", {"precision": "fp8", "fp8_recipe": "delayed", "fp8_parameter_gather": True}, LAUNCHES),
+            ("current", {"precision": "fp8", "fp8_recipe": "current", "fp8_parameter_gather": True}, LAUNCHES),
+            ("blockwise", {"precision": "fp8", "fp8_recipe": "blockwise"}, LAYOUT),
+            ("mx", {"precision": "fp8", "fp8_recipe": "mx"}, LAUNCHES),
+            ("mx, gathered", {"precision": "fp8", "fp8_recipe": "mx", "fp8_parameter_gather": True}, NEW),
+        )
+    ),
+    _case("nvfp4", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "nvfp4"}, targets=NEW),
     _case("fp16", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "fp16", "dropout": True}),
 )
 

@@ -60,8 +60,8 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """Settings of the spec that its files do not say; what of the plan they do not, the launcher's facts refuse."""
     training = problem.spec.training
     yield from unset_switches(problem, "accelerate", ("optimizer",))
-    if training.precision == "fp8":
-        yield "accelerate's fp8 recipes are not exported: training.precision may be bf16 or fp16"
+    if training.precision not in ("bf16", "fp16"):
+        yield f"accelerate's {training.precision} recipes are not exported: training.precision may be bf16 or fp16"
     if training.optimizer != "adam":
         yield f"accelerate's files name no optimizer: training.optimizer is {training.optimizer}, and must be adam"
     if _ulysses(s):

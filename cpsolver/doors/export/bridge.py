@@ -45,6 +45,14 @@ _ELSEWHERE = {
     "--optimizer-offload-fraction": "optimizer.optimizer_offload_fraction",
 }
 """Options that are fields of another part of the configuration."""
+_MIXED = {
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "current": "bf16_with_fp8_current_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mx": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+"""The configuration of mixed_precision.py for each recipe."""
 _TYPES = ("--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype")
 _TYPES_THERE = {"bf16": "torch.bfloat16", "fp8": "torch.uint8"}
 _NEGATED = {
@@ -58,7 +66,14 @@ _NEGATED = {
 }
 """Options that turn a field of cfg.model off."""
 _LEFT_OUT: tuple[str, ...] = ("--group-query-attention", "--multi-latent-attention", "--bf16", "--fp16", "--fp8-format")
-_LEFT_OUT += ("--fp8-param-gather", "--max-position-embeddings", "--grad-reduce-in-bf16", "--attention-backend")
+_LEFT_OUT += (
+    "--fp8-recipe",
+    "--fp8-param-gather",
+    "--reuse-grad-buf-for-mxfp8-param-ag",
+    "--fp4-format",
+    "--fp4-recipe",
+)
+_LEFT_OUT += ("--fp4-param-gather", "--max-position-embeddings", "--grad-reduce-in-bf16", "--attention-backend")
 _LEFT_OUT += (
     "--no-check-for-nan-in-loss-and-grad",
     "--squared-relu",
@@ -148,8 +163,7 @@ def _value(name: str, values: list[str]) -> Any:
 def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
     """What the fields say otherwise than Megatron-LM's options."""
     training, stack = problem.spec.training, problem.stack
-    kinds = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
-    yield "mixed_precision", kinds[training.precision]
+    yield "mixed_precision", _MIXED.get(str(problem.recipe), f"{training.precision}_mixed")
     yield "model.vocab_size", problem.model.vocab
     yield "model.should_pad_vocab", True
     yield "model.make_vocab_size_divisible_by", PADDING
@@ -175,9 +189,15 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
 
 def _precision(problem: Problem) -> dict[str, bool]:
     """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
-    training = problem.spec.training
     fields = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
-    return fields | ({"fp8_param_gather": problem.fp8_parameter_gather} if training.precision == "fp8" else {})
+    recipe, narrow = problem.recipe, problem.narrow_weights
+    if recipe is None:
+        return fields
+    if recipe == "current":  # its own configuration keeps the first and the last layer in 16 bits
+        fields["first_last_layers_bf16"] = False
+    if recipe == "mx":
+        fields["reuse_grad_buf_for_mxfp8_param_ag"] = narrow
+    return {**fields, "fp4_param_gather" if recipe == "nvfp4" else "fp8_param_gather": narrow}
 
 
 def _plain(value: Any) -> str:

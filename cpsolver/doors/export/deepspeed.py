@@ -44,8 +44,8 @@ def refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """Settings of the spec that DeepSpeed's JSON does not say; what of the plan it does not, the facts refuse."""
     training = problem.spec.training
     yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload"))
-    if training.precision == "fp8":
-        yield "DeepSpeed's JSON has no fp8: training.precision may be bf16 or fp16"
+    if training.precision not in ("bf16", "fp16"):
+        yield f"DeepSpeed's JSON has no {training.precision}: training.precision may be bf16 or fp16"
     if training.optimizer not in _OPTIMIZERS:
         yield f"DeepSpeed has no optimizer {training.optimizer}: {', '.join(_OPTIMIZERS)}"
     share = training.optimizer_offload

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from cpsolver.profiles.switches import FP8_RECIPES, Fp8Recipe
+
 Flag = tuple[str, ...]
 """One option with its values: ("--hidden-size", "4096"), ("--swiglu",)."""
 
@@ -15,9 +17,10 @@ class Dialect:
 
     `layers_per_chunk`: equal chunks are told by their layers, not by their number. `fsdp`: the flag of its FSDP of
     sharded weights and gradients; `fsdp_checkpoint`: the checkpoint format that this FSDP asks for, if any.
-    `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and others lack. The
-    others name what a flag is there for: sliding windows, attention sinks, a gate on attention's output, a gate on
-    shared experts, activations sent to the host, biases in experts, the Lion optimizer.
+    `fp8_recipes`: what --fp8-recipe takes, by our names; `mx_weights`: MXFP8 weights can be held so only, their gathers
+    overlapped. `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and
+    others lack. The others name what a flag is there for: sliding windows, attention sinks, a gate on attention's
+    output, a gate on shared experts, activations sent to the host, biases in experts, the Lion optimizer.
     """
 
     name: str
@@ -25,6 +28,8 @@ class Dialect:
     layers_per_chunk: bool = False
     fsdp: str = "--use-megatron-fsdp"
     fsdp_checkpoint: str = "fsdp_dtensor"
+    fp8_recipes: tuple[Fp8Recipe, ...] = FP8_RECIPES
+    mx_weights: bool = True
     bf16_moments: bool = True
     windows: bool = True
     sinks: bool = True
@@ -41,6 +46,7 @@ CORE_0_13 = replace(
     MEGATRON_LM,
     name="megatron-core-0.13",
     source="core_v0.13.0",
+    mx_weights=False,
     fsdp="--use-custom-fsdp",
     fsdp_checkpoint="",
     windows=False,
@@ -51,7 +57,13 @@ CORE_0_13 = replace(
     switches=(),
     expert_bias=False,
 )
-CORE_0_12 = replace(CORE_0_13, name="megatron-core-0.12", source="core_v0.12.1", bf16_moments=False)
+CORE_0_12 = replace(
+    CORE_0_13,
+    name="megatron-core-0.12",
+    source="core_v0.12.1",
+    fp8_recipes=("delayed", "current", "mx"),
+    bf16_moments=False,
+)
 CORE_0_15 = replace(
     MEGATRON_LM,
     name="loongforge",

@@ -69,7 +69,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
         yield ("--use-ascend-mc2",)
     yield from parallel_args.batch_flags(problem, s)
-    yield from training_args.precision_flags(problem)
+    yield from training_args.precision_flags(problem, DIALECT)
     if s.flash_attention:
         yield ("--use-flash-attn",)
     if training.fused_kernels:

@@ -65,7 +65,7 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     training = problem.spec.training
     yield from unset_switches(problem, "torchtitan", ("optimizer",))
     if training.precision != "bf16":
-        why = "its float8 converters are the model's, and not exported" if training.precision == "fp8" else "no fp16"
+        why = "no fp16" if training.precision == "fp16" else "its converters are the model's, and not exported"
         yield f"torchtitan trains in bf16 here ({why}): training.precision is {training.precision}"
     if training.optimizer != "adam":
         yield f"torchtitan's configurations have AdamW: training.optimizer is {training.optimizer}, and must be adam"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from cpsolver.doors.export.dialect import Dialect, Flag
 from cpsolver.doors.export.launch import CannotExpress, refuse
 from cpsolver.doors.export.parallel_args import uses_fsdp
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.switches import Fp8Recipe
 from cpsolver.spec.training import Training
 
 _BF16_STATES = (("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16"))
@@ -17,17 +18,46 @@ _BF16_GRADIENTS = ("--main-grads-dtype", "bf16")
 PRECISION_AWARE = ("--use-precision-aware-optimizer",)
 
 
-def precision_flags(problem: Problem) -> Iterator[Flag]:
-    """Types of weights and GEMMs; dropout."""
+RECIPES: Mapping[Fp8Recipe, str] = {
+    "delayed": "delayed",
+    "current": "tensorwise",
+    "blockwise": "blockwise",
+    "mx": "mxfp8",
+}
+"""What --fp8-recipe calls each: its default is the first."""
+
+
+def precision_flags(problem: Problem, dialect: Dialect) -> Iterator[Flag]:
+    """Types of weights and GEMMs; dropout. Raises CannotExpress for a recipe that the dialect does not have."""
     training = problem.spec.training
     yield ("--fp16",) if training.precision == "fp16" else ("--bf16",)
-    if training.precision == "fp8":
-        yield ("--fp8-format", "hybrid")
-        if problem.fp8_parameter_gather:
-            yield ("--fp8-param-gather",)
+    if problem.recipe == "nvfp4":
+        yield ("--fp4-format", "e2m1")
+        yield ("--fp4-recipe", "nvfp4")
+        if problem.narrow_weights:
+            yield ("--fp4-param-gather",)
+    elif problem.recipe is not None:
+        yield from _fp8_flags(problem, problem.recipe, dialect)
     if not training.dropout:
         yield ("--attention-dropout", "0.0")
         yield ("--hidden-dropout", "0.0")
+
+
+def _fp8_flags(problem: Problem, recipe: Fp8Recipe, dialect: Dialect) -> Iterator[Flag]:
+    if recipe not in dialect.fp8_recipes:
+        allowed = ", ".join(dialect.fp8_recipes)
+        raise CannotExpress((f"training.fp8_recipe is {recipe}: {dialect.name} has {allowed}",))
+    yield ("--fp8-format", "e4m3" if recipe in ("blockwise", "mx") else "hybrid")
+    if recipe != "delayed":
+        yield ("--fp8-recipe", RECIPES[recipe])
+    if problem.narrow_weights:
+        yield ("--fp8-param-gather",)
+        if recipe == "mx":  # else 16-bit weights stay beside them to be gathered
+            if not dialect.mx_weights:
+                raise CannotExpress(
+                    (f"{dialect.name} holds no MXFP8 weights: training.fp8_parameter_gather may be false",)
+                )
+            yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
 
 
 def kernel_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:

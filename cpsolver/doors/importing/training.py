@@ -12,6 +12,8 @@ from cpsolver.spec.training import OFFLOAD_MODULES
 
 _SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_attention_norm": "mlp_norm"}
 """MindSpeed's --swap-modules by the names of the spec."""
+_RECIPES = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mx"}
+"""Megatron-LM's --fp8-recipe by the names of the spec."""
 
 
 def training_fields(arguments: Arguments, sequence: int | None, batch: int | None) -> dict[str, Any]:
@@ -33,11 +35,22 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
         fields["expert_capacity_factor"] = capacity
     if arguments.has("triangle-attn") and not arguments.has("use-flash-attn"):
         fields["triangle_attention"] = True
-    if precision == "fp8":
-        fields["fp8_parameter_gather"] = arguments.has("fp8-param-gather")
+    fields |= _narrow(arguments, precision)
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
     return {name: value for name, value in {**fields, **_launches(arguments)}.items() if value is not None}
+
+
+def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:
+    """What 8 and 4 bits are used for: recipe, and weights that are held so only."""
+    if precision == "nvfp4":
+        return {"fp8_parameter_gather": arguments.has("fp4-param-gather")}
+    if precision != "fp8":
+        return {}
+    given = arguments.text("fp8-recipe", "delayed")
+    if given not in _RECIPES:
+        arguments.trouble("--fp8-recipe", "is not planned for", given, ", ".join(_RECIPES))
+    return {"fp8_recipe": _RECIPES.get(str(given)), "fp8_parameter_gather": arguments.has("fp8-param-gather")}
 
 
 def _launches(arguments: Arguments) -> dict[str, Any]:
@@ -58,6 +71,10 @@ def _precision(arguments: Arguments) -> str:
     bf16, fp16 = arguments.has("bf16"), arguments.has("fp16")
     if bf16 and fp16:
         arguments.trouble("--bf16", "excludes --fp16: give one of them")
+    if arguments.has("fp4-format"):
+        if (recipe := arguments.text("fp4-recipe", "nvfp4")) != "nvfp4":
+            arguments.trouble("--fp4-recipe", "is not planned for", recipe, "nvfp4")
+        return "nvfp4"
     if arguments.has("fp8-format"):
         return "fp8"
     if not bf16 and not fp16:

@@ -26,7 +26,8 @@ def options(launch: Launch) -> dict[str, tuple[str, ...]]:
 
 def exported(target: str, strategy: Strategy, problem: Problem | None = None, **given: Any) -> dict[str, Any]:
     chip = chip_spec(host_link={"pcie_generation": 5, "bandwidth_gb_s": 64})
-    chip["peak_tflops"]["fp8"] = 200
+    chip |= {"block_formats": ["mx", "nvfp4"]}
+    chip["peak_tflops"] |= {"fp8": 200, "fp4": 400}
     problem = problem or problem_of({"x": chip}, gpus=strategy.devices, node=1, **given)
     return options(launch_of(problem, strategy, target))
 
@@ -228,7 +229,25 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"swap_optimizer": True}, {"--swap-optimizer": ()}, MEGATRON),
         ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),
         ({"activation_offload": "attention"}, {"--swap-attention": ()}, MEGATRON),
-        ({"precision": "fp8", "fp8_parameter_gather": True}, {"--fp8-param-gather": ()}, ()),
+        (
+            {"precision": "fp8", "fp8_recipe": "current", "fp8_parameter_gather": True},
+            {"--fp8-format": ("hybrid",), "--fp8-recipe": ("tensorwise",), "--fp8-param-gather": ()},
+            (),
+        ),
+        ({"precision": "fp8", "fp8_recipe": "delayed"}, {"--fp8-format": ("hybrid",)}, ()),
+        (
+            {"precision": "fp8", "fp8_recipe": "blockwise"},
+            {"--fp8-format": ("e4m3",), "--fp8-recipe": ("blockwise",)},
+            MEGATRON[2:],
+        ),
+        ({"precision": "fp8"}, {"--fp8-format": ("e4m3",), "--fp8-recipe": ("mxfp8",)}, ()),  # as the stack does there
+        (
+            {"precision": "fp8", "fp8_recipe": "mx", "fp8_parameter_gather": True},
+            {"--fp8-param-gather": (), "--reuse-grad-buf-for-mxfp8-param-ag": ()},
+            MEGATRON[1:],
+        ),
+        ({"precision": "nvfp4"}, {"--fp4-format": ("e2m1",), "--fp4-recipe": ("nvfp4",)}, ()),
+        ({"precision": "nvfp4", "fp8_parameter_gather": True}, {"--fp4-param-gather": ()}, ()),
         (
             {"cuda_graph": "full"},
             {"--cuda-graph-impl": ("local",), "--cuda-graph-scope": ("full_iteration",), "--te-rng-tracker": ()},

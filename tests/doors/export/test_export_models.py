@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 from tests.doors.export.test_export_megatron import model_of, options
-from tests.support.problems import problem_of, strategy_of, with_stack
+from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
 
 def told(model: str, target: str = "megatron-lm", **more: Any) -> dict[str, tuple[str, ...]]:
@@ -167,6 +168,38 @@ def test_bridge_reduces_gradients_in_the_plans_type(width: int, there: str) -> N
     problem = with_stack(model_of("llama2-7b"), gradient_reduce_bytes=width)
     text = exporter("megatron-bridge")(problem, strategy_of("x:32", dp=2)).files["plan.py"]
     assert f"PRECISION = {{'grad_reduce_in_fp32': {there}}}" in text
+
+
+@pytest.mark.parametrize(
+    ("training", "configured", "fields"),
+    [
+        ({"fp8_recipe": "delayed"}, "bf16_with_fp8_delayed_scaling_mixed", {"fp8_param_gather": False}),
+        (
+            {"fp8_recipe": "current", "fp8_parameter_gather": True},
+            "bf16_with_fp8_current_scaling_mixed",
+            {"fp8_param_gather": True, "first_last_layers_bf16": False},
+        ),
+        ({"fp8_recipe": "blockwise"}, "bf16_with_fp8_subchannel_scaling_mixed", {"fp8_param_gather": False}),
+        (
+            {"fp8_recipe": "mx", "fp8_parameter_gather": True},
+            "bf16_with_mxfp8_mixed",
+            {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True},
+        ),
+        ({"precision": "nvfp4"}, "bf16_with_nvfp4_mixed", {"fp4_param_gather": False}),
+    ],
+)
+def test_bridges_configuration_of_every_recipe(
+    training: dict[str, Any], configured: str, fields: dict[str, bool]
+) -> None:
+    chip = chip_spec(block_formats=["mx", "nvfp4"])
+    chip["peak_tflops"] |= {"fp8": 200, "fp4": 400}
+    problem = problem_of({"x": chip}, training={"precision": "fp8", **training})
+    launch = exporter("megatron-bridge")(problem, strategy_of("x:4", dp=4, flags="fz"))
+    assert f"mixed_precision={configured}" in launch.arguments
+    line = next(line for line in launch.files["plan.py"].splitlines() if line.startswith("PRECISION = "))
+    found = literal_eval(line.removeprefix("PRECISION = "))
+    assert found == {"grad_reduce_in_fp32": True, **fields}
+    assert not [token for token in launch.arguments if "fp8" in token.split("=")[0] or "fp4" in token.split("=")[0]]
 
 
 def ordered(first: int, every: int, offset: int) -> Problem:

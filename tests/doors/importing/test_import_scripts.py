@@ -11,6 +11,7 @@ import pytest
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.doors.importing.output import spec_text, strategy_text
 from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
@@ -35,8 +36,8 @@ STEP = "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
 
 
 def imported(text: str, **options: Any) -> Imported:
-    """What a script gives on H100s."""
-    return import_source(write("train.sh", text), ImportOptions(chip="h100", **options))
+    """What a script gives, on H100s unless told otherwise."""
+    return import_source(write("train.sh", text), ImportOptions(**{"chip": "h100", **options}))
 
 
 def plan(text: str, **options: Any) -> Strategy:
@@ -245,7 +246,12 @@ def test_ends_that_count_for_a_layer() -> None:
         ),
         ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
         ("--swap-optimizer --use-distributed-optimizer", {"swap_optimizer": True}),
-        ("--fp8-format hybrid --fp8-param-gather", {"precision": "fp8", "fp8_parameter_gather": True}),
+        (
+            "--fp8-format hybrid --fp8-param-gather",
+            {"precision": "fp8", "fp8_parameter_gather": True, "fp8_recipe": "delayed"},
+        ),
+        ("--fp8-format e4m3 --fp8-recipe tensorwise", {"fp8_recipe": "current", "fp8_parameter_gather": False}),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", {"fp8_recipe": "blockwise"}),
         ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"cuda_graph": "full"}),
         ("--cuda-graph-impl full_iteration", {"cuda_graph": "full"}),
         ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router", {"cuda_graph": "te"}),
@@ -263,6 +269,31 @@ def test_ends_that_count_for_a_layer() -> None:
 def test_argument_to_the_spec_s_training(arguments: str, fields: dict[str, Any]) -> None:
     training = imported(torchrun(f"{LLAMA} {STEP} {arguments}")).spec["training"]
     assert {name: training.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        (
+            "--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag",
+            {"fp8_recipe": "mx", "fp8_parameter_gather": True},
+        ),
+        ("--fp4-format e2m1", {"precision": "nvfp4", "fp8_parameter_gather": False, "fp8_recipe": None}),
+        (
+            "--fp4-format e2m1 --fp4-recipe nvfp4 --fp4-param-gather",
+            {"precision": "nvfp4", "fp8_parameter_gather": True},
+        ),
+    ],
+)
+def test_formats_of_blocks_to_the_spec_s_training(arguments: str, fields: dict[str, Any]) -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} {arguments} --use-distributed-optimizer"), chip="gb200")
+    assert {name: found.spec["training"].get(name) for name in fields} == fields
+    assert not found.unknown
+
+
+def test_a_recipe_of_ones_own_is_not_planned_for() -> None:
+    with pytest.raises(InputError, match="--fp8-recipe"):
+        imported(torchrun(f"{LLAMA} {STEP} --fp8-format e4m3 --fp8-recipe custom"))
 
 
 @pytest.mark.parametrize(
