@@ -246,9 +246,20 @@ def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
 
 
 def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
-    """Logits, their fp32 copy and gradient on the last stage."""
-    vocab = padded_vocabulary(problem.model.vocab, rows.tp) / rows.tp
-    return np.asarray(problem.stack.logits_bytes * rows.shard.tokens(problem.sequence) * vocab)
+    """Logits, their fp32 copy and gradient on the last stage; of all the vocabulary where the loss is not parallel."""
+    return np.asarray(problem.stack.logits_bytes * _logits(problem, rows))
+
+
+def kept_logits_bytes(problem: Problem, rows: Candidates) -> Floats:
+    """Logits of all microbatches, where a framework keeps what a pipeline gives until the step is over."""
+    each = np.where(rows.pp > 1, problem.stack.pipeline_logits_bytes * rows.microbatches, 0.0)
+    return np.asarray(each * _logits(problem, rows))
+
+
+def _logits(problem: Problem, rows: Candidates) -> Floats:
+    """How many logits of a microbatch a device of the last stage has."""
+    shares = rows.tp if problem.stack.parallel_loss else 1
+    return np.asarray(rows.shard.tokens(problem.sequence) * padded_vocabulary(problem.model.vocab, rows.tp) / shares)
 
 
 def activation_bytes(

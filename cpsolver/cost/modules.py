@@ -2,7 +2,9 @@
 
 Of two sorts (Megatron-LM d98e8a6, core/tensor_parallel/random.py): core_attn, mlp, moe and shared_experts keep what
 goes in and what comes out, and recompute all between, with its communication. layernorm, moe_act and mla_up_proj keep
-what goes in, and recompute their output just before it is needed.
+what goes in, and recompute their output just before it is needed. operators (torchtitan b5bcd76c,
+distributed/activation_checkpoint.py) keeps what goes into the layer, what attention's core and what every other GEMM
+gives, and recomputes the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds, Traffic
 from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import NOT_COMPUTED, OF_ATTENTION, OF_EXPERTS, Bools, Floats, Shard
-from cpsolver.plans.strategy import CORE, MODULES, canonical_modules
+from cpsolver.plans.strategy import CORE, MODULES, NAMED_MODULES, OPERATORS, canonical_modules
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.search import ALL_CHIPS
 from hw_specs import Chip
@@ -30,7 +32,7 @@ Modules = tuple[str, ...]
 
 def applicable(problem: Problem) -> Modules:
     """The modules that the model's layers have and the launcher knows."""
-    known = MODULES if problem.launcher is None else problem.launcher.recompute_modules
+    known = NAMED_MODULES if problem.launcher is None else problem.launcher.recompute_modules
     return tuple(name for name in _applicable(problem.model, problem.spec.training.fused_kernels) if name in known)
 
 
@@ -46,6 +48,7 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
         "mlp": dense,
         "moe": experts,
         "shared_experts": experts and moe is not None and moe.shared_experts > 0,
+        "operators": True,
     }
     return tuple(name for name in MODULES if may[name])
 
@@ -73,6 +76,7 @@ def _sets(model: Architecture, names: Modules) -> tuple[Modules, ...]:
         with_mlp: list[Modules] = [*blocks, *whole] if not whole or dense_is_wider else whole
         whole = [*whole, *(("mlp", *modules) for modules in with_mlp)]
     sets = {canonical_modules(chain(*choice)) for choice in product(*parts, [*blocks, *whole])} - {(), CORE}
+    sets |= {OPERATORS} if "operators" in names else set()
     return (CORE, *sorted(sets, key=lambda names: [MODULES.index(name) for name in names]))
 
 
@@ -97,7 +101,8 @@ def most_freed(freed: Floats, short: Floats) -> Floats:
     """The most bytes that a layer keeps less with any modules recomputed: (n,). See `freed_together`."""
     at = {name: freed[:, index] for index, name in enumerate(MODULES)}
     block = at["mlp"] + np.maximum(at["moe"], at["moe_act"] + at["shared_experts"])
-    return np.asarray((short + at["core_attn"] + at["layernorm"] + at["mla_up_proj"] + block).min(axis=0))
+    named = at["core_attn"] + at["layernorm"] + at["mla_up_proj"] + block
+    return np.asarray((short + np.maximum(named, at["operators"])).min(axis=0))
 
 
 def freed_together(freed: Floats, short: Floats, sets: tuple[Modules, ...]) -> Floats:
@@ -144,7 +149,26 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
         freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * moe.shared_width / tp
     else:
         freed["mlp"] = fed + (norm if fused else 0.0)
+    if "operators" in applicable(problem):
+        freed["operators"] = _freed_operators(problem, shard, kind, freed)
     return np.stack([freed[name] for name in MODULES])
+
+
+def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dict[str, Floats]) -> Floats:
+    """Bytes of a layer that are made again where operators are recomputed.
+
+    Of GEMMs in their order (queries, keys, values, output; gate, up, down) every second one's results; all norms'
+    inputs and outputs but what goes into the layer, and what sequence parallelism scattered (tp > 1); the activation's
+    output. Of routed experts no GEMM's results, and nothing of their exchange.
+    """
+    model, tokens, tp = problem.model, shard.tokens(problem.sequence), shard.tp.astype(np.float64)
+    again = model.norms_per_layer + 1 - (shard.tp > 1)
+    norms = ELEMENT * again * model.hidden * tokens / shard.sequence_split
+    keys = ELEMENT * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
+    attention = freed["mla_up_proj"] if model.attention.kind == "mla" else keys
+    if kind.experts:
+        return np.asarray(norms + attention + freed["moe_act"] + freed["shared_experts"] / 2)
+    return np.asarray(norms + attention + ELEMENT * tokens * (2 if model.gated_mlp else 1) * model.ffn / tp)
 
 
 def module_seconds(
@@ -170,7 +194,26 @@ def module_seconds(
         taken["moe_act"], taken["shared_experts"] = both
     else:
         taken["mlp"] = block + (norm if fused else 0.0)
+    if "operators" in applicable(problem):
+        (kept,) = shard.of_distinct(NOT_COMPUTED, lambda part: (_kept_gemms(problem, chip, part, kind),))
+        block_s = layer.block if kind.experts else none
+        gathered = np.where(shard.tp > 1, inside.forward - inside.block * kind.experts, 0.0) / 2
+        taken["operators"] = np.maximum(0.0, layer.forward - layer.core - block_s - kept) + gathered
     return np.stack([taken[name] for name in MODULES])
+
+
+def _kept_gemms(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
+    """Seconds of the GEMMs whose results stay where operators are recomputed, forward: queries and values, and of a
+    dense block gate and down (the last one's results nothing asks for)."""
+    model, device, tokens = problem.model, ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
+    tp, width = shard.tp.astype(np.float64), sum(gemms.core_widths(model))
+    hidden = np.full_like(tp, model.hidden)
+    kv_heads = np.maximum(1.0, model.kv_heads / tp)
+    made_of = [gemms.Gemm((model.heads / tp + kv_heads) * width / 2, hidden)]
+    if not kind.experts:
+        ffn = model.ffn / tp
+        made_of += [gemms.Gemm(hidden, ffn), *([gemms.Gemm(ffn, hidden)] if model.gated_mlp else [])]
+    return compute.part_seconds(problem, device, made_of, tokens, (np.zeros_like(tp), 0))[0]
 
 
 def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:

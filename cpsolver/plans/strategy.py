@@ -10,9 +10,13 @@ RecomputeKind = Literal["none", "selective", "block", "uniform"]
 """none; selective: some modules of all layers; block: the first layers of each chunk; uniform: all layers, in units."""
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
 
-Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts"]
-"""What selective recomputation may recompute, by the names of Megatron-LM's --recompute-modules."""
+Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts", "operators"]
+"""What selective recomputation may recompute, by the names of Megatron-LM's --recompute-modules; operators: all of a
+layer but attention's core and every other GEMM, torchtitan's selective mode, which goes with no other."""
 MODULES: tuple[str, ...] = get_args(Module)
+OPERATORS = ("operators",)
+NAMED_MODULES = tuple(name for name in MODULES if name not in OPERATORS)
+"""Those that Megatron-LM has."""
 
 CORE = ("core_attn",)
 """Megatron-LM's own choice of them."""

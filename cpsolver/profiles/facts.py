@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cpsolver.plans.strategy import CORE, MODULES, RecomputeKind, Schedule, Sharded
+from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind, Schedule, Sharded
 from cpsolver.profiles.judging import SHARDED, among, either, fact, negated
 from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
@@ -81,7 +81,7 @@ class Facts(BaseModel):
     plain_context: bool = _stated("cp > 1 without the distributed optimizer")
     recompute: tuple[RecomputeKind, ...] = _stated("its kinds of recomputation besides none", _KINDS)
     recompute_modules: tuple[str, ...] = _stated(
-        "modules that selective recomputation can have, by Megatron-LM's names", MODULES
+        "modules that selective recomputation can have, by Megatron-LM's names, or operators", NAMED_MODULES
     )
     recompute_units: Literal["one", "any"] = _stated("layers in a unit of uniform recomputation")
     recompute_by_stage: tuple[RecomputeKind, ...] = _stated(

@@ -77,6 +77,8 @@ class Constants(BaseModel):
     straggling: Constant
     logits_bytes: Constant
     logits_traffic_bytes: Constant
+    pipeline_logits_bytes: Constant
+    parallel_loss: Constant
     backward_buffer_share: Constant
     gathered_layers: Constant
     fp8_weight_bytes: Constant

@@ -12,7 +12,7 @@ from cpsolver.cost import memory
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.modules import freed_together, module_sets, replayed
 from cpsolver.cost.shard import Candidates, Shard
-from cpsolver.cost.tables import time_table
+from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import Document
 from cpsolver.inputs.errors import InputError
@@ -109,11 +109,27 @@ def test_seconds_of_modules_are_parts_of_the_forward_pass() -> None:
     rows = Candidates.one(strategy_of("x:4", tp=4, dp=1, flags="sf"), problem.batch)
     found = time_table(problem, problem.supplies[0], rows)
     seconds = dict(zip(MODULES, found.modules[:, 0].tolist(), strict=True))
-    assert seconds["mlp"] == 0
-    assert min(value for name, value in seconds.items() if name != "mlp") > 0
+    assert seconds.pop("mlp") == seconds.pop("operators") == 0  # no dense layer, and no launcher with operators
+    assert min(seconds.values()) > 0
     assert seconds["moe"] > seconds["moe_act"] + seconds["shared_experts"]
     whole = sum(seconds[name] for name in ("core_attn", "layernorm", "mla_up_proj", "moe"))
     assert 0.4 * found.recompute[0] < whole < found.recompute[0]
+
+
+def test_recomputed_operators_leave_every_other_product() -> None:
+    """Kept: the layer's input, queries, values, attention's output with its statistics, and the gate."""
+    problem = problem_of(model=model_spec(kv_heads=4), launcher="torchtitan")
+    row = Candidates.one(strategy_of("x:4"), problem.batch)
+    tokens, h, heads, width, ffn = 1024, 1024, 8, 128, problem.model.ffn
+    kept = 2 * tokens * (h + heads * width + 4 * width + heads * width + ffn) + 4 * heads * tokens
+    table = memory_table(problem, row)
+    assert table.stored((("operators",),), [0])[0, 0] == kept
+    assert module_sets(problem)[1:] == (("operators",),)
+    seconds = dict(zip(MODULES, time_table(problem, problem.supplies[0], row).modules[:, 0].tolist(), strict=True))
+    forward = time_table(problem, problem.supplies[0], row).recompute[0]
+    assert 0.1 * forward < seconds["operators"] < 0.6 * forward
+    plain = memory_table(problem_of(model=model_spec(kv_heads=4)), row)
+    assert not plain.freed[0, MODULES.index("operators")].any()
 
 
 def test_a_set_costs_its_seconds_and_keeps_its_bytes() -> None:

@@ -158,7 +158,7 @@ def test_modules_are_recomputed_as_the_row_says(tmp_path: Path) -> None:
 
 def test_what_the_cost_model_has_no_mechanism_for_moves_no_prediction(tmp_path: Path) -> None:
     run = of(tmp_path, QWEN3)
-    assert predict(replace(run, routing="natural", offload_layers=4)) == predict(run)
+    assert predict(replace(run, routing="natural")) == predict(run)
 
 
 def test_what_a_run_had_switched_on_shortens_its_step_in_turn(tmp_path: Path) -> None:
@@ -191,9 +191,24 @@ def test_fsdp_under_a_pipeline_shares_out_the_optimizer_only() -> None:
     assert placed_plan(published()["titan_8b_cp1"]).strategy.sharded == "parameters"
 
 
-def test_torchtitans_selective_recomputation_is_half_of_every_stage() -> None:
-    plan = placed_plan(published()["titan_8b_8g_f8"]).strategy
-    assert (plan.recompute[0], plan.recompute_layers[0]) == ("block", 16)
+def test_torchtitans_selective_recomputation_is_by_operator() -> None:
+    run = published()["titan_8b_8g_f8"]
+    assert placed_plan(run).strategy.groups[0].modules == ("operators",)
+    assert not predict(run).rules_broken.get("stack")
+
+
+def test_runs_have_the_optimizer_of_their_recipes(tmp_path: Path) -> None:
+    run = replace(of(tmp_path, QWEN3), framework="Megatron-Bridge 26.06", sharding="zero1")
+    assert placed_plan(run).problem.spec.training.optimizer == "adam"
+    latent = replace(run, model="deepseek-v3-671b")
+    assert placed_plan(latent).problem.spec.training.optimizer == "precision_aware_bf16"
+    assert placed_plan(replace(latent, sharding="none")).problem.spec.training.optimizer == "adam"
+
+
+def test_layers_on_the_host_are_the_row_s(tmp_path: Path) -> None:
+    run = replace(of(tmp_path, QWEN3), pp=1, vpp=1, layers_per_stage=None, recompute="none", recompute_modules=None)
+    run = replace(run, dp=(run.num_gpus or 0) // (run.tp or 1))
+    assert predict(replace(run, offload_layers=4)).memory_gib < predict(run).memory_gib
 
 
 @pytest.mark.parametrize(

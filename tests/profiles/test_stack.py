@@ -52,7 +52,7 @@ def test_bytes_of_state(name: str, states: tuple[int, int, int]) -> None:
     assert (stack.parameter_bytes, stack.gradient_bytes, stack.optimizer_bytes) == states
 
 
-@pytest.mark.parametrize("name", ["fsdp-composer", "composer-pure", "fsdp-torchtitan"])
+@pytest.mark.parametrize("name", ["fsdp-composer", "composer-pure", "fsdp-torchtitan", "torchtitan-2026"])
 def test_sharded_fp32_weights_are_gathered_in_two_bytes(name: str) -> None:
     stack = load_stack(name)
     assert stack.parameter_bytes + stack.gradient_bytes + stack.optimizer_bytes == 16

@@ -121,7 +121,7 @@ _MODULE = '''"""A plan of apss-cp for torchtitan {release}: --module {module} --
 
 import importlib
 
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import {policy}
 
 # module:function that makes the configuration of your model
 BASE = "{base}"
@@ -143,7 +143,7 @@ def plan():
     for section, values in ((config.parallelism, PARALLELISM), (config.training, TRAINING)):
         for key, value in values.items():
             setattr(section, key, value)
-    config.activation_checkpoint = FullAC.Config() if RECOMPUTE else None
+    config.activation_checkpoint = {policy}.Config() if RECOMPUTE else None
     return config
 '''
 
@@ -157,7 +157,8 @@ def _module(problem: Problem, s: Strategy) -> str:
         module=MODULE,
         base=base(problem),
         layers=problem.model.layers,
-        recompute=_recomputes(s),
+        recompute=s.recompute[0] != "none",
+        policy="SelectiveAC" if s.recompute[0] == "selective" else "FullAC",
         parallelism=_literal(parallelism(s) | sequence),
         training=_literal(training(problem, s) | graphs),
     )
@@ -178,8 +179,11 @@ def _literal(data: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "}"]).replace("'", '"')
 
 
-def _recomputes(s: Strategy) -> bool:
-    return s.recompute[0] == "uniform"
+def _checkpointing(s: Strategy) -> dict[str, str]:
+    """The section activation_checkpoint of release 0.2."""
+    modes = {"uniform": "full", "selective": "selective"}
+    mode = {"mode": modes.get(s.recompute[0], "none")}
+    return mode | ({"selective_ac_option": "op"} if "selective" in mode.values() else {})
 
 
 def _why_no_toml(s: Strategy) -> str | None:
@@ -199,7 +203,7 @@ def toml(problem: Problem, s: Strategy) -> str:
         "model": {"name": known[0] if known else "set-me", "flavor": known[2] if known else "set-me"},
         "training": training(problem, s),
         "parallelism": parallelism(s, "output") | more | {"expert_tensor_parallel_degree": 1},
-        "activation_checkpoint": {"mode": "full" if _recomputes(s) else "none"},
+        "activation_checkpoint": _checkpointing(s),
     }
     lines = ["# A plan of apss-cp for torchtitan 0.2 (--job.config_file); release 0.3 takes the Python module instead."]
     for name, values in sections.items():

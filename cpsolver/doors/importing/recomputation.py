@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.split import LayerSplit
-from cpsolver.plans.strategy import CORE, MODULES, RecomputeKind
+from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,6 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
 
 
 def _selective(arguments: Arguments, modules: tuple[str, ...]) -> Recomputation:
-    unknown = tuple(name for name in modules if name not in MODULES)
-    refusals = tuple(f"recompute module {name} is not known here: {', '.join(MODULES)}" for name in unknown)
+    unknown = tuple(name for name in modules if name not in NAMED_MODULES)
+    refusals = tuple(f"recompute module {name} is not known here: {', '.join(NAMED_MODULES)}" for name in unknown)
     return Recomputation("selective", (), modules, refusals)

@@ -15,7 +15,16 @@ from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import nearest_names
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
-from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, RecomputeKind, Schedule, Sharded, StageGroup, Strategy
+from cpsolver.plans.strategy import (
+    OPERATORS,
+    RECOMPUTE_KINDS,
+    SHARDED,
+    RecomputeKind,
+    Schedule,
+    Sharded,
+    StageGroup,
+    Strategy,
+)
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.stack import load_stack, stack_names
@@ -106,7 +115,10 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
     spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name, search=search)
     _check_layout(run)
     problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
-    return PlacedPlan(problem, _strategy(run, chip.name, known.get("schedule", "1f1b")))
+    by_operator = stack.runs is not None and set(OPERATORS) <= set(stack.runs.recompute_modules)
+    return PlacedPlan(
+        problem, _strategy(run, chip.name, known.get("schedule", "1f1b"), OPERATORS if by_operator else ())
+    )
 
 
 def _with_switches(run: MeasuredRun, by_recipe: dict[str, dict[str, Any]]) -> MeasuredRun:
@@ -232,11 +244,12 @@ def _catalogued(run: MeasuredRun) -> Architecture | None:
     return found if (found.hidden, found.heads) == (run.hidden, run.heads) else None
 
 
-def _strategy(run: MeasuredRun, chip: str, schedule: Schedule) -> Strategy:
+def _strategy(run: MeasuredRun, chip: str, schedule: Schedule, usual: tuple[str, ...]) -> Strategy:
+    """`usual`: what the framework's selective recomputation recomputes where the row names no modules."""
     kind, amount = _recompute(run)
-    layers, modules = _split(run), run.recompute_modules or ()
+    layers, modules = _split(run), run.recompute_modules or usual
     sizes: dict[str, Any] = {name: _size(run, name) for name in _SIZES}
-    amounts = tuple(count // (run.vpp or 1) // 2 if amount is None else min(amount, count) for count in layers)
+    amounts = tuple(min(amount, count) for count in layers)
     return Strategy(
         **sizes,
         etp=_expert_tensor(run),
@@ -296,12 +309,9 @@ def _depth(run: MeasuredRun) -> Sharded:
     return _DEPTH.get(run.sharding or "", "optimizer")
 
 
-def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int | None]:
-    """Kind and number; None: half of each chunk's layers, which torchtitan's selective recomputation of every other
-    product comes to (where a row names no modules)."""
+def _recompute(run: MeasuredRun) -> tuple[RecomputeKind, int]:
+    """Kind and number."""
     kind, _, amount = (run.recompute or "none").partition(":")
-    if kind == "selective" and run.sharding == "zero3" and not run.recompute_modules:
-        return "block", None
     if kind == "full":
         return "uniform", 1
     if kind in RECOMPUTE_KINDS:
