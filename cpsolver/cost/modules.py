@@ -209,11 +209,14 @@ def _kept_gemms(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> 
     tp, width = shard.tp.astype(np.float64), sum(gemms.core_widths(model))
     hidden = np.full_like(tp, model.hidden)
     kv_heads = np.maximum(1.0, model.kv_heads / tp)
-    made_of = [gemms.Gemm((model.heads / tp + kv_heads) * width / 2, hidden)]
+    made_of = [gemms.Gemm("qkv", (model.heads / tp + kv_heads) * width / 2, hidden)]
     if not kind.experts:
         ffn = model.ffn / tp
-        made_of += [gemms.Gemm(hidden, ffn), *([gemms.Gemm(ffn, hidden)] if model.gated_mlp else [])]
-    return compute.part_seconds(problem, device, made_of, tokens, (np.zeros_like(tp), 0))[0]
+        made_of += [
+            gemms.Gemm("mlp down", hidden, ffn),
+            *([gemms.Gemm("mlp up", ffn, hidden)] if model.gated_mlp else []),
+        ]
+    return compute.part_seconds(problem, device, made_of, tokens, [])[0]
 
 
 def _up_projections(problem: Problem, chip: Chip, shard: Shard) -> Floats:

@@ -114,7 +114,7 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
 
 def gathered_bytes(problem: Problem) -> float:
     """Of a parameter of a layer while it is gathered whole; embedding and head are gathered in 16 bits."""
-    return _weight_bytes(problem)[0] if problem.fp8_parameter_gather else float(problem.stack.parameter_bytes)
+    return _weight_bytes(problem)[0] if problem.narrow_weights else float(problem.stack.parameter_bytes)
 
 
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:
