@@ -34,7 +34,7 @@ def published() -> dict[str, MeasuredRun]:
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed-bloom"),
         ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-lm-moe"),
         ("MindFormers 1.5.0 (MindSpore)", "mindformers"),
-        ("Megatron-Core (AMD Primus)", "megatron-bridge"),
+        ("Megatron-Core (AMD Primus)", "primus"),
     ],
 )
 def test_a_framework_is_known_by_its_longest_prefix_or_a_stacks_name(name: str, stack: str) -> None:
@@ -164,6 +164,7 @@ def test_what_the_cost_model_has_no_mechanism_for_moves_no_prediction(tmp_path: 
 def test_what_a_run_had_switched_on_shortens_its_step_in_turn(tmp_path: Path) -> None:
     """As in the matched series of one layout: the dispatcher's stall, the overlap, graphs of parts, a whole graph."""
     run = replace(of(tmp_path, QWEN3), dispatcher="alltoall", cuda_graph="none", a2a_overlap=False)
+    run = replace(run, pp=1, vpp=1, layers_per_stage=None, dp=(run.num_gpus or 0) // (run.tp or 1))
     assert placed_plan(run).strategy.expert_overlap is False
     steps = [run]
     for change in ({"dispatcher": "hybridep"}, {"a2a_overlap": True}, {"cuda_graph": "te"}, {"cuda_graph": "full"}):
@@ -172,6 +173,22 @@ def test_what_a_run_had_switched_on_shortens_its_step_in_turn(tmp_path: Path) ->
     seconds = [predict(step).step_time_s for step in steps]
     assert seconds == sorted(seconds, reverse=True)
     assert len(set(seconds)) == len(seconds)
+
+
+def test_switches_of_a_release_s_recipes_stand_where_a_row_gives_no_other(tmp_path: Path) -> None:
+    empty: dict[str, Any] = {
+        "cuda_graph": None,
+        "dispatcher": None,
+        "a2a_overlap": None,
+        "routing": "forced",
+        "fp8_recipe": "mx",
+    }
+    run = replace(of(tmp_path, QWEN3), framework="Megatron-Bridge (2026-07/08, model cards)", precision="fp8", **empty)
+    taken = placed_plan(run)
+    assert (taken.problem.cuda_graph, taken.strategy.expert_overlap) == ("full", True)
+    for change in ({"cuda_graph": "te"}, {"routing": "natural"}, {"framework": "Megatron-Bridge 26.04"}):
+        left = placed_plan(replace(run, **change))  # type: ignore[arg-type]
+        assert not left.strategy.expert_overlap, change
 
 
 def test_a_sharding_group_of_all_replicas_is_none(tmp_path: Path) -> None:
@@ -212,7 +229,7 @@ def test_layers_on_the_host_are_the_row_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "field"), [({"ep": 3}, "ep"), ({"vpp": 2}, "vpp"), ({"precision": "nvfp4"}, "precision")]
+    ("change", "field"), [({"ep": 3}, "ep"), ({"vpp": 2}, "vpp"), ({"precision": "int8"}, "precision")]
 )
 def test_what_the_cost_model_cannot_express_is_told(change: dict[str, object], field: str) -> None:
     with pytest.raises(Unpredictable) as caught:
