@@ -34,7 +34,7 @@ def test_the_published_factors_would_take_the_h20_above_its_peak() -> None:
 
 
 def test_factors_of_a_variant_come_after_those_of_its_architecture() -> None:
-    """0.5 * 1.1 of all chips * 0.9 of the family = 0.495; of the later die * 1.2 = 0.594. fp4 has a factor of its own."""
+    """0.5 * 1.1 of all chips * 0.9 of the family = 0.495; of the later die * 1.2 = 0.594; fp4 has its own."""
     chips = {
         ALL: {"gemm": entry(1.1, 9), "gemm_fp4": entry(1.5, 9)},
         "family": {"gemm": entry(0.9, 9)},
