@@ -115,9 +115,6 @@ def _prose() -> dict[str, str]:
         "felt": f"{FELT:.1%}",
         "fewest": str(FEWEST_ROWS),
         "smallest": str(fit_residuals.FEWEST),
-        "borrowed": str(fit_residuals.BORROWED),
-        "fresh": f"{fit_residuals.FRESH - 1:.0%}",
-        "least": f"{fit_residuals.LEAST:.0%}",
     }
     return {name: "\n".join(lines).strip().format(**figures) for name, lines in sections.items()}
 

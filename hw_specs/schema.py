@@ -194,6 +194,10 @@ class Chip(_HardwareRecord):
         entry = self.efficiency.get(name)
         return self._known(None if entry is None else entry.value, f"efficiency {name}")
 
+    def uses_efficiency(self, name: str) -> bool:
+        """Whether anything rests on the figure: no GEMM does in a type without a known peak."""
+        return not name.startswith("gemm_") or getattr(self.peak_tflops, name.removeprefix("gemm_")) is not None
+
     @property
     def memory_capacity_bytes(self) -> float:
         """What the framework can see: `usable_gib` where known, else the nominal capacity."""

@@ -1,8 +1,7 @@
 """How sure a prediction is: the interval that holds the true step time four times in five.
 
-From the errors on published runs that share the software stack, the chip architecture, the scale (one node or more)
-and the kind of model with the plan; the narrowest such group that is large enough speaks. Where nothing of the kind
-was measured, the errors on sources that the fit had not seen count, and more for every further thing unknown.
+A user's cluster is none that the constants were fitted to, so the interval is that of publishers whose runs the fit had
+not seen, for dense models and for those with experts apart. It is wider where a plan has what no published run has.
 
 Where the user's own runs were learnt from (Problem.overlay), what they leave unknown of the plan counts instead.
 """
@@ -10,25 +9,39 @@ Where the user's own runs were learnt from (Problem.overlay), what they leave un
 from __future__ import annotations
 
 from math import exp
+from typing import Literal
 
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Calibration, Overlay, load_calibration
 
 EVERY = "every run"
-UNSEEN = "unseen source"
+UNSEEN = {"dense": "unseen publisher, dense", "experts": "unseen publisher, experts"}
 LEARNT = "learnt from"
 WITHIN_80 = 1.2816
 """Standard deviations from the mean of a normal distribution that enclose four in five."""
 _WIDER = 1.5
-"""How much wider for a chip architecture that no run measured, and for a pipeline over several chip types."""
+"""How much wider for a chip architecture that no run measured, for a pipeline over several chip types, and for sizes
+beyond those of every run."""
+
+
+def kind_of(problem: Problem) -> Literal["dense", "experts"]:
+    """Whose errors a model has: no dense run says how experts behave."""
+    return "dense" if problem.model.moe is None else "experts"
+
+
+def alike(problem: Problem, strategy: Strategy, calibration: Calibration) -> int:
+    """Published runs of the plan's stack, chip architecture and kind of model, where they are enough to speak of."""
+    group = calibration.residuals.get(keys_of(problem, strategy)[1])
+    return 0 if group is None else group.rows
 
 
 def keys_of(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     """The groups that a plan belongs to, narrowest first: stack, architecture, kind of model, scale."""
     chip = problem.supply(strategy.stage_chips[0]).chip
     pair = f"{problem.stack.name}/{chip.architecture or chip.name}"
-    kind = "dense" if problem.model.moe is None else "experts"
+    kind = kind_of(problem)
     scale = "one node" if strategy.devices <= problem.node else "nodes"
     return (f"{pair}/{kind}/{scale}", f"{pair}/{kind}", pair, EVERY)
 
@@ -73,15 +86,11 @@ def _rows(overlay: Overlay, problem: Problem, strategy: Strategy) -> str:
 
 def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -> tuple[float, float, str]:
     """The interval by the errors on published runs."""
-    unknown = _unknowns(problem, strategy, calibration)
+    unknown, kind = _unknowns(problem, strategy, calibration), kind_of(problem)
+    group = calibration.residuals[UNSEEN[kind]]
     wider = _WIDER ** len(unknown)
-    if not unknown:
-        for key in keys_of(problem, strategy)[:-1]:
-            if key in calibration.residuals:
-                group = calibration.residuals[key]
-                return group.low, group.high, f"{group.rows} published runs of {key}"
-    group = calibration.residuals[UNSEEN]
-    told = "published runs of publishers left out of the fit"
+    models = "dense models" if kind == "dense" else "models with experts"
+    told = f"{group.rows} published runs of {models}, their publishers left out of the fit"
     return wider * group.low, wider * group.high, "; half as wide again for ".join((told, *unknown))
 
 
@@ -90,7 +99,9 @@ def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) ->
     names, measured = dict.fromkeys(strategy.stage_chips), _architectures(calibration)
     found = ["a pipeline over several chip types"] if len(names) > 1 else []
     new = [name for name in names if problem.supply(name).chip.architecture not in measured]
-    return [*found, f"{' and '.join(new)}, a kind of chip that no run has"] if new else found
+    found += [f"{' and '.join(new)}, a kind of chip that no run has"] if new else []
+    beyond = beyond_runs(problem, strategy)
+    return [*found, ", ".join(beyond)] if beyond else found
 
 
 def _architectures(calibration: Calibration) -> set[str]:

@@ -72,15 +72,16 @@ def test_saying_too_little_memory_costs_more_than_too_much() -> None:
     assert 10e9 + found > 13.5e9
 
 
-def test_a_small_group_borrows_from_the_wider_one_and_a_tiny_one_says_nothing() -> None:
+def test_intervals_are_of_publishers_left_out_and_groups_of_the_fit_s_own_errors() -> None:
     chosen = runs("kort22") + runs("internevo_tgs")
     cases = [placed_plan(run) for run in chosen]
     errors = [0.3 if run.id.startswith("kort22") else 0.01 for run in chosen]
     groups = residual_groups(chosen, cases, errors, {run.id: 0.2 for run in chosen})
-    assert groups[UNSEEN].low == pytest.approx(-0.2)
+    assert (groups[UNSEEN["dense"]].low, groups[UNSEEN["dense"]].high) == (-0.2, -0.2)
+    assert UNSEEN["experts"] not in groups
     assert not any("megatron-2022" in key for key in groups)
-    own = groups["internevo/ampere"]
-    assert groups[EVERY].low < own.low < -0.01 < own.high + 0.02
+    assert groups["internevo/ampere"].low == groups["internevo/ampere"].high == -0.01
+    assert groups[EVERY].rows == len(chosen)
 
 
 def test_cases_keep_what_the_row_says() -> None:

@@ -161,7 +161,7 @@ def test_a_chip_in_json_has_its_factors(fitted: None) -> None:
     assert [factor["chips"] for factor in told["calibrated"]["gemm_bf16"]["factors"]] == ["all chips", "ampere"]
     assert [factor["runs"] for factor in told["calibrated"]["gemm_bf16"]["factors"]] == [90, 40]
     assert told["calibrated"]["gemm_bf16"]["factors"][1]["standard_error"] == pytest.approx(0.12)
-    assert set(told["calibrated"]) == {"gemm_bf16", "gemm_fp16", "gemm_fp8", "memory"}
+    assert set(told["calibrated"]) == {"gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "memory"}
 
 
 @pytest.mark.parametrize("name", ["a100", "a800", "h800", "b200", "ascend_910b", "mi300x"])

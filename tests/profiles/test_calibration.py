@@ -31,3 +31,18 @@ def test_the_published_factors_would_take_the_h20_above_its_peak() -> None:
     product = chip.efficiency_value("gemm_fp8") * every["gemm"].value * every["gemm_fp8"].value
     assert product == pytest.approx(1.233, abs=0.001)
     assert calibration.chip(chip).efficiency_value("gemm_fp8") == pytest.approx(own["gemm"].value) == 0.9775
+
+
+def test_factors_of_a_variant_come_after_those_of_its_architecture() -> None:
+    """0.5 * 1.1 of all chips * 0.9 of the family = 0.495; of the later die * 1.2 = 0.594; fp4 has its own."""
+    chips = {
+        ALL: {"gemm": entry(1.1, 9), "gemm_fp4": entry(1.5, 9)},
+        "family": {"gemm": entry(0.9, 9)},
+        "later": {"gemm": entry(1.2, 9)},
+    }
+    calibration = Calibration(name="test", method="", chips=chips, stacks={})
+    efficiency = {"gemm_bf16": 0.5, "gemm_fp4": 0.5}
+    fields = {"name": "x", **chip_spec(efficiency=efficiency, architecture="family")}
+    first, later = complete_chip(fields), complete_chip({**fields, "variant": "later"})
+    found = [calibration.chip(chip).efficiency_value(name) for name in efficiency for chip in (first, later)]
+    assert found == pytest.approx([0.495, 0.594, 0.7425, 0.891])

@@ -137,7 +137,6 @@ CASES = (
             ("mx, gathered", {"precision": "fp8", "fp8_recipe": "mx", "fp8_parameter_gather": True}, NEW),
         )
     ),
-    _case("nvfp4", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "nvfp4"}, targets=NEW),
     _case("fp16", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "fp16", "dropout": True}),
 )
 

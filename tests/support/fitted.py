@@ -21,7 +21,8 @@ FITTED = Calibration(
     },
     residuals={
         EVERY: Residuals(rows=123, low=-0.15, high=0.15),
-        UNSEEN: Residuals(rows=100, low=-0.2, high=0.3),
+        UNSEEN["dense"]: Residuals(rows=100, low=-0.2, high=0.3),
+        UNSEEN["experts"]: Residuals(rows=40, low=-0.3, high=0.4),
         "megatron-core/ampere": Residuals(rows=30, low=-0.1, high=0.1),
         "megatron-core/ampere/dense": Residuals(rows=25, low=-0.08, high=0.08),
         "megatron-core/ampere/dense/one node": Residuals(rows=12, low=-0.05, high=0.05),

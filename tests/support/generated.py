@@ -58,7 +58,8 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     search: dict[str, Any] = {"top": int(rng.integers(3, 6)), "pin": pin, "forbid": forbid}
     search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "even", "even_per_chip"]))
     search["recompute_scope"] = "stage" if len(names) * layers < 7 and rng.random() < 0.4 else "chip"
-    training = {"dropout": bool(rng.random() < 0.3), "fused_kernels": bool(rng.random() < 0.7)}
+    training: dict[str, Any] = {"dropout": bool(rng.random() < 0.3), "fused_kernels": bool(rng.random() < 0.7)}
+    training |= _narrow(np.random.default_rng((seed, 2)), chips)
     batch = int(rng.choice([4, 8]))
     search["launcher"] = None if rng.random() < 0.75 else str(rng.choice(launcher_names()))
     given = {"training": training, **search}
@@ -68,6 +69,21 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     if len(sets) > 2 and rng.random() < 0.95:  # or brute force takes too long
         forbid["recompute_modules"] = [list(sets[i]) for i in rng.permutation(len(sets))[2:]]
     return problem_of(chips, model, gpus, node, batch, sequence, **given)
+
+
+def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
+    """Layers' GEMMs in fp8 or nvfp4 in some problems, on chips that have what the recipe needs."""
+    if rng.random() > 0.3:
+        return {}
+    recipe = str(rng.choice(["usual", "delayed", "current", "blockwise", "mx", "nvfp4"]))
+    for chip in chips.values():
+        spec, scaled = chip["spec"], recipe in ("mx", "nvfp4") or rng.random() < 0.5
+        peak = spec["peak_tflops"]["bf16"]
+        spec["peak_tflops"] |= {"fp8": 2 * peak, "fp4": 4 * peak}
+        spec |= {"block_formats": ["mx", "nvfp4"] if scaled else [], "fp8_either_way": bool(rng.random() < 0.5)}
+    if recipe == "nvfp4":
+        return {"precision": recipe}
+    return {"precision": "fp8", **({} if recipe == "usual" else {"fp8_recipe": recipe})}
 
 
 def _trains(chips: Any, model: Any, gpus: int, node: int, batch: int, sequence: int, given: dict[str, Any]) -> bool:

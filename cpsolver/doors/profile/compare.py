@@ -47,18 +47,13 @@ def comparison(entry: Chip | None, measured_figures: Sequence[MeasuredEfficiency
     for name in EFFICIENCY_NAMES:
         figure = measured.get(name)
         taken = (None, None) if figure is None else (figure.value, figure.spread)
-        if entry is not None and _has(entry, name):
+        if entry is not None and entry.uses_efficiency(name):
             planned = load_calibration().chip(entry).efficiency_value(name)
             confidence = entry.efficiency[name].confidence
             rows.append(EfficiencyRow(name, entry.efficiency_value(name), planned, confidence, *taken))
         elif figure is not None:
             rows.append(EfficiencyRow(name, None, None, "", *taken))
     return rows
-
-
-def _has(entry: Chip, name: str) -> bool:
-    precision = name.removeprefix("gemm_")
-    return precision == name or getattr(entry.peak_tflops, precision) is not None
 
 
 _PASS = {"forward": "forward", "input_gradient": "gradient of the input", "weight_gradient": "gradient of the weight"}

@@ -197,8 +197,8 @@ def _efficiencies(chip: Chip) -> RenderableType:
     sources = list(dict.fromkeys(entry.source for entry in chip.efficiency.values()))
     used, factors = load_calibration().chip(chip).efficiency, fitted_factors(chip)
     for name, entry in chip.efficiency.items():
-        if name.startswith("gemm_") and getattr(chip.peak_tflops, name.removeprefix("gemm_")) is None:
-            continue  # a precision that the chip does not have
+        if not chip.uses_efficiency(name):
+            continue
         runs = str(factors[name][-1][1].rows) if name in factors else ""
         figures = (f"{entry.value:.4g}", f"{used[name].value:.4g}", runs)
         table.add_row(name, *figures, entry.confidence, _GIVEN[entry.origin], str(sources.index(entry.source) + 1))

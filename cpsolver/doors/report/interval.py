@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
-from cpsolver.evidence.intervals import EVERY, UNSEEN, keys_of, spread
+from cpsolver.evidence.intervals import EVERY, alike, spread
 from cpsolver.inputs.text import about, plural, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -21,14 +21,14 @@ _ASIDE = 0.02
 class Interval:
     """Seconds between which a step takes four times in five.
 
-    `basis`: the runs that it comes from; `measured`: whether those are runs of the plan's own stack and chip;
+    `basis`: the runs that it comes from; `alike`: how many fitted runs have the plan's stack, chips and kind of model;
     `learnt`: whether they are the user's own. `middle`: the middle of the interval / the prediction - 1.
     """
 
     low_s: float
     high_s: float
     basis: str
-    measured: bool
+    alike: int
     learnt: bool = False
     middle: float = 0.0
 
@@ -46,8 +46,8 @@ def interval_of(
     if problem.overlay is not None:
         doubts = f", which was written in spite of doubts: {'; '.join(problem.overlay.doubts)}"
         basis += doubts if problem.overlay.doubts else ""
-        return Interval(*ends, basis, measured=True, learnt=True, middle=exp((low + high) / 2) - 1)
-    return Interval(*ends, basis, basis.endswith(keys_of(problem, strategy)[:-1]))
+        return Interval(*ends, basis, alike=0, learnt=True, middle=exp((low + high) / 2) - 1)
+    return Interval(*ends, basis, alike(problem, strategy, calibration or load_calibration()))
 
 
 def ties(intervals: Sequence[Interval]) -> list[bool]:
@@ -85,17 +85,11 @@ def provenance(interval: Interval | None, calibration: Calibration | None = None
     if interval is not None and interval.learnt:
         told.append(f"{_INSIDE}{interval.basis}.{_aside(interval)}")
     elif interval is not None:
-        basis = interval.basis.replace("/", ", ")
-        if interval.measured:
-            told.append(
-                f"{_INSIDE}by the errors on {basis}, the software stack and chip architecture of this plan. The "
-                f"constants were fitted to those runs too: a cluster unlike theirs may take {_unseen(calibration)}."
-            )
-        else:
-            told.append(
-                f"{_INSIDE}by the errors on {basis}, for few or no published runs have this software stack and kind of "
-                "chips."
-            )
+        seen = f"{interval.alike:,}" if interval.alike else "Few or none"
+        told.append(
+            f"{_INSIDE}by the errors on {interval.basis}. {seen} of the fitted runs have this software stack, "
+            "architecture of chips and kind of model. Your own runs make it narrower: `apss-cp calibrate`."
+        )
     return [*told, "How far off the predictions were, run by run: `apss-cp validate`; in prose: docs/accuracy.md."]
 
 
@@ -108,9 +102,3 @@ def _aside(interval: Interval) -> str:
         f" Its middle lies {abs(interval.middle) * 100:.1f} % {'above' if interval.middle > 0 else 'below'} the "
         f"prediction: layouts like this one ran {way} than the constants can say, which plans are compared by."
     )
-
-
-def _unseen(calibration: Calibration | None) -> str:
-    """What the errors on left-out publishers come to: `-10 to +21 %`."""
-    fresh = (calibration or load_calibration()).residuals[UNSEEN]
-    return f"{(exp(fresh.low) - 1) * 100:+.0f} to {(exp(fresh.high) - 1) * 100:+.0f} %"

@@ -36,7 +36,8 @@ def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
     """What the prediction rests on that nobody measured or published."""
     lines = []
     for name in chips:
-        figures = problem.supply(name).chip.efficiency.values()
+        chip = problem.supply(name).chip
+        figures = [figure for figure_name, figure in chip.efficiency.items() if chip.uses_efficiency(figure_name)]
         doubtful = (figure for figure in figures if figure.confidence == "assumed")
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:
