@@ -3,8 +3,8 @@
 A margin is for what the model does not know, so it is set by the worst readings and not by a mean: the least margin
 with which at most one published reading of the stack in TENTH is above the plan's. Not the very worst: a meter shows
 what the allocator holds while there is room, tables have slips (one run of BigScience's takes 65 GB with half the micro
-batch with which the next takes 56), and a margin that a single reading sets refuses runs that ran. Stacks with fewer readings than FEWEST, or with none
-above the margin of all stacks, keep that one.
+batch with which the next takes 56), and a margin that a single reading sets refuses runs that ran. Stacks with fewer
+readings than FEWEST, or with none above the margin of all stacks, keep that one.
 """
 
 from __future__ import annotations
