@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.fit_model import calibration, load_free
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evidence.calibrate.leave_one_out import leave_out
-from cpsolver.evidence.intervals import UNSEEN, half_width, spread
+from cpsolver.evidence.intervals import half_width, spread
 from cpsolver.evidence.posterior.constants import UncertainConstant, moved, uncertain_constants
 from cpsolver.evidence.posterior.misfit import load_spread, locations
 from cpsolver.evidence.posterior.posterior import Posterior, learn
@@ -32,7 +32,7 @@ from cpsolver.evidence.posterior.time_posterior import unlearnt
 from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
-from cpsolver.profiles.constants import Calibration, load_calibration
+from cpsolver.profiles.constants import load_calibration
 
 HERE = Path(__file__).parent
 OUTPUT = HERE / "results" / "calibrate_published.md"
@@ -121,18 +121,8 @@ def load_group(entry: dict[str, Any]) -> Group:
 
 def _published_half(places: Sequence[PlacedPlan]) -> Floats:
     """Half the interval that comes without runs: the group was left out of the fit, so that of left-out publishers."""
-    known = load_calibration()
-    unseen = Calibration(
-        name="unseen", method="", chips={}, stacks={}, residuals={UNSEEN: known.residuals[UNSEEN], **_kinds(known)}
-    )
-    ends = [spread(place.problem, place.strategy, unseen)[:2] for place in places]
+    ends = [spread(place.problem, place.strategy, load_calibration())[:2] for place in places]
     return np.array([(high - low) / 2 for low, high in ends])
-
-
-def _kinds(known: Calibration) -> dict[str, Any]:
-    """That every kind of chip has published runs, of a stack that no problem names."""
-    kinds = {key.split("/")[1] for key in known.residuals if "/" in key}
-    return {f"none/{kind}": known.residuals[UNSEEN] for kind in kinds}
 
 
 def scores(group: Group) -> dict[int, Score]:

@@ -250,7 +250,7 @@ def logits_bytes(problem: Problem, rows: Candidates) -> Floats:
     return np.asarray(problem.stack.logits_bytes * _logits(problem, rows))
 
 
-def kept_logits_bytes(problem: Problem, rows: Candidates) -> Floats:
+def held_logits_bytes(problem: Problem, rows: Candidates) -> Floats:
     """Logits of all microbatches, where a framework keeps what a pipeline gives until the step is over."""
     each = np.where(rows.pp > 1, problem.stack.pipeline_logits_bytes * rows.microbatches, 0.0)
     return np.asarray(each * _logits(problem, rows))

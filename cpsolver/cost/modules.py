@@ -195,14 +195,14 @@ def module_seconds(
     else:
         taken["mlp"] = block + (norm if fused else 0.0)
     if "operators" in applicable(problem):
-        (kept,) = shard.of_distinct(NOT_COMPUTED, lambda part: (_kept_gemms(problem, chip, part, kind),))
+        (kept,) = shard.of_distinct(NOT_COMPUTED, lambda part: (_spared_gemms(problem, chip, part, kind),))
         block_s = layer.block if kind.experts else none
         gathered = np.where(shard.tp > 1, inside.forward - inside.block * kind.experts, 0.0) / 2
         taken["operators"] = np.maximum(0.0, layer.forward - layer.core - block_s - kept) + gathered
     return np.stack([taken[name] for name in MODULES])
 
 
-def _kept_gemms(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
+def _spared_gemms(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
     """Seconds of the GEMMs whose results stay where operators are recomputed, forward: queries and values, and of a
     dense block gate and down (the last one's results nothing asks for)."""
     model, device, tokens = problem.model, ChipSpeeds(problem, chip), shard.tokens(problem.sequence)

@@ -279,7 +279,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     received = np.where(rows.pp > 1, 2.0 * rows.microbatches * comm.hop_bytes(problem, rows.shard), 0.0)
     buffer = layer_buffer + gathered + stack.pipeline_buffers * received
     more = 1.0 + stack.activation_overhead
-    kept = memory.kept_logits_bytes(problem, rows)
+    kept = memory.held_logits_bytes(problem, rows)
     last_buffer = np.maximum(buffer, memory.logits_bytes(problem, rows)) + kept
     # At the end of the step they are joined, which takes as much again when everything else has gone.
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, full)

@@ -9,13 +9,13 @@ import pytest
 
 from cpsolver.cost import comm, compute, context, memory, routing, states
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard, padded_vocabulary
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
-from tests.support.problems import ideal, model_spec, strategy_of
+from tests.support.problems import ideal, model_spec, strategy_of, with_stack
 
 DENSE, ROUTED = LayerKind(False, True), LayerKind(True, True)
 EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
@@ -359,3 +359,38 @@ def test_a_tied_table_on_two_stages_has_its_gradients_summed_over_both() -> None
     rows = row("x:2,2", batch=8, dp=8)
     assert comm.tied_seconds(problem, chip, floats(1e6), rows) == pytest.approx(4e6 / 12.5e9)
     assert comm.tied_seconds(problem, chip, floats(1e6), row()) == 0
+
+
+def test_sharded_experts_are_gathered_by_the_ranks_that_share_them() -> None:
+    """Of 8 devices with ep 8 none shares an expert with another: nothing of the experts travels, nor is it cut."""
+    model = expert_model()
+    problem, chip = ideal(model=model, gpus=8)
+    alone = row(tp=1, dp=8, ep=8, sharded="parameters", flags="fz")
+    both = row(tp=1, dp=8, ep=4, sharded="parameters", flags="fz")
+    assert (alone.expert_shards.item(), both.expert_shards.item(), both.shards.item()) == (1, 2, 8)
+    dense = memory.stage_parameters(problem, alone).layer
+    only_dense = comm.gradient_seconds(problem, chip, dense, alone, alone.replicas, alone.tp)[1]
+    gather = [time_table(problem, problem.supplies[0], rows).gather.item() for rows in (alone, both)]
+    assert gather[0] == pytest.approx(only_dense.item())
+    experts = memory.stage_parameters(problem, both).experts
+    routed = comm.gradient_seconds(problem, chip, experts, both, both.expert_replicas, both.etp * both.ep)[1]
+    assert gather[1] == pytest.approx(only_dense.item() + routed.item())
+
+
+def test_a_loss_that_is_not_parallel_has_all_logits_on_every_rank() -> None:
+    problem, _ = ideal(gpus=8)
+    split = row(tp=4, dp=2)
+    apart = with_stack(problem, parallel_loss=0)
+    assert memory.logits_bytes(apart, split).item() == 4 * memory.logits_bytes(problem, split).item()
+
+
+def test_logits_that_a_pipeline_keeps() -> None:
+    """Two bytes of each of 8 microbatches, and as many again where they are joined at the end."""
+    problem, _ = ideal(gpus=8)
+    keeps, rows = with_stack(problem, pipeline_logits_bytes=2), row("x:2,2", tp=4, dp=1)
+    tokens, vocab = 1024, padded_vocabulary(problem.model.vocab, rows.tp).item() / 4
+    assert memory.held_logits_bytes(keeps, rows).item() == 2 * 8 * tokens * vocab
+    none, some = (memory_table(each, rows).last_buffer.item() for each in (problem, keeps))
+    assert some >= 2 * memory.held_logits_bytes(keeps, rows).item()
+    assert some > none
+    assert not memory.held_logits_bytes(keeps, row(tp=4, dp=2)).any()
