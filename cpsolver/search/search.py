@@ -319,7 +319,7 @@ def balanced(problem: Problem, strategy: Strategy) -> Strategy:
 
 
 def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:
-    """The same plan with the chunks of each group rearranged, embedding and head in a layer's place as before."""
+    """The same plan with the chunks of each group rearranged, embedding and head in layers' places as before."""
     chunks = iter(strategy.chunks)
     by_group = ([next(chunks) for _ in group.layers] for group in strategy.groups)
     counts = [strategy.vpp * chunk for group in by_group for chunk in arrange(group)]

@@ -75,11 +75,12 @@ def _frame_bound(problem: Problem, frames: Candidates, variants: Candidates, sco
         least = _Least(problem, shards, size, starts)
         if least.nothing_fits:
             break  # nor do larger micro batches
-        layer, ends, saved = (part[:, group[of_size]] for part in (least.layer, least.ends, least.saved))
+        parts = (part[:, group[of_size]] for part in (least.layer, least.embedding, least.head, least.saved))
+        layer, embedding, head, saved = parts
         none, fits = np.zeros(len(of_size)), np.isfinite(layer[0])
-        layer, ends, saved = (np.where(fits, part, 1.0) for part in (layer, ends, saved))
+        layer, embedding, head, saved = (np.where(fits, part, 1.0) for part in (layer, embedding, head, saved))
         rows = frames.take(of_size)
-        quick = _quick(problem, rows, layer, ends[0], saved, none) * _SAFETY
+        quick = _quick(problem, rows, layer, _least_ends(rows, layer, embedding, head), saved, none) * _SAFETY
         quick = quick if score is None else score(rows, quick, layer, saved)
         bound[of_size] = np.where(fits, quick, np.inf)
     return bound
@@ -108,8 +109,7 @@ class _Least:
             return np.asarray(np.minimum.reduceat(whole, starts, axis=1))
 
         self.layer = least(table.time.layer)
-        embedding, head = least(table.time.embedding), least(table.time.head)
-        self.ends = (embedding.min(axis=0) + head.min(axis=0))[None, :]  # each where it fares best
+        self.embedding, self.head = least(table.time.embedding), least(table.time.head)
         self.saved = np.zeros_like(self.layer)
         if problem.mixed:
             self.saved = -least(-table.total_saving)
@@ -135,11 +135,17 @@ def quick_bound(table: Coefficients, score: RowBounds | None = None) -> Floats:
     time, rows, problem = table.time, table.rows, table.problem
     follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
     follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
-    ends = time.embedding.min(axis=0) + time.head.min(axis=0)
+    ends = _least_ends(rows, time.layer, time.embedding, time.head)
     ends = ends + np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
     saved = table.saving(np.arange(len(rows))) if problem.mixed else np.zeros_like(time.layer)
     quick = np.asarray(_quick(problem, rows, time.layer, ends, saved, follows) * _SAFETY)
     return quick if score is None else score(rows, quick, time.layer, saved)
+
+
+def _least_ends(rows: Candidates, layer: Floats, embedding: Floats, head: Floats) -> Floats:
+    """Seconds of embedding and head, each where it fares best, from columns (chips, n): (n,)."""
+    first, last = np.maximum(embedding, rows.embedding_slot * layer), np.maximum(head, rows.loss_slot * layer)
+    return np.asarray(first.min(axis=0) + last.min(axis=0))
 
 
 def _quick(problem: Problem, rows: Candidates, layer: Floats, ends: Floats, saved: Floats, follows: Floats) -> Floats:
