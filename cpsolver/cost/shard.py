@@ -134,8 +134,8 @@ class Candidates(_Columns):
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
     Decisions have the codes of plans/dimensions.py: `sharded` counts how much of plans.strategy.SHARDED the ranks of a
-    `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are the
-    layers whose places in a chunk the embedding takes, or the head with the loss (`Strategy.slots`).
+    `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are
+    the layers whose places in a chunk the embedding takes, or the head with the loss (`Strategy.slots`).
     """
 
     tp: Ints
