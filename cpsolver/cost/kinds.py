@@ -49,7 +49,7 @@ def examples(model: Architecture) -> tuple[int, ...]:
 def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_slot: int = 0) -> Ints:
     """Layers of each kind that stages hold whose chunks lie before the x-th place of a chunk-wide pipeline.
 
-    Places are the layers and what stands in the place of one: embedding_slot, loss_slot. All stages together have C =
+    Places are the layers, and before and behind them those of `Strategy.slots`. All stages together have C =
     places // vpp in each of `vpp` rounds; a stage with those from a to b of each C holds counts[:, b] - counts[:, a].
     Shape (kinds, C + 1).
     """

@@ -134,8 +134,8 @@ class Candidates(_Columns):
     """Degrees and flags of many candidate rows: arrays of equal length, one entry a row.
 
     Decisions have the codes of plans/dimensions.py: `sharded` counts how much of plans.strategy.SHARDED the ranks of a
-    `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are 1
-    where the embedding, or the head with the loss, takes the place of a layer in a chunk (`Strategy.slots`).
+    `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are
+    the layers whose places in a chunk the embedding takes, or the head with the loss (`Strategy.slots`).
     """
 
     tp: Ints
@@ -172,7 +172,7 @@ class Candidates(_Columns):
         return self.tp * self.cp * self.dp
 
     def places(self, layers: int) -> Ints:
-        """Layers of the model and what stands in the place of one."""
+        """Places for layers: those of the model, and those that the embedding and the head take."""
         return np.asarray(layers + self.embedding_slot + self.loss_slot)
 
     @property

@@ -82,7 +82,7 @@ class Pipelines:
 
     @cached_property
     def slots(self) -> Ints:
-        """1 where the embedding or the head stands in the place of a stage's layer."""
+        """Layers of a stage in whose place the embedding or the head stands."""
         rows = self.tables.rows
         return np.asarray(self.at_ends(rows.embedding_slot[self.row], rows.loss_slot[self.row]))
 
@@ -113,7 +113,10 @@ class Pipelines:
 
     @cached_property
     def ends(self) -> Floats:
-        """Embedding and head. In a layer's place in a chunk they take no less time than the layers of other chunks."""
+        """Embedding and head. In layers' places in a chunk they take no less time than the layers of other chunks.
+
+        A shorter chunk would only wait for those of its neighbours, and a longer one holds up all (pipeline_events).
+        """
         time, rows = self.tables.time, self.tables.rows
         embedding = rows.embedding_slot[self.row] * self._of_first(time.layer)
         head = rows.loss_slot[self.row] * self._of_last(time.layer)

@@ -152,14 +152,15 @@ class Strategy:
 
     @property
     def slots(self) -> tuple[int, int]:
-        """1 where interleaving puts the embedding on the first stage, or the head on the last, in a layer's place.
+        """Layers in whose place interleaving puts the embedding in the first chunk of all, 0 or 1, and the head, with
+        any multi-token prediction, in the last, from 0 to vpp - 1.
 
-        The stage's layers are then one short of filling its chunks (Megatron: account-for-embedding-in-pipeline-split,
-        account-for-loss-in-pipeline-split, or a layout that says so).
+        The stage's layers are so many short of filling its chunks (Megatron: account-for-embedding-in-pipeline-split,
+        account-for-loss-in-pipeline-split, or a layout that says so, such as `Et*4|(t*4|)*14tmL`, three short).
         """
         if self.vpp == 1 or not self.layers:
             return 0, 0
-        return int(self.layers[0] % self.vpp == self.vpp - 1), int(self.layers[-1] % self.vpp == self.vpp - 1)
+        return int(self.layers[0] % self.vpp == self.vpp - 1), -self.layers[-1] % self.vpp
 
     @property
     def chunks(self) -> tuple[int, ...]:

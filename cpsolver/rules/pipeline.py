@@ -24,19 +24,23 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
 
 
 @rule(
-    "the chunks of a stage have equally many layers",
+    "the chunks of a stage have equally many layers, but that the last of all may be shorter",
     scope="structure",
-    briefly=lambda p, _: f"vpp must divide the {p.model.layers} layers",
+    briefly=lambda p, _: f"vpp x pp chunks must hold the {p.model.layers} layers, all but the last of all full",
 )
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Uneven ones stall the interleaved schedule. On the first and the last stage the embedding and the head may stand
-    in the place of one.
+    """Uneven ones stall the interleaved schedule. In the first chunk of all the embedding may stand in the place of a
+    layer, in the last the head, with any multi-token prediction, in the place of fewer than vpp: NVIDIA's layouts of
+    DeepSeek-V3 and Kimi-K2 (Megatron-Bridge, recipes/deepseek/deepseek_v3.py) have 16 16 16 13 layers with vpp 4.
     """
-    ends = {0: ("the embedding", s.slots[0]), len(s.layers) - 1: ("the head", s.slots[1])}
+    last = len(s.layers) - 1
     for stage, count in enumerate(s.layers):
-        name, slot = ends.get(stage, ("", 0))
-        if (count + slot) % s.vpp:
-            beside = f", nor with {name} for one" if name else ""
+        if stage == last:
+            if s.slots[1] > s.chunks[stage]:
+                full = f"{s.vpp - 1} chunks of {s.chunks[stage]}"
+                yield f"stage {stage} has {count} layers for vpp {s.vpp}: fewer than {full}, and the head with the rest"
+        elif (count + (stage == 0) * s.slots[0]) % s.vpp:
+            beside = ", nor with the embedding for one" if stage == 0 else ""
             yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
 
 

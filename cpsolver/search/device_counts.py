@@ -111,7 +111,7 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
         for whole in (True, False) if problem.mixed else (False,):
             frames = _frames(problem, layouts.take(dividing), mbs, whole)
             space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
-            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds))
+            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True))
         if not np.isfinite(bounds).any():
             break  # nothing fits: nor do larger micro batches
         best[dividing] = np.minimum(best[dividing], bounds)

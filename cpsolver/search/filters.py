@@ -292,7 +292,8 @@ def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
 
 @mask("even_chunks", "frame")
 def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(rows.places(problem.model.layers) % rows.vpp == 0)
+    places, last = rows.places(problem.model.layers), np.maximum(1, rows.loss_slot)  # layers of the last stage's chunks
+    return np.asarray((places % rows.vpp == 0) & ((rows.loss_slot == 0) | (rows.vpp * (rows.pp - 1 + last) <= places)))
 
 
 @mask("interleaving", "frame")
@@ -304,8 +305,8 @@ def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
 def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
         return np.ones(len(rows), dtype=np.bool_)
-    slots = rows.embedding_slot + rows.loss_slot
-    alike = (slots == 0) | ((slots == 2) & (rows.pp == 2))  # two stages may each be one layer short
+    alike = rows.embedding_slot == rows.loss_slot
+    alike &= (rows.loss_slot == 0) | (rows.pp == 2)  # two stages may each be one layer short
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))
 
 

@@ -34,6 +34,9 @@ from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
 plan that is as good as the K-th must be solved."""
+_PROMISING = 0.93
+"""A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
+of these their good bounds."""
 
 
 @dataclass
@@ -127,7 +130,7 @@ class _Search:
 
     def _step(self) -> None:
         undecided = np.isinf(self._limit())
-        if self._dive and self._queue and undecided:
+        if self._dive and self._queue and (undecided or self._queue[0].bound < _PROMISING * self._limit()):
             self._open_node()  # any K plans are a limit, which spares many a costly bound
             return
         inside = self._inside()
@@ -319,7 +322,7 @@ def balanced(problem: Problem, strategy: Strategy) -> Strategy:
 
 
 def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:
-    """The same plan with the chunks of each group rearranged, embedding and head in a layer's place as before."""
+    """The same plan with the chunks of each group rearranged, embedding and head in layers' places as before."""
     chunks = iter(strategy.chunks)
     by_group = ([next(chunks) for _ in group.layers] for group in strategy.groups)
     counts = [strategy.vpp * chunk for group in by_group for chunk in arrange(group)]

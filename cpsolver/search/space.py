@@ -194,12 +194,12 @@ def layout_rows(problem: Problem, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> 
 def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
     """Every micro batch, number of chunks and place of embedding and head for each layout, and the layout's index."""
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
+    chunkings = {pp: _chunkings(layers, pp, pinned) for pp in set(layouts.pp.tolist())}
     frames = [
-        (index, mbs, vpp, *slots)
+        (index, mbs, *chunking)
         for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
         for mbs in divisors(problem.batch // dp)
-        for vpp, slots in _chunkings(layers, pinned)
-        if (vpp * pp <= layers + sum(slots) and (pp > 1 or slots == (0, 0))) or vpp == 1
+        for chunking in chunkings[pp]
     ]
     columns = _columns(("layout", "mbs", "vpp", "embedding_slot", "loss_slot"), np.array(frames, dtype=np.int64))
     layout = columns.pop("layout")
@@ -212,15 +212,19 @@ def _columns(names: Sequence[str], table: Ints) -> Columns:
     return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
 
 
-def _chunkings(layers: int, pinned: Sequence[int]) -> list[tuple[int, tuple[int, int]]]:
-    """Numbers of chunks that divide all places evenly, with the embedding and the head in a layer's place or not.
+def _chunkings(layers: int, pp: int, pinned: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Numbers of chunks, and the layers in whose place the embedding and the head stand to make these equally long.
 
-    Others leave uneven chunks: asked for, they are refused.
+    The last stage has a layer or the head in its last chunk, so no fewer in each of its chunks than that place of
+    layers. Numbers that leave uneven chunks are refused where they are asked for.
     """
-    chunkings = {(vpp, (0, 0)) for vpp in {*divisors(layers), *pinned}}
-    for slots in ((1, 0), (0, 1), (1, 1)):
-        chunkings |= {(vpp, slots) for vpp in divisors(layers + sum(slots)) if vpp > 1}
-    return sorted(chunkings)
+    found = {(vpp, 0, 0) for vpp in {*divisors(layers), *pinned} if vpp * pp <= layers or vpp == 1}
+    for vpp in range(2, (layers + 2) // pp + 1) if pp > 1 else ():
+        for embedding in (0, 1):
+            head = -(layers + embedding) % vpp
+            if vpp * (pp - 1 + max(1, head)) <= layers + embedding + head:
+                found.add((vpp, embedding, head))
+    return sorted(found)
 
 
 def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:

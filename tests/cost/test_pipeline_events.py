@@ -140,6 +140,19 @@ def test_equal_stages_take_exactly_the_closed_form(pp: int, vpp: int, m: int, fo
     assert timeline.idle_s.tolist() == [(pp - 1) * chunk_s] * pp
 
 
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 8, 16), (4, 4, 16), (4, 2, 32), (8, 4, 64), (16, 2, 64)])
+@pytest.mark.parametrize("last", [0.0, 0.25, 0.75, 1.0, 1.2, 2.0])
+def test_of_a_last_chunk_the_closed_form_knows_what_it_is_longer(pp: int, vpp: int, m: int, last: float) -> None:
+    """All chunks take 3 s but the model's last. A longer one holds up the pipeline by all it is longer; a shorter one
+    waits for its neighbours, and counted as one of them it is counted too long by no more than once."""
+    forward = np.ones((pp, vpp))
+    forward[-1, -1] = last
+    stages = np.full(pp, 3.0 * vpp)
+    stages[-1] += 3 * max(0.0, last - 1)
+    above = closed_form_s(stages, m, vpp) - simulate(forward, 2 * forward, m).makespan_s
+    assert -1e-9 <= above <= (1e-9 if last >= 1 else 3 + 1e-9)
+
+
 @given(sizes(), st.integers(1, 4))
 def test_groups_do_not_change_the_makespan_of_equal_stages(size: Sizes, backward: int) -> None:
     pp, vpp, m, group = size

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.compute import end_seconds
-from cpsolver.cost.pipeline_events import closed_form_s
+from cpsolver.cost.pipeline_events import closed_form_s, simulate
 from cpsolver.cost.shard import Shard
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import PARTS
@@ -126,6 +126,30 @@ def test_a_head_that_takes_longer_than_the_layer_in_whose_place_it_stands_keeps_
     stage = evaluate(wide, strategy_of("x:4,3", dp=2, vpp=2)).stages[1]
     logits = 3 * 2 * 1024 * 1024 * 2**20 / 100e12
     assert 3 * 0.02 + logits < stage.compute_s < 3 * 0.02 + 2 * logits
+
+
+@pytest.mark.parametrize("words", [2**10, 2**19, 2**22])
+@pytest.mark.parametrize(("groups", "vpp", "last"), [("x:16,16,16,13", 4, 1), ("x:6,6,4", 3, 0), ("x:8,8,7", 2, 3)])
+def test_a_short_last_chunk_takes_what_its_events_do(words: int, groups: str, vpp: int, last: int) -> None:
+    """Its layers and the head, whose time is what a plan without interleaving takes beyond its layers, go through the
+    exact schedule. Shorter than its neighbours it counts as one of them, which is too long by no more than once."""
+    pp = groups.count(",") + 1
+    given: dict[str, Any] = {"gpus": pp, "node": pp, "batch": 8 * pp, "sequence": 1024}
+    links = {"hidden": 256, "heads": 2, "ffn": 512, "vocab": words}
+    layers = sum(map(int, groups[2:].split(",")))
+    steady, _ = ideal(model=model_spec(layers=layers, **links), stack={"host_layer_us": 1e4}, **given)
+    whole, plan = evaluate(steady, strategy_of(groups, dp=1)), strategy_of(groups, dp=1, vpp=vpp)
+    chunk = np.array([whole.stages[1].forward_s, whole.stages[1].backward_s]) / vpp
+    layer = chunk / plan.chunks[1]
+    passes = np.repeat(chunk, pp * vpp).reshape(2, pp, vpp)
+    end = np.array([whole.stages[-1].forward_s, whole.stages[-1].backward_s]) - plan.layers[-1] * layer
+    passes[:, -1, -1] = last * layer + end
+    found = evaluate(steady, plan)
+    seconds = found.step_time_s - found.breakdown_s["data_parallel"] - found.breakdown_s["optimizer"]
+    makespan = simulate(passes[0], passes[1], 8 * pp).makespan_s
+    assert -0.001 * makespan <= seconds - makespan <= chunk.sum() + 0.001 * makespan
+    if passes[:, -1, -1].sum() > chunk.sum():
+        assert seconds == pytest.approx(makespan, rel=0.001)
 
 
 def test_memory_by_chip_is_the_fullest_stage_of_each() -> None:

@@ -130,16 +130,16 @@ def test_layers_of_the_ranks_are_as_the_row_says(tmp_path: Path) -> None:
     assert predict(run).step_time_s != pytest.approx(taken)
 
 
-def test_a_short_last_chunk_is_predicted_and_the_rule_that_refuses_it_is_told(tmp_path: Path) -> None:
-    found = predict(of(tmp_path, DEEPSEEK, **FOUR_CHUNKS))
+def test_chunks_of_unequal_length_are_predicted_and_the_rule_that_refuses_them_is_told(tmp_path: Path) -> None:
+    """The last of all may be short; another stage's may not."""
+    assert "even_chunks" not in predict(of(tmp_path, DEEPSEEK, **FOUR_CHUNKS)).rules_broken
+    found = predict(of(tmp_path, DEEPSEEK, **{**FOUR_CHUNKS, "layers_per_stage": "16 16 13 16"}))
     assert found.step_time_s > 0
-    assert found.rules_broken["even_chunks"] == (
-        "stage 3 has 13 layers, not a multiple of vpp 4, nor with the head for one",
-    )
+    assert found.rules_broken["even_chunks"] == ("stage 2 has 13 layers, not a multiple of vpp 4",)
 
 
 def test_memory_is_judged_beside_a_broken_structure(tmp_path: Path) -> None:
-    found = predict(of(tmp_path, DEEPSEEK, **FOUR_CHUNKS, chip="a100_40g"))
+    found = predict(of(tmp_path, DEEPSEEK, **{**FOUR_CHUNKS, "layers_per_stage": "16 16 13 16"}, chip="a100_40g"))
     assert list(found.rules_broken) == ["even_chunks", "memory"]
     assert [told.split(" needs")[0] for told in found.rules_broken["memory"]] == [
         f"stage {stage} on a100_40g" for stage in range(4)

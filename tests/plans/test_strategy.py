@@ -17,10 +17,13 @@ from tests.support.problems import strategy_of
         ("x:4,3", 2, (0, 1), (2, 2)),  # 3 layers and the head
         ("x:5,6,6,5", 3, (1, 1), (2, 2, 2, 2)),  # 5 + 1 = 3 chunks of 2
         ("x:4,6", 3, (0, 0), (2, 2)),  # two short of 6 is no slot: it does not add up
+        ("x:6,4", 3, (0, 2), (2, 2)),  # but on the last stage, whose last chunk has the head alone
+        ("x:16,16,16,13", 4, (0, 3), (4, 4, 4, 4)),  # chunks of 4, the last of one layer, modules and the head
+        ("x:31,29", 8, (1, 3), (4, 4)),
         ("x:3,4", 1, (0, 0), (3, 4)),  # without interleaving nothing stands in a layer's place
     ],
 )
-def test_slots_are_where_one_layer_is_missing_to_fill_the_chunks(
+def test_slots_are_where_layers_are_missing_to_fill_the_chunks(
     groups: str, vpp: int, slots: tuple[int, int], chunks: tuple[int, ...]
 ) -> None:
     plan = strategy_of(groups, vpp=vpp)

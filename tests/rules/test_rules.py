@@ -101,8 +101,11 @@ def test_even_chunks() -> None:
     assert broken == [
         "stage 0 has 4 layers, not a multiple of vpp 3, nor with the embedding for one",
         "stage 1 has 5 layers, not a multiple of vpp 3",
-        "stage 2 has 7 layers, not a multiple of vpp 3, nor with the head for one",
     ]
+    short = said("even_chunks", strategy_of("x:16,17", dp=2, vpp=8))
+    assert short == ["stage 1 has 17 layers for vpp 8: fewer than 7 chunks of 3, and the head with the rest"]
+    assert not said("even_chunks", strategy_of("x:16,16,16,13", dp=1, vpp=4))
+    assert not said("even_chunks", strategy_of("x:32,29", dp=1, vpp=8))
     assert not said("even_chunks", strategy_of("x:2,3,5", dp=2, vpp=3))
     assert not said("even_chunks", strategy_of("x:3,1", dp=2, vpp=1))
 

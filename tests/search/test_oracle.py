@@ -25,6 +25,7 @@ from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
 from tests.support.selection import first, full, only
+from tests.support.short_chunks import short_chunk_problem
 from tests.support.tables import all_orders, quick_tables
 
 LARGEST = 300
@@ -170,6 +171,37 @@ def test_overlap_of_experts_agrees_with_brute_force(start: int, count: int) -> N
         tally["only without"] += any(one["ep"] != 1 and (one["pp"] == 1 or one["vpp"] != 1) for one in told)
     assert tally["problems"] >= 0.75 * count
     assert {name: tally[name] for name, share in OVERLAPPING.items() if tally[name] < share * tally["problems"]} == {}
+
+
+SHORT = {"several": 0.3, "none or one": 0.1, "feasible": 0.6, "kinds": 0.2, "mixed": 0.1}
+"""Of the problems below: how many have plans whose best puts the head in the place of several layers, or of fewer; and
+of which kind they are; shares at least."""
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 6), *(full(start, 20) for start in range(6, 126, 20))])
+def test_short_last_chunks_agree_with_brute_force(start: int, count: int) -> None:
+    """126 problems, half of them with bent tables; six by `make test`."""
+    tally: Counter[str] = Counter()
+    for seed in range(start, start + count):
+        problem = short_chunk_problem(seed)
+        if not small_enough(problem, 3000):
+            continue
+        with quick_tables(seed if seed % 2 else None):
+            best = brute_force(problem, grouped_key)
+            by_key: dict[tuple[object, ...], tuple[float, Any]] = {}
+            for key, seconds in best.items():
+                plan = key[: len(KEY)]
+                by_key[plan] = min((seconds, key[-1]), by_key.get(plan, (float("inf"), (0, 0))))
+            assert_same(problem, {plan: seconds for plan, (seconds, _) in by_key.items()})
+        tally["problems"] += 1
+        tally["feasible"] += bool(by_key)
+        tally["several"] += any(slots[1] > 1 for _, slots in by_key.values())
+        tally["none or one"] += any(slots[1] < 2 for _, slots in by_key.values())
+        tally["kinds"] += len(layer_kinds(problem.model)) > 1
+        tally["mixed"] += problem.mixed
+    assert tally["problems"] >= 0.75 * count
+    if count > 6:
+        assert {name: tally[name] for name, share in SHORT.items() if tally[name] < share * tally["problems"]} == {}
 
 
 @pytest.mark.full

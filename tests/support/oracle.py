@@ -78,18 +78,21 @@ def overlaps(problem: Problem) -> tuple[bool, ...]:
 
 
 def slots(layers: int, vpp: int, pp: int) -> list[tuple[int, int]]:
-    """Whether the embedding, and whether the head, stands in a layer's place: what makes all chunks equally long."""
-    ways = list(product((0, 1), (0, 1))) if vpp > 1 else [(0, 0)]
-    return [way for way in ways if (layers + sum(way)) % vpp == 0 and layers + sum(way) >= vpp * pp]
+    """Layers in whose places the embedding, and the head, may stand: what makes all chunks equally long. Each is in a
+    chunk of its own, of stages that have a place at least in every chunk."""
+    ways = product((0, 1), range(vpp)) if vpp > 1 else [(0, 0)]
+    chunks = [(way, (layers + sum(way)) // vpp) for way in ways if (layers + sum(way)) % vpp == 0]
+    return [way for way, places in chunks if places - (pp - 1) >= max(1, way[1])]
 
 
 def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
-    """With the embedding, or the head, in the place of a layer."""
+    """With the embedding, or the head, in the place of layers: of as many as the last chunk has, if it has fewer."""
     if slots == (0, 0):
         return s
     first, *inner = s.groups
     groups = [replace(first, layers=(first.layers[0] - slots[0], *first.layers[1:])), *inner]
-    groups[-1] = replace(groups[-1], layers=(*groups[-1].layers[:-1], groups[-1].layers[-1] - slots[1]))
+    last = max(groups[-1].layers[-1], s.vpp * slots[1]) - slots[1]
+    groups[-1] = replace(groups[-1], layers=(*groups[-1].layers[:-1], last))
     return replace(s, groups=tuple(groups))
 
 
@@ -102,13 +105,14 @@ def chips_by_stage(problem: Problem, s: Strategy) -> Iterator[tuple[StageGroup, 
 def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     """Every split of a row's layers, with every recomputation that is not pinned away."""
     search, chips, layers = problem.spec.search, row.stage_chips, problem.model.layers
-    most = (layers + 2) // row.vpp - row.pp + 1
+    most = (layers + sum(row.slots)) // row.vpp - row.pp + 1
     sizes = {*range(1, most + 1), *(pinned_for(search.pin.recompute_num_layers, chips[0]) or ())} - {0}
     options: list[tuple[Any, ...]] = [("none", 0, ()), *(("selective", 0, names) for names in module_sets(problem))]
     options += product(("block", "uniform"), sorted(sizes), ((),))
     keys = list(range(row.pp)) if search.recompute_scope == "stage" else [chips.index(chip) for chip in chips]
     left = {key: [o for o in options if may_recompute(problem, chips[key], *o)] for key in keys}
-    for split, chosen in product(compositions((layers + sum(row.slots)) // row.vpp, row.pp), product(*left.values())):
+    ways = [way for way in compositions((layers + sum(row.slots)) // row.vpp, row.pp) if way[-1] >= row.slots[1]]
+    for split, chosen in product(ways, product(*left.values())):
         told = dict(zip(left, chosen, strict=True))
         stages = zip(chips, split, (told[key] for key in keys), strict=True)
         groups = tuple(StageGroup(c, (row.vpp * n,), k, (a,), m) for c, n, (k, a, m) in stages)

@@ -118,7 +118,7 @@ def batch_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
 
 
 def stage_chunks(s: Strategy) -> tuple[tuple[int, ...], ...]:
-    """Layers of every chunk of every stage: all of a stage alike, one fewer where the embedding or the head stands."""
+    """Layers of every chunk of every stage: all of a stage alike, fewer where the embedding or the head stands."""
     chunks = [[width] * s.vpp for width in s.chunks]
     embedding, head = s.slots
     chunks[0][0] -= embedding
@@ -132,8 +132,8 @@ def is_even(s: Strategy) -> bool:
 
 
 def is_accounted(s: Strategy) -> bool:
-    """All chunks are alike once the embedding or the head, or both, count as a layer."""
-    return any(s.slots) and len(set(s.chunks)) == 1
+    """All chunks are alike once the embedding or the head, or both, count as a layer each."""
+    return max(s.slots) == 1 and len(set(s.chunks)) == 1
 
 
 def is_first_last(s: Strategy) -> bool:

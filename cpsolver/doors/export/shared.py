@@ -109,8 +109,8 @@ def mixture_note(strategy: Strategy) -> tuple[str, ...]:
 def layers_by_part(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
     """The layers, counted from 0, of every model chunk in the order in which a microbatch passes them.
 
-    Chunk c of stage s comes at place c * pp + s. An embedding or head that stands in a layer's place makes the first
-    chunk, or the last, one layer shorter.
+    Chunk c of stage s comes at place c * pp + s. An embedding or head that stands in layers' places makes the first
+    chunk, or the last, so many shorter.
     """
     first, last = strategy.slots
     parts: list[tuple[int, ...]] = []

@@ -143,7 +143,8 @@ def _listed(arguments: Arguments, name: str, total: int, pp: int) -> LayerSplit 
 
 
 def _of_chunks(stages: Sequence[Sequence[int]]) -> LayerSplit:
-    """The split of stages given chunk by chunk. A plan has equal chunks; its first or last may be one layer short."""
+    """The split of stages given chunk by chunk. A plan has equal chunks; its first may be one layer short, its last
+    fewer than vpp (`Strategy.slots`)."""
     vpp = len(stages[0])
     layers = tuple(sum(stage) for stage in stages)
     largest = [max(stage) for stage in stages]
@@ -151,7 +152,7 @@ def _of_chunks(stages: Sequence[Sequence[int]]) -> LayerSplit:
     for index, stage in enumerate(stages):
         missing = largest[index] * vpp - sum(stage)
         short_start = index == 0 and missing == 1 and stage[0] == largest[index] - 1
-        short_end = index == len(stages) - 1 and missing == 1 and stage[-1] == largest[index] - 1
+        short_end = index == len(stages) - 1 and missing < vpp and stage[-1] == largest[index] - missing
         if missing and not short_start and not short_end:
             chunks = ", ".join(map(str, stage))
             refusals.append(f"stage {index} has chunks of {chunks} layers: a plan here has chunks of one length")
@@ -196,13 +197,18 @@ def _without_noops(split: LayerSplit, noops: Sequence[int], arguments: Arguments
     if len(set(noops)) < len(noops) or max(noops) >= sum(split.layers) or min(noops) < 0:
         arguments.trouble("--noop-layers", "must be different places below --num-layers", list(noops))
         return split
-    pp, vpp = len(split.layers), split.vpp
-    if vpp > 1:
-        refusal = "--noop-layers with interleaving: chunks of different lengths, which a plan here does not have"
-        return LayerSplit(tuple(split.layers), vpp, (*split.refusals, refusal))
-    layers, start = [], 0
-    for count in split.layers:
-        layers.append(count - sum(start <= place < start + count for place in noops))
+    pp, vpp, start = len(split.layers), split.vpp, 0
+    if any(count % vpp for count in split.layers):
+        refusal = "--noop-layers beside an embedding or a head that counts as a layer: chunks of different lengths"
+        return LayerSplit(split.layers, vpp, (*split.refusals, refusal))
+    stages: list[list[int]] = [[] for _ in split.layers]
+    for place in range(pp * vpp):  # chunk by chunk along the pipeline
+        count = split.layers[place % pp] // vpp
+        stages[place % pp].append(count - sum(start <= noop < start + count for noop in noops))
         start += count
+    if vpp > 1:
+        of_chunks = _of_chunks(stages)
+        return LayerSplit(of_chunks.layers, vpp, (*split.refusals, *of_chunks.refusals))
+    layers = tuple(sum(stage) for stage in stages)
     empty = tuple(f"stage {index} of {pp} has no layer but noop ones" for index, n in enumerate(layers) if n == 0)
-    return LayerSplit(tuple(layers), vpp, (*split.refusals, *empty))
+    return LayerSplit(layers, vpp, (*split.refusals, *empty))

@@ -18,7 +18,7 @@ from cpsolver.cost.tables import memory_table
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.placement import Placement
-from cpsolver.search.bounds.stages import ROUNDING, Stages
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE, Stages
 from cpsolver.search.space import Space
 
 _SAFETY = 1.0 - ROUNDING
@@ -27,6 +27,8 @@ _ROUNDS = 22
 """Halvings of the interval for the bottleneck time: to 2^-22 of it, closer than a plan's bound has any use for."""
 _PLACEMENT_ROUNDS = 9
 """The same where it starts from a good bound."""
+_CHUNK_ROUNDS = 7
+"""The same where only whole chunks are looked at."""
 _NEAR = 1.6
 """The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
 _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
@@ -47,19 +49,24 @@ RowBounds = Callable[[Candidates, Floats, Floats, Floats], Floats]
 """Bounds on a score from rows, bounds on their seconds, seconds of a layer and what may be saved of it by chip type."""
 
 
-def frame_bound(problem: Problem, space: Space, score: RowBounds | None = None) -> Floats:
-    """A bound for every frame of a space: as `quick_bound`, with the fastest layer of all variants of its tp and cp."""
+def frame_bound(problem: Problem, space: Space, score: RowBounds | None = None, any_chunks: bool = False) -> Floats:
+    """A bound for every frame of a space: as `quick_bound`, with the fastest layer of all variants of its tp and cp.
+
+    `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk.
+    """
     frames, variants = space.frames, space.variants
     bound = np.full(len(frames), np.inf)
     if not variants.expert_overlap.any():
-        return _frame_bound(problem, frames, variants, score)
+        return _frame_bound(problem, frames, variants, score, any_chunks)
     for overlapping, of_these in ((True, variants), (False, variants.take(~variants.expert_overlap))):
         chosen = np.nonzero(space.overlapping == overlapping)[0]
-        bound[chosen] = _frame_bound(problem, frames.take(chosen), of_these, score)
+        bound[chosen] = _frame_bound(problem, frames.take(chosen), of_these, score, any_chunks)
     return bound
 
 
-def _frame_bound(problem: Problem, frames: Candidates, variants: Candidates, score: RowBounds | None) -> Floats:
+def _frame_bound(
+    problem: Problem, frames: Candidates, variants: Candidates, score: RowBounds | None, any_chunks: bool
+) -> Floats:
     """The same for frames that all the variants may go with."""
     if not len(frames) or not len(variants):
         return np.full(len(frames), np.inf)
@@ -75,11 +82,17 @@ def _frame_bound(problem: Problem, frames: Candidates, variants: Candidates, sco
         least = _Least(problem, shards, size, starts)
         if least.nothing_fits:
             break  # nor do larger micro batches
-        layer, ends, saved = (part[:, group[of_size]] for part in (least.layer, least.ends, least.saved))
-        none, fits = np.zeros(len(of_size)), np.isfinite(layer[0])
-        layer, ends, saved = (np.where(fits, part, 1.0) for part in (layer, ends, saved))
-        rows = frames.take(of_size)
-        quick = _quick(problem, rows, layer, ends[0], saved, none) * _SAFETY
+        fits = np.isfinite(least.layer[0, group[of_size]])
+        columns = (least.layer, least.embedding, least.head, least.saved)
+        layer, embedding, head, saved = (np.where(fits, column[:, group[of_size]], 1.0) for column in columns)
+        rows, none = frames.take(of_size), np.zeros(len(of_size))
+        hop = np.where(fits, least.hop[group[of_size]], 0.0)
+        unit, beside = np.ones_like(rows.vpp), none
+        if not any_chunks:
+            unit, beside = rows.vpp, _beside(problem, rows, least.chunk, hop)
+        ends = _least_ends(rows, layer, embedding, head)
+        quick = _quick(problem, rows, layer, ends, saved, beside, none, unit) * _SAFETY
+        saved = saved * problem.mixed
         quick = quick if score is None else score(rows, quick, layer, saved)
         bound[of_size] = np.where(fits, quick, np.inf)
     return bound
@@ -108,10 +121,10 @@ class _Least:
             return np.asarray(np.minimum.reduceat(whole, starts, axis=1))
 
         self.layer = least(table.time.layer)
-        embedding, head = least(table.time.embedding), least(table.time.head)
-        self.ends = (embedding.min(axis=0) + head.min(axis=0))[None, :]  # each where it fares best
+        self.embedding, self.head = least(table.time.embedding), least(table.time.head)
+        self.chunk, self.hop = float(table.time.chunk.min()), least(_hops(table)).min(axis=0)
         self.saved = np.zeros_like(self.layer)
-        if problem.mixed:
+        if len(layer_kinds(problem.model)) > 1:
             self.saved = -least(-table.total_saving)
             self.saved[~np.isfinite(self.saved)] = 0.0
 
@@ -135,35 +148,81 @@ def quick_bound(table: Coefficients, score: RowBounds | None = None) -> Floats:
     time, rows, problem = table.time, table.rows, table.problem
     follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
     follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
-    ends = time.embedding.min(axis=0) + time.head.min(axis=0)
+    ends = _least_ends(rows, time.layer, time.embedding, time.head)
     ends = ends + np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
-    saved = table.saving(np.arange(len(rows))) if problem.mixed else np.zeros_like(time.layer)
-    quick = np.asarray(_quick(problem, rows, time.layer, ends, saved, follows) * _SAFETY)
-    return quick if score is None else score(rows, quick, time.layer, saved)
+    saved = table.saving(np.arange(len(rows))) if problem.mixed else table.total_saving
+    beside = _beside(problem, rows, time.chunk.min(axis=0), _hops(table).min(axis=0))
+    quick = np.asarray(_quick(problem, rows, time.layer, ends, saved, beside, follows, rows.vpp) * _SAFETY)
+    return quick if score is None else score(rows, quick, time.layer, saved * problem.mixed)
 
 
-def _quick(problem: Problem, rows: Candidates, layer: Floats, ends: Floats, saved: Floats, follows: Floats) -> Floats:
-    """The bound from seconds of a layer (chips, n), of embedding and head, and after the pipeline (n,).
+def _least_ends(rows: Candidates, layer: Floats, embedding: Floats, head: Floats) -> Floats:
+    """Seconds of embedding and head, each where it fares best, from columns (chips, n): (n,)."""
+    first, last = np.maximum(embedding, rows.embedding_slot * layer), np.maximum(head, rows.loss_slot * layer)
+    return np.asarray(first.min(axis=0) + last.min(axis=0))
 
-    `saved` (chips, n): what stages of a chip type may save in all by holding cheap layers, where chip types mix.
+
+def _hops(table: Coefficients) -> Floats:
+    """Seconds of a transfer over the faster kind of link: (chips, n)."""
+    return np.minimum(table.time.hop_near, table.time.hop_far)
+
+
+def _beside(problem: Problem, rows: Candidates, chunk: Floats | float, hop: Floats) -> Floats:
+    """Seconds that every stage takes at least beside its layers and ends: the host's work, and transfers to and from
+    its neighbours, of which an end has the fewest (`Pipelines.p2p`). (n,), as `hop`.
     """
-    layers = problem.model.layers
+    hidden = np.where(rows.vpp == 1, 0.0, problem.stack.pipeline_overlap_interleaved)
+    transfers = (2 * rows.vpp - 1) * (rows.pp > 1) * problem.stack.pipeline_transfers / 2.0
+    return np.asarray(rows.vpp * chunk + (1.0 - hidden) * transfers * hop)
+
+
+def _quick(
+    problem: Problem,
+    rows: Candidates,
+    layer: Floats,
+    ends: Floats,
+    saved: Floats,
+    beside: Floats,
+    follows: Floats,
+    unit: Ints,
+) -> Floats:
+    """The bound from seconds of a layer (chips, n), of embedding and head, beside these, and after the pipeline (n,).
+
+    `saved` (chips, n): what stages of a chip type may save in all by holding cheap layers. Stages have a multiple of
+    `unit` places for layers, each of which takes a layer's time, or an end's that is no less.
+    """
+    layers, places = problem.model.layers, rows.places(problem.model.layers)
+    of_longest = (-(-places // (unit * rows.pp)) * unit * layer - saved).min(axis=0)
+    saved = saved * problem.mixed  # one type holds all layers, cheap and dear
     most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
     order = np.argsort(layer, axis=0, kind="stable")
     fastest, most = np.take_along_axis(layer, order, axis=0), np.take_along_axis(most, order, axis=0)
-    speed = np.zeros(len(rows))
-    left = rows.pp.astype(np.float64)
-    for index in range(len(order)):
-        taken = np.minimum(left, most[index])
-        speed += taken / fastest[index]
-        left -= taken
-    work = layers - (saved / layer).sum(axis=0)
-    total = layers * fastest[0] - saved.sum(axis=0) + ends
-    slowest = np.maximum(work / np.maximum(speed, _NOTHING), total / rows.pp)
-    if len(layer_kinds(problem.model)) == 1:
-        slowest = np.maximum(slowest, np.ceil(layers / rows.pp) * fastest[0])
+    before = np.cumsum(most, axis=0) - most
+    taken = np.clip(rows.pp - before, 0, most)
+    speed = (taken / fastest).sum(axis=0)
+    work = places - (saved / layer).sum(axis=0)
+    total = layers * fastest[0] - saved.sum(axis=0) + ends + rows.pp * beside
+    slowest = np.maximum(work / np.maximum(speed, _NOTHING), of_longest)
+    if problem.mixed:
+        slowest = _in_whole_chunks(slowest, unit * fastest, taken, places // unit, saved.max(axis=0))
+    slowest = np.maximum(slowest + beside, total / rows.pp)
     vpp = rows.vpp.astype(np.float64)
     return np.asarray((rows.microbatches - 1.0 / vpp) * slowest + total / vpp + follows)
+
+
+def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Floats, chunks: Ints, saved: Floats) -> Floats:
+    """The slowest stage's time, no less than `slowest`, where every stage has a whole number of the chunks.
+
+    `chunk`: seconds of one on each chip type, `stages` of these: (types, n); `saved`: what any stage may save.
+    """
+
+    def enough(time: Floats) -> Bools:
+        held = stages * np.floor((time + saved) / chunk + WHOLE)
+        return np.asarray(held.sum(axis=0) >= chunks)
+
+    far = _NEAR * slowest
+    found = _bisected(enough, slowest, far, _CHUNK_ROUNDS)
+    return np.where(enough(slowest), slowest, np.where(enough(far), found, far))
 
 
 def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.inf) -> Floats:

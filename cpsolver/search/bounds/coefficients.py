@@ -89,7 +89,7 @@ class Coefficients:
         if len(extra) == 1:
             return np.zeros((len(rows), 1))
         chunks = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot])
-        code = 4 * chunks[0] + 2 * chunks[1] + chunks[2]  # slots are 0 or 1
+        code = (2 * chunks[0] + chunks[1]) * (1 + chunks[2].max(initial=0)) + chunks[2]  # the embedding's is 0 or 1
         _, distinct, which = np.unique(code, return_index=True, return_inverse=True)
         beyond = np.zeros((len(rows), int((rows.places(model.layers) // rows.vpp).max(initial=0)) + 1))
         for index, chunk in enumerate(chunks[:, distinct].T.tolist()):

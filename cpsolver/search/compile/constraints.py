@@ -30,15 +30,15 @@ def degrees(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData]
 
 
 def layers(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
-    """All layers are placed, at least one in every chunk, equally many in the chunks of a stage; on the ends the
-    embedding and the head may stand in the place of one.
+    """All layers are placed, at least one in every chunk, equally many in the chunks of a stage; in the first of all
+    the embedding, in the last the head may stand in the place of some.
     """
     model.add(sum(v.layers) == problem.model.layers)
     for plan, pick in zip(plans, v.pick, strict=True):
         for p, at in enumerate(v.positions):
             slot = plan.slot(p) if p < plan.pp else 0
             model.add(at.layers == plan.vpp * at.chunk - slot).only_enforce_if(pick)
-            least, most = (1, plan.longest) if p < plan.pp else (0, 0)
+            least, most = (max(1, slot), plan.longest) if p < plan.pp else (0, 0)
             model.add_linear_constraint(at.chunk, least, most).only_enforce_if(pick)
     if any(plan.odd is not None for plan in plans):
         model.add(v.start[0] == 0)

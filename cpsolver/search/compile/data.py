@@ -51,7 +51,7 @@ def scale_for(step_time_s: float, weight: float = 8.0) -> Scale:
 class PlanData:
     """One plan's coefficients by stage, times in integer steps.
 
-    `needed`: the chunks' layers over all stages, with what stands in the place of one (`slots`, see Candidates). A
+    `needed`: the chunks' layers over all stages, with what stands in the place of some (`slots`, see Candidates). A
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
@@ -92,7 +92,7 @@ class PlanData:
         return list(range(self.pp)) if by_stage else [own.places[0] for own in self.by_chip.values()]
 
     def slot(self, position: int) -> int:
-        """1 where the embedding or the head stands in the place of a layer of that stage."""
+        """Layers of that stage in whose place the embedding or the head stands."""
         return (position == 0) * self.slots[0] + (position == self.pp - 1) * self.slots[1]
 
     @property
@@ -164,10 +164,12 @@ def odd_layers(table: Coefficients, row: int) -> tuple[Ints, float]:
 
 
 def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: float) -> int:
-    """The most layers in a chunk: what the other chunks leave, and what the step time of interest allows."""
+    """The most layers in a chunk: what the other chunks leave, and what the step time of interest allows; none at all
+    where the last chunk's would not even be as many as the head stands for."""
     vpp, pp = int(table.rows.vpp[row]), stages.layer.shape[1]
     left = int(table.rows.places(table.problem.model.layers)[row]) // vpp - (pp - 1)
     first, second = (weight[0] for weight in table.weights(np.array([row])))
     slowest = within_s / (first + second)
     in_time = np.floor((slowest - stages.fixed[0]) / (vpp * stages.layer[0]) + WHOLE).max()
-    return int(max(0, min(left, in_time)))
+    longest = int(max(0, min(left, in_time)))
+    return longest if longest >= table.rows.loss_slot[row] else 0

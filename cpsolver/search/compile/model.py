@@ -75,7 +75,7 @@ class CompiledModel:
         self.model.add(objective >= known.lower)
         search = self._problem.spec.search
         free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
-        if free and plan.split == "any":
+        if free and plan.split == "any" and known.chunk[-1] >= plan.slots[1]:  # `known` does not look at that
             self._feasible = known.objective <= self._most
             self._settled = self._feasible and known.lower >= known.objective
             self.model.add(objective <= max(known.objective, known.lower))

@@ -23,7 +23,8 @@ _FEW = 128
 def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
     """The best split found, with bounds on all; None where the plan cannot hold the model.
 
-    `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at.
+    `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at, nor that the
+    head may stand for no more layers than a chunk has.
     """
     if plan.needed < plan.pp:
         return None

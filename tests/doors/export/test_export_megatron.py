@@ -68,6 +68,11 @@ def test_layers_of_every_chunk() -> None:
         (strategy_of("x:4,1"), 2, "Et*4|tmmL"),
         (strategy_of("x:4,6,4", vpp=2), 0, "Et*2|t*3|(t*2|)*2t*3|t*2L"),
         (strategy_of("x:1,2,1", vpp=2), 0, "E|(t|)*4L"),
+        # Megatron-Bridge's own: recipes/deepseek/deepseek_v3.py, kimi/kimi_k2.py; the first and second are one text.
+        (strategy_of("x:16,16,16,13", vpp=4), 1, "Et*4|(t*4|)*14tmL"),
+        (strategy_of("x:32,29", vpp=8), 1, "Et*4|(t*4|)*14tmL"),
+        (strategy_of("x:16,16,16,13", vpp=4), 0, "Et*4|(t*4|)*14tL"),
+        (strategy_of("x:7," + "8," * 6 + "6", vpp=4), 1, "Et|(t*2|)*30mL"),
     ],
 )
 def test_layout_strings(strategy: Strategy, mtp: int, text: str) -> None:

@@ -25,6 +25,7 @@ PLANS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "first and last": ("llama2-7b", "h100:7,9,9,7", {"dp": 2, "flags": "fz"}),
     "head as a layer": ("llama3.1-405b", "h100:16,16,16,16,16,16,16,14", {"tp": 8, "vpp": 1, "flags": "sf"}),
     "embedding and head in layers' places": ("llama3.1-405b", "h100:31,32,32,31", {"tp": 8, "dp": 2, "vpp": 4}),
+    "head in three layers' places": ("kimi-k2-1t", "h100:16,16,16,13", {"dp": 16, "vpp": 4, "ep": 16}),
     "ring of all-to-alls": ("llama2-70b", "h100:80", {"tp": 2, "cp": 8, "ulysses": 4, "dp": 2, "flags": "sfz"}),
     "sharding groups": ("llama2-7b", "h100:32", {"dp": 8, "flags": "fz", "sharding_group": 4}),
     "experts": ("mixtral-8x7b", "h100:16,16", {"tp": 4, "dp": 4, "ep": 8, "etp": 1, "flags": "sfz"}),
@@ -37,7 +38,7 @@ PLANS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_a_plan_comes_back(name: str, target: str, tmp_path: Path) -> None:
     model, groups, more = PLANS[name]
     wanted = strategy_of(groups, **more)
-    if (target, wanted.slots) == ("megatron-core-0.12", (1, 1)):
+    if any(wanted.slots) and load_launcher(target).uneven_interleaved != "any":
         pytest.skip("its launcher profile has no chunks with the embedding or the head in a layer's place")
     if wanted.expert_overlap and not load_launcher(target).expert_overlap:
         pytest.skip("its launcher profile does not overlap experts' all-to-alls")

@@ -203,6 +203,14 @@ def test_stack_and_launcher(name: str) -> None:
         ("--attention-backend auto", {"flash_attention": True}),
         ("--pipeline-model-parallel-size 2 --noop-layers 31", {"layers": (16, 15)}),
         (
+            "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --noop-layers 30,31",
+            {"layers": (16, 14), "slots": (0, 2)},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*4|t*3|(t*4|t*3|)*3t*4|L'",
+            {"vpp": 5, "layers": (20, 12), "slots": (0, 3)},
+        ),
+        (
             "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 --global-batch-size 32 "
             "--microbatch-group-size-per-virtual-pipeline-stage 8",
             {"schedule": "breadth_first", "vpp": 4},
