@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cpsolver.evidence.runs.columns import COLUMNS
 from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_schema
+from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -24,14 +26,9 @@ Ranges = dict[Kind, dict[str, float]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of a run or a plan has a range. `experts`: of the model, 0: none."""
+    """What of a run or a plan has a range. `degrees`: those of DEGREES by name; `experts`: of the model, 0: none."""
 
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    etp: int
-    vpp: int
+    degrees: Mapping[str, int]
     devices: int
     node: int
     sequence: int
@@ -41,6 +38,16 @@ class Sizes:
     def kind(self) -> Kind:
         """Whose ranges count."""
         return "experts" if self.experts else "dense"
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Tokens of a sequence on a rank of context parallelism; None without it."""
+        return self.sequence // self.degrees["cp"] if self.degrees["cp"] > 1 else None
+
+    @property
+    def expert_nodes(self) -> int:
+        """Nodes that a group of experts' ranks spans."""
+        return max(1, -(-self.degrees["ep"] * self.degrees["etp"] // self.node))
 
 
 @dataclass(frozen=True)
@@ -56,14 +63,18 @@ class Quantity:
         return value > limit if self.end == "most" else value < limit
 
 
+DEGREES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind == "size" and name != "mbs")
+"""The degrees that plans and the table of runs both have."""
+
+
+def _degree(name: str) -> Quantity:
+    return Quantity(lambda sizes: sizes.degrees[name], f"{name} {{}}")
+
+
 QUANTITIES: Mapping[str, Quantity] = {
-    "tp": Quantity(lambda s: s.tp, "tp {}"),
-    "pp": Quantity(lambda s: s.pp, "pp {}"),
-    "vpp": Quantity(lambda s: s.vpp, "vpp {}"),
-    "cp": Quantity(lambda s: s.cp, "cp {}"),
-    "cp_tokens": Quantity(lambda s: s.sequence // s.cp if s.cp > 1 else None, "{} tokens on a rank of cp", "least"),
-    "ep": Quantity(lambda s: s.ep, "ep {}"),
-    "ep_nodes": Quantity(lambda s: max(1, -(-s.ep * s.etp // s.node)), "experts over {} nodes"),
+    **{name: _degree(name) for name in DEGREES if name not in ("dp", "etp")},
+    "cp_tokens": Quantity(lambda s: s.context_tokens, "{} tokens on a rank of cp", "least"),
+    "ep_nodes": Quantity(lambda s: s.expert_nodes, "experts over {} nodes"),
     "sequence": Quantity(lambda s: s.sequence, "sequences of {} tokens"),
     "devices": Quantity(lambda s: s.devices, "{} GPUs"),
 }
@@ -71,17 +82,16 @@ QUANTITIES: Mapping[str, Quantity] = {
 
 def sizes_of_plan(problem: Problem, strategy: Strategy) -> Sizes:
     """A plan's sizes."""
-    moe, s = problem.model.moe, strategy
-    experts = 0 if moe is None else moe.experts
-    return Sizes(s.tp, s.pp, s.cp, s.ep, s.etp, s.vpp, s.devices, problem.node, problem.sequence, experts)
+    moe, degrees = problem.model.moe, {name: getattr(strategy, name) for name in DEGREES}
+    return Sizes(degrees, strategy.devices, problem.node, problem.sequence, 0 if moe is None else moe.experts)
 
 
 def sizes_of_run(run: MeasuredRun) -> Sizes | None:
     """A run's sizes, a degree that is not known 1; None where it has no step time, or too little is known of it."""
     if run.step_time_s is None or run.num_gpus is None or run.seq_len is None:
         return None
-    degrees = (run.tp or 1, run.pp or 1, run.cp or 1, run.ep or 1, run.etp or 1, run.vpp or 1)
-    return Sizes(*degrees, run.num_gpus, run.gpus_per_node or 8, run.seq_len, run.moe_experts or 0)
+    degrees = {name: getattr(run, name) or 1 for name in DEGREES}
+    return Sizes(degrees, run.num_gpus, run.gpus_per_node or 8, run.seq_len, run.moe_experts or 0)
 
 
 def ranges_of(runs: Iterable[MeasuredRun]) -> Ranges:

@@ -114,7 +114,7 @@ def test_what_an_operator_rests_on() -> None:
     assert measured["qkv"].basis == measured["attention"].basis == "fitted"
     assert measured["loss"].basis == "assumed"
     assert unknown["qkv"].basis == "assumed"
-    assert [each.constant for each in measured["norms and residuals"].rests_on] == ["memory", "elementwise_traffic"]
+    assert [each.constant for each in measured["norms and residuals"].rests_on] == ["memory", "norm_traffic"]
     assert of_catalogue("mtt_s5000").unmeasured > 0.5 > of_catalogue("h100").unmeasured
 
 

@@ -171,7 +171,8 @@ def halved_rates(data: dict[str, Any]) -> None:
     for name, chip in data["cluster"]["chips"].items():
         fields = chip["spec"]
         known = complete_chip({**fields, "name": name})
-        for part, key in (("peak_tflops", "bf16"), ("memory", "bandwidth_gb_s"), ("scale_up", "bandwidth_gb_s")):
+        fields["peak_tflops"] = {key: rate / 2 for key, rate in fields["peak_tflops"].items()}
+        for part, key in (("memory", "bandwidth_gb_s"), ("scale_up", "bandwidth_gb_s")):
             fields[part][key] /= 2
         fields["scale_out"]["bandwidth_gbit_s"] /= 2
         latencies = ("collective_latency_us", "network_latency_us", "kernel_latency_us")
