@@ -33,7 +33,7 @@ def test_an_ordinary_plan_lies_within() -> None:
     ("plan", "sequence", "told"),
     [
         ({"groups": "x:24,24", "vpp": 24, "dp": 4}, 4096, ["vpp 24 (most measured: 12)"]),
-        ({"groups": "x:48", "dp": 2, "cp": 4}, 4096, ["1,024 tokens on a rank of cp (least measured: 4,096)"]),
+        ({"groups": "x:48", "dp": 2, "cp": 4}, 4096, ["1,024 tokens on a rank of cp (least measured: 2,048)"]),
         ({"groups": "x:48", "dp": 1, "tp": 32}, 4096, ["tp 32 (most measured: 16)"]),
     ],
 )
