@@ -80,7 +80,7 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     none = np.zeros(len(shard.tp))
     if not problem.narrow_activations:
         return none, {}
-    saved = (ELEMENT - _kept_bytes(problem)) * shard.tokens(problem.sequence)
+    saved = (ELEMENT - _input_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
     if kind.experts:
@@ -103,7 +103,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     latent = model.attention.kind == "mla"
     kv_heads = heads if latent else np.maximum(1.0, model.kv_heads / shard.tp)
     hidden = model.hidden / shard.sequence_split.astype(np.float64)
-    narrow = _kept_bytes(problem)
+    narrow = _input_bytes(problem)
     gates = 2 if model.gated_mlp else 1
     sent: dict[OffloadModule, Floats] = {
         "attn_norm": ELEMENT * hidden,
@@ -143,7 +143,7 @@ def offload_seconds(
     return np.asarray(sum(np.maximum(0.0, trip - seconds) for seconds in passes))
 
 
-def _kept_bytes(problem: Problem) -> float:
+def _input_bytes(problem: Problem) -> float:
     """Of an element of a GEMM's input."""
     recipe = problem.recipe
     return techniques().recipes[recipe].value_bytes if recipe and problem.narrow_activations else ELEMENT

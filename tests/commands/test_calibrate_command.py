@@ -145,7 +145,10 @@ def test_what_no_cluster_has_is_not_learnt() -> None:
 
 
 def test_runs_that_teach_nothing_are_refused() -> None:
-    result = calibrate(measured([row(f"run-{place}", layout) for place, layout in enumerate(LAYOUTS[:4])], {}))
+    rows = measured([row(f"run-{place}", layout) for place, layout in enumerate(LAYOUTS[:4])], {})
+    for each, off in zip(rows, (0.95, 1.05, 1.05, 0.95), strict=True):  # as often slower than published as faster
+        each["step_time_s"] *= off
+    result = calibrate(rows)
     assert result.exit_code == 2
     assert "these runs teach nothing that carries over" in result.stderr
 

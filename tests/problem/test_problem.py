@@ -44,10 +44,10 @@ def test_capacity_leaves_the_margin_free() -> None:
 
 
 def test_the_margin_is_the_stacks_where_the_spec_names_none() -> None:
-    plain, bloom = (_on_stack(name, None) for name in ("megatron-core", "megatron-deepspeed-bloom"))
+    plain, fsdp = (_on_stack(name, None) for name in ("megatron-core", "fsdp-torchtitan"))
     assert plain.memory_margin == plain.stack.memory_margin == 0.04
-    assert bloom.memory_margin == bloom.stack.memory_margin > 0.2  # one published reading is that far above
-    assert _on_stack("megatron-deepspeed-bloom", 0.1).memory_margin == 0.1
+    assert fsdp.memory_margin == fsdp.stack.memory_margin > 0.1  # published readings are that far above
+    assert _on_stack("fsdp-torchtitan", 0.1).memory_margin == 0.1
 
 
 def _on_stack(stack: str, margin: float | None) -> Problem:
