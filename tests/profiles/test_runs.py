@@ -190,8 +190,8 @@ SEARCHED = ("fsdp-composer", "fsdp-torchtitan", "deepspeed-2021", "deepspeed-zer
 
 
 def _quick(stack: str, name: str) -> bool:
-    """Every stack once, on another problem each."""
-    return (SEARCHED.index(stack) - list(TINY).index(name)) % len(TINY) == 0
+    """Of stacks that are alike one, on another problem each."""
+    return (stack, name) in {("fsdp-torchtitan", "two nodes"), ("deepspeed-2021", "mixed")}
 
 
 @pytest.mark.parametrize(("stack", "name"), only(_quick, product(SEARCHED, TINY)))

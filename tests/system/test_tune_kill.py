@@ -71,6 +71,7 @@ def test_killed_and_the_trial_ends_meanwhile() -> None:
     assert ledger() == ["1"]
 
 
+@pytest.mark.full
 def test_after_a_restart_of_the_machine_the_trial_is_interrupted_and_its_plan_comes_again() -> None:
     first = tuner("--run", f"{TRAINING} --ledger ledger --trial {{trial}} --iters 3 --until go", "--max-trials", "1")
     wait_for(ledger)
