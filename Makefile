@@ -5,7 +5,7 @@
 # make mutants    breaks lines of tests/mutations.yaml one by one; the tests have to notice
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
 # make bench      times whole solves
-# make fit        fits and cross-validates the cost model's constants (an hour)
+# make fit        fits and cross-validates the cost model's constants (half an hour)
 # make accuracy   writes docs/accuracy.md
 PYTHON ?= python3
 VENV := .venv
