@@ -7,7 +7,8 @@ To be run after a change of the table of published runs; a test compares the two
 
 from __future__ import annotations
 
-from cpsolver.evidence.reach import MEASURED, QUANTITIES, ranges_of
+from cpsolver.evidence.reach import MEASURED, QUANTITIES
+from cpsolver.evidence.runs.ranges import ranges_of
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 
 HEAD = """\

@@ -153,7 +153,9 @@ def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iter
         yield from (part.times(model.mtp_layers) for part in more)
         waits += max(0.0, float(row.loss_slot[0] * time.layer[0] - time.head[0]))
     yield _Part("waiting in a layer's place", waits, (), kernel=False)
-    yield _Part("start of microbatches", strategy.vpp * float(time.chunk[0]), ("microbatch_overhead_us",), kernel=False)
+    turns = ("host_expert_chunk_us",) if strategy.expert_overlap and strategy.vpp > 1 else ()
+    starts = strategy.vpp * float(time.chunk[0])
+    yield _Part("start of microbatches", starts, ("microbatch_overhead_us", *turns), kernel=False)
 
 
 def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:

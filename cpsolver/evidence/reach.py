@@ -6,13 +6,11 @@ their own, as no dense run says how these behave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cpsolver.evidence.runs.columns import COLUMNS
-from cpsolver.evidence.runs.run import MeasuredRun
 from cpsolver.inputs.data import package_schema
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy
@@ -63,7 +61,7 @@ class Quantity:
         return value > limit if self.end == "most" else value < limit
 
 
-DEGREES = tuple(name for name in ROW if name in COLUMNS and DIMENSIONS[name].kind == "size" and name != "mbs")
+DEGREES = tuple(name for name in ROW if DIMENSIONS[name].kind == "size" and name not in ("mbs", "ulysses"))
 """The degrees that plans and the table of runs both have."""
 
 
@@ -84,29 +82,6 @@ def sizes_of_plan(problem: Problem, strategy: Strategy) -> Sizes:
     """A plan's sizes."""
     moe, degrees = problem.model.moe, {name: getattr(strategy, name) for name in DEGREES}
     return Sizes(degrees, strategy.devices, problem.node, problem.sequence, 0 if moe is None else moe.experts)
-
-
-def sizes_of_run(run: MeasuredRun) -> Sizes | None:
-    """A run's sizes, a degree that is not known 1; None where it has no step time, or too little is known of it."""
-    if run.step_time_s is None or run.num_gpus is None or run.seq_len is None:
-        return None
-    degrees = {name: getattr(run, name) or 1 for name in DEGREES}
-    return Sizes(degrees, run.num_gpus, run.gpus_per_node or 8, run.seq_len, run.moe_experts or 0)
-
-
-def ranges_of(runs: Iterable[MeasuredRun]) -> Ranges:
-    """How far these runs reach."""
-    found: Ranges = {"dense": {}, "experts": {}}
-    for run in runs:
-        sizes = sizes_of_run(run)
-        if sizes is None:
-            continue
-        reached = found[sizes.kind]
-        for name, quantity in QUANTITIES.items():
-            value = quantity.value(sizes)
-            if value is not None and (name not in reached or quantity.beyond(value, reached[name])):
-                reached[name] = value
-    return found
 
 
 def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.measured_ranges import written
-from cpsolver.evidence.reach import MEASURED, beyond_runs, ranges_of
+from cpsolver.evidence.reach import MEASURED, beyond_runs
+from cpsolver.evidence.runs.ranges import ranges_of
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
 from cpsolver.problem.problem import Problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
