@@ -53,7 +53,7 @@ def _in_short(validation: Validation, left_out: dict[str, float]) -> str:
     assert rank.regret is not None
     fresh = [abs(exp(left_out[one.run.id]) - 1) for one in validation.scored]
     unseen = load_left_out("publisher")
-    held = fmean(_inside(one, unseen[one.run.id]) for one in validation.scored)
+    held = fmean(holds(one, unseen[one.run.id]) for one in validation.scored)
     best, worst_one = _extremes(validation)
     chips = "A100, A800, H100, H800, H200, B200, GB200, GB300, Ascend 910B"
     lines = [
@@ -168,7 +168,7 @@ def _headline(validation: Validation, left_out: dict[str, float]) -> Iterator[st
         errors = load_left_out(whose)
         for kind, members in _by_kind(validation.scored).items():
             off = [abs(exp(errors[one.run.id]) - 1) for one in members]
-            inside = fmean(_inside(one, errors[one.run.id]) for one in members)
+            inside = fmean(holds(one, errors[one.run.id]) for one in members)
             rows.append(
                 [whose, kind, str(len(off)), _percent(fmean(off)), _percent(median(off)), f"{inside * 100:.0f} %"]
             )
@@ -185,7 +185,7 @@ def _by_kind(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     }
 
 
-def _inside(one: Scored, log_error: float) -> bool:
+def holds(one: Scored, log_error: float) -> bool:
     """Whether the interval, moved to a prediction that is off by that much, holds the measured time."""
     predicted = one.prediction.step_time_s
     return one.prediction.low_s / predicted <= exp(-log_error) <= one.prediction.high_s / predicted
