@@ -242,3 +242,11 @@ def test_loading_one_chip_scans_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     catalogue._load_file.cache_clear()
     monkeypatch.setattr(catalogue, "_files", lambda: pytest.fail("scanned the catalogue"))
     assert load_chip("a800").vendor == "nvidia"
+
+
+def test_later_dies_of_a_family_are_told_apart() -> None:
+    found = {
+        name: (load_chip(name).architecture, load_chip(name).variant) for name in ("b200", "gb200", "b300", "gb300")
+    }
+    assert set(found.values()) == {("blackwell", None), ("blackwell", "blackwell_ultra")}
+    assert {name for name, (_, variant) in found.items() if variant} == {"b300", "gb300"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ from cpsolver.cost.activation_switches import narrowed
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Shard
-from cpsolver.inputs.errors import InputError
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import load_stack
-from hw_specs import load_chip
 from tests.support.problems import chip_spec, problem_of, with_stack
 
 BLOCKS = {"block_formats": ["mx", "nvfp4"], "fp8_either_way": True}
@@ -135,30 +132,3 @@ def test_bytes_of_an_input_that_is_kept(training: dict[str, Any], kept: float) -
 def test_narrow_gemms_cast_what_they_read() -> None:
     bf16, nvfp4 = (of(stack={"fp8_cast_bytes": 4}, precision=precision) for precision in ("bf16", "nvfp4"))
     assert [ChipSpeeds(each, each.supplies[0].chip).casts for each in (bf16, nvfp4)] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("chip", "training", "told"),
-    [
-        ("h100", {"precision": "nvfp4"}, "no fp4 matrix peak is known; its matrix units have no nvfp4"),
-        ("mi355x", {"precision": "nvfp4"}, "its matrix units have no nvfp4"),
-        ("h100", {"precision": "fp8", "fp8_recipe": "mx"}, "its matrix units have no mx"),
-        ("a100", {"precision": "fp8"}, "no fp8 matrix peak is known"),
-    ],
-)
-def test_chips_without_the_format_are_refused(chip: str, training: dict[str, str], told: str) -> None:
-    with pytest.raises(InputError, match=re.escape(told)):
-        problem_of({chip: {"max": 4, "spec": None}}, training=training)
-
-
-def test_a_recipe_needs_fp8() -> None:
-    with pytest.raises(InputError, match="it has no recipes"):
-        problem_of(SCALED, training={"fp8_recipe": "current"})
-
-
-def test_later_dies_of_a_family_are_told_apart() -> None:
-    found = {
-        name: (load_chip(name).architecture, load_chip(name).variant) for name in ("b200", "gb200", "b300", "gb300")
-    }
-    assert set(found.values()) == {("blackwell", None), ("blackwell", "blackwell_ultra")}
-    assert {name for name, (_, variant) in found.items() if variant} == {"b300", "gb300"}

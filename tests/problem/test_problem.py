@@ -178,3 +178,17 @@ def test_mindspeed_counts_the_layers_with_experts_from_the_first() -> None:
     assert "every n-th layer from the first" in told
     problem_of(model=model_spec(moe={**moe, "offset": 1}), launcher="megatron-lm")
     problem_of(model=model_spec(moe=moe), launcher="mindspeed-llm")
+
+
+@pytest.mark.parametrize(
+    ("chip", "training", "told"),
+    [
+        ("h100", {"precision": "nvfp4"}, "no fp4 matrix peak is known; its matrix units have no nvfp4"),
+        ("mi355x", {"precision": "nvfp4"}, "its matrix units have no nvfp4"),
+        ("h100", {"precision": "fp8", "fp8_recipe": "mx"}, "its matrix units have no mx"),
+        ("a100", {"precision": "fp8"}, "no fp8 matrix peak is known"),
+        ("h100", {"precision": "bf16", "fp8_recipe": "current"}, "it has no recipes"),
+    ],
+)
+def test_chips_without_the_number_format_are_refused(chip: str, training: dict[str, str], told: str) -> None:
+    assert any(told in each for each in troubles({chip: {"max": 4, "spec": None}}, training=training))
