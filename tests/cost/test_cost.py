@@ -272,6 +272,17 @@ def test_gradients_and_weights_over_data_parallel_ranks() -> None:
         assert gather == pytest.approx(gathered / 12.5)
 
 
+@pytest.mark.parametrize(("vpp", "left"), [(1, 1 / 2), (2, 1 / 4)])
+def test_gradients_of_all_chunks_but_one_hide_under_the_microbatches_of_another(vpp: int, left: float) -> None:
+    """Half of a reduction fits under a layer's backward: of two chunks one has those of two microbatches to hide in."""
+    rows = row("x:2,2", dp=8, vpp=vpp, batch=64, flags="f")
+    bare, _ = ideal(gpus=16, node=4)
+    table = time_table(bare, bare.supplies[0], rows)
+    backward = table.layer - table.recompute
+    hiding, _ = ideal(gpus=16, node=4, stack={"gradient_overlap": float((table.sync_layer / backward / 2).item())})
+    assert time_table(hiding, hiding.supplies[0], rows).sync_layer == pytest.approx(left * table.sync_layer)
+
+
 def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None:
     problem, chip = ideal()
     shard = Shard.of([1, 4, 4], 1, [False, False, True], True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import ROOT
+from tools.mutate import load, mutated
 from tools.structure import figures
 from tools.tests_of import nearest_tests
 
@@ -168,6 +169,10 @@ def test_every_module_has_tests_to_run_after_a_change() -> None:
     """Those that tools/tests_of.py names: tests that import it, or what imports it, or those of its room."""
     modules = [name for name, file in sources().items() if file.name != "__init__.py"]
     assert [name for name in modules if not nearest_tests(name)] == []
+
+
+def test_every_mutation_still_fits_the_code() -> None:
+    assert [one.what for one in load() if mutated(one, ROOT) == (ROOT / one.file).read_text(encoding="utf-8")] == []
 
 
 def test_files_and_functions_stay_short() -> None:
