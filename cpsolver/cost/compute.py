@@ -87,9 +87,11 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
         return np.zeros(len(shard.tp))
     if not kind.experts:
         return np.full(len(shard.tp), 1e-6 * stack.host_layer_us)
-    own, *stalls = (float(getattr(stack, name)) for name in host_constants(problem, kind))
-    waits = np.where((shard.ep > 1) & ~shard.expert_overlap, sum(stalls), 0.0)
-    return np.asarray(1e-6 * (own + waits))
+    ahead, waiting = (
+        sum(float(getattr(stack, name)) for name in host_constants(problem, kind, counts)) for counts in (False, True)
+    )
+    counts = (shard.ep > 1) & ~shard.expert_overlap
+    return np.asarray(1e-6 * np.where(counts, waiting, ahead))
 
 
 def chunk_seconds(problem: Problem, vpp: Ints, expert_overlap: Bools) -> Floats:
@@ -105,12 +107,18 @@ def chunk_seconds(problem: Problem, vpp: Ints, expert_overlap: Bools) -> Floats:
     return np.asarray(1e-6 * (stack.microbatch_overhead_us + turns * (0.5 if scope == "te" else 1.0)))
 
 
-def host_constants(problem: Problem, kind: LayerKind) -> tuple[str, ...]:
-    """The stack's constants that say how long the host takes for a layer of that kind: always, and where ep > 1."""
+def host_constants(problem: Problem, kind: LayerKind, exchanges: bool) -> tuple[str, ...]:
+    """The stack's constants whose sum the host takes for a pass over a layer of that kind.
+
+    `exchanges`: its experts are on several ranks, and nothing is overlapped with their all-to-alls. The dispatcher that
+    sends a copy for each expert then has the host wait for their numbers in every layer. What the host does before it
+    waits is done while the device computes, so that replaying it saves nothing; what comes after no graph of parts has.
+    """
     if not kind.experts:
         return ("host_layer_us",)
-    own = "host_expert_layer_te_us" if problem.cuda_graph == "te" else "host_expert_layer_us"
-    return (own,) if problem.copies_once else (own, "host_all_to_all_us")
+    if exchanges and not problem.copies_once:
+        return ("host_expert_layer_us", "host_all_to_all_us")
+    return ("host_expert_layer_te_us" if problem.cuda_graph == "te" else "host_expert_layer_us",)
 
 
 def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:

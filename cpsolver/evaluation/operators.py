@@ -165,7 +165,7 @@ def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:
     for index, kind in enumerate(layer_kinds(problem.model)):
         operators = layer_operators(problem, chip, shard, kind)
         parts = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in operators]
-        host = host_constants(problem, kind)
+        host = host_constants(problem, kind, bool((shard.ep > 1) & ~shard.expert_overlap))
         parts.append(_Part("waiting for the host", float(timed.waits[index, 0]), host, kernel=False))
         parts.append(_Part("trips to the host", float(timed.offload[index, 0]), ("host_link",), kernel=False))
         found.append(parts)
