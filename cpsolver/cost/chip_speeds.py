@@ -17,6 +17,14 @@ ELEMENT = 2
 """Bytes of a bf16 or fp16 value."""
 
 
+def fp8_attention_constants(problem: Problem) -> tuple[str, ...]:
+    """The stack's constants that say how fast attention in 8 bits is; none where it is in 16."""
+    if not problem.fp8_attention:
+        return ()
+    own = "mx_attention_speed" if problem.recipe == "mx" else "fp8_attention_speed"
+    return (own, "fp8_latent_attention_speed") if problem.model.attention.kind == "mla" else (own,)
+
+
 class ChipSpeeds:
     """Seconds of kernels: GEMMs by shape, attention by kernel, the rest by memory traffic.
 
@@ -42,6 +50,8 @@ class ChipSpeeds:
         attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
         if chip.architecture == "hopper":
             attention *= stack.hopper_attention_speed
+        for name in fp8_attention_constants(problem):
+            attention *= getattr(stack, name)
         self.forward_attention_rate = attention * chip.efficiency_value("attention_forward")
         self.backward_attention_rate = attention * chip.efficiency_value("attention_backward")
         self.memory_rate = chip.memory_bandwidth_bytes_s * chip.efficiency_value("memory") / self.slowdown
