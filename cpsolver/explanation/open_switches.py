@@ -106,7 +106,7 @@ def open_switches(problem: Problem, plan: Strategy, own: Evaluation, searched: b
     for asked in _asked(problem, plan, searched):
         steps = {name: change.step_s(problem, plan, own) for name, change in asked.others.items()}
         switch = OpenSwitch(asked.field, asked.name, asked.taken, {asked.taken: own.step_time_s, **steps})
-        if switch.width < _MATTERS:
+        if switch.width < _MATTERS or not _has(problem, asked):
             continue
         found.append(switch)
         changes = {asked.taken: _NOTHING, **asked.others}
@@ -121,14 +121,14 @@ def open_switches(problem: Problem, plan: Strategy, own: Evaluation, searched: b
 
 
 def _asked(problem: Problem, plan: Strategy, searched: bool) -> Iterator[_Asked]:
-    training, has = problem.spec.training, _switches(problem)
-    if training.cuda_graph is None and "cuda_graph" in has:
+    training = problem.spec.training
+    if training.cuda_graph is None:
         yield _of_training(problem, "cuda_graph", "graphs", problem.cuda_graph, GRAPH_SCOPES)
-    if training.moe_dispatcher is None and "moe_dispatcher" in has and plan.ep > 1:
+    if training.moe_dispatcher is None and plan.ep > 1:
         usual = "deepep" if problem.copies_once else "alltoall"
         yield _of_training(problem, "moe_dispatcher", "dispatcher", usual, get_args(Dispatcher))
     scaled = problem.recipe not in (None, "blockwise")
-    if training.fp8_attention is None and "fp8_attention" in has and scaled and plan.flash_attention:
+    if training.fp8_attention is None and scaled and plan.flash_attention:
         yield _of_training(problem, "fp8_attention", "fp8 attention", problem.fp8_attention, (False, True))
     if searched and plan.expert_overlap and problem.spec.search.pin.expert_overlap is None:
         yield _Asked(_OVERLAP, "overlap", "true", {"false": _Change({}, {"expert_overlap": False})})
@@ -156,13 +156,18 @@ def _with(problem: Problem, fields: Mapping[str, Any]) -> Problem:
     return replace(problem, spec=problem.spec.model_copy(update={"training": training}))
 
 
-def _switches(problem: Problem) -> frozenset[str]:
-    """The switches that the launcher has; without one, those of the launchers whose stack it is, or is fitted with."""
+def _has(problem: Problem, asked: _Asked) -> bool:
+    """Whether the launcher has the switch; without one, some launcher whose stack it is, or is fitted with.
+
+    A plan's own choice is within what its framework has. Asked last: reading the profiles takes longer than judging.
+    """
+    section, name = asked.field.split(".", 1)
+    if section != "training":
+        return True
     if problem.named_launcher is not None:
-        return frozenset(problem.named_launcher.switches)
+        return name in problem.named_launcher.switches
     stacks = {problem.stack.name, *problem.stack.fitted_with}
-    launchers = (load_launcher(name) for name in launcher_names())
-    return frozenset(switch for each in launchers if each.stack in stacks for switch in each.switches)
+    return any(name in each.switches for each in map(load_launcher, launcher_names()) if each.stack in stacks)
 
 
 def _natural_routing(problem: Problem, plan: Strategy) -> NaturalRouting | None:
