@@ -74,9 +74,9 @@ def switches_lines(found: OpenSwitches) -> Iterator[str]:
     """What all switches give together, and what natural routing would."""
     if len(found.switches) > 1:
         fastest, slowest = _seconds(found.low_s), _seconds(found.high_s)
-        yield f"All at their fastest {fastest}, all at their slowest {slowest}; a spec that gives them is predicted so."
+        yield f"All at their fastest {fastest}, all at their slowest {slowest}; a spec that gives them is planned so."
     elif found.switches:
-        yield "A spec that gives it is predicted so."
+        yield "A spec that gives it is planned so."
     if found.routing is not None:
         yield routing_sentence(found.routing)
 
