@@ -52,6 +52,7 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     """
     import cpsolver
     from cpsolver.doors.report.document import dumps_line
+    from cpsolver.doors.report.open_switches import open_line, open_of_result
     from cpsolver.doors.report.progress import Terminal
     from cpsolver.doors.report.seed_tool import Flags, plan_dictionary, problem_from_flags
 
@@ -62,6 +63,8 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     for plan in result.plans:
         line = plan_dictionary(problem, plan)
         click.echo(dumps_line(line) if as_json else repr(line))
+    for told in open_line(open_of_result(problem, result)):
+        click.echo(told.plain, err=True)
     for reason in result.reasons:
         say_error(reason)
     if as_json and not result.plans:

@@ -155,8 +155,9 @@ def write_result(problem: Problem, result: Result, as_json: bool, output: str | 
 
     def document() -> dict[str, Any]:
         from cpsolver.doors.report.document import result_document
+        from cpsolver.doors.report.open_switches import open_of_result
 
-        return result_document(problem, result)
+        return result_document(problem, result, open_of_result(problem, result))
 
     def report() -> RenderableType:
         from cpsolver.doors.report.console import result_report
@@ -178,8 +179,9 @@ def _write_evaluation(
 
     def document() -> dict[str, Any]:
         from cpsolver.doors.report.document import evaluation_document
+        from cpsolver.doors.report.open_switches import open_of_plan
 
-        return evaluation_document(problem, plan, evaluation, broken)
+        return evaluation_document(problem, plan, evaluation, broken, open_of_plan(problem, plan, evaluation))
 
     def report() -> RenderableType:
         from cpsolver.doors.report.console import evaluation_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log2
+from math import log2, prod
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,17 @@ from hw_specs import Chip
 
 ELEMENT = 2
 """Bytes of a bf16 or fp16 value."""
+
+
+def attention_constants(problem: Problem, chip: Chip) -> tuple[str, ...]:
+    """The stack's constants that the rate of fused attention on that chip is scaled by."""
+    names = ["attention_speed"]
+    if chip.architecture == "hopper":
+        names.append("hopper_attention_speed")
+    if problem.fp8_attention:
+        names.append("mx_attention_speed" if problem.recipe == "mx" else "fp8_attention_speed")
+        names += ["fp8_latent_attention_speed"] * (problem.model.attention.kind == "mla")
+    return tuple(names)
 
 
 class ChipSpeeds:
@@ -39,9 +50,8 @@ class ChipSpeeds:
             self.layer_gemm_efficiency = f"gemm_{dtype}"
             rate = chip.peak_flops(dtype) * chip.efficiency_value(self.layer_gemm_efficiency) / self.slowdown
             self.layer_gemm_rate = rate * self._recipe_speed(problem.recipe, stack)
-        attention = chip.peak_flops(wide) * stack.attention_speed / self.slowdown
-        if chip.architecture == "hopper":
-            attention *= stack.hopper_attention_speed
+        speeds = (float(getattr(stack, name)) for name in attention_constants(problem, chip))
+        attention = chip.peak_flops(wide) * prod(speeds) / self.slowdown
         self.forward_attention_rate = attention * chip.efficiency_value("attention_forward")
         self.backward_attention_rate = attention * chip.efficiency_value("attention_backward")
         self.memory_rate = chip.memory_bandwidth_bytes_s * chip.efficiency_value("memory") / self.slowdown

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
+from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
@@ -144,7 +144,7 @@ def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: b
 def _mixer(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> list[Operator]:
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
     made_of, outside = gemms.attention_gemms(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
-    flash = ("attention_forward", "attention_backward", "attention_speed")
+    flash = ("attention_forward", "attention_backward", *attention_constants(problem, chip))
     core = flash if shard.flash_attention.all() else (device.gemm_efficiency, "memory", "score_traffic")
     return [
         *part_operators(problem, device, made_of, tokens, outside),

@@ -155,6 +155,14 @@ class Problem:
         return self.recipe is not None and (bool(self.stack.fp8_activations) if given is None else given)
 
     @property
+    def fp8_attention(self) -> bool:
+        """Attention's two products are in 8 bits: as the spec says, or as the stack does; blockwise scaling has none
+        (TransformerEngine d0067d0, common/recipe/__init__.py)."""
+        given = self.spec.training.fp8_attention
+        usual = bool(self.stack.fp8_attention)
+        return self.recipe not in (None, "blockwise") and (usual if given is None else given)
+
+    @property
     def narrow_weights(self) -> bool:
         """Weights are held and gathered in the recipe's bits only: as the spec says, or as the stack does."""
         given = self.spec.training.fp8_parameter_gather

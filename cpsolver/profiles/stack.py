@@ -55,6 +55,10 @@ class Constants(BaseModel):
     pipeline_transfers: Constant
     attention_speed: Constant
     hopper_attention_speed: Constant
+    fp8_attention: Constant
+    fp8_attention_speed: Constant
+    mx_attention_speed: Constant
+    fp8_latent_attention_speed: Constant
     score_traffic: Constant
     elementwise_traffic: Constant
     norm_traffic: Constant

@@ -47,6 +47,7 @@ Switch = Literal[
     "fp8_parameter_gather",
     "fp8_activations",
     "fp8_recipe",
+    "fp8_attention",
     "cuda_graph",
     "moe_dispatcher",
 ]

@@ -49,6 +49,7 @@ training:
   fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does
   fp8_activations: null  # fp8, nvfp4: inputs of the layers' products kept so too; default null: as the stack does
   fp8_recipe: null  # fp8: delayed, current, blockwise or mx scaling; default null: as the stack does on these chips
+  fp8_attention: null  # fp8, nvfp4: attention's products are in 8 bits too; default null: as the stack does
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
 

@@ -96,6 +96,9 @@ class Training(Part):
         default=None,
         description="fp8: what has a scale of its own, and from when; null: as the stack does on the chips",
     )
+    fp8_attention: StrictBool | None = Field(
+        default=None, description="fp8, nvfp4: attention's two products are in 8 bits too; null: as the stack does"
+    )
     cuda_graph: GraphScope | None = Field(
         default=None,
         description="what CUDA graphs replay: none, te (parts of layers), full (iterations); null: as the stack does",
@@ -144,6 +147,7 @@ _PRECISIONS = {
     "fp8_parameter_gather": (("fp8", "nvfp4"), "there are no narrow weights to gather"),
     "fp8_activations": (("fp8", "nvfp4"), "there are no narrow inputs to keep"),
     "fp8_recipe": (("fp8",), "it has no recipes"),
+    "fp8_attention": (("fp8", "nvfp4"), "nothing of a layer is in 8 bits"),
 }
 """The precisions that a switch needs one of, and why."""
 _OPTIMIZERS: dict[str, tuple[OptimizerName, ...]] = {
@@ -169,6 +173,9 @@ def contradictions(training: Training) -> Iterator[Trouble]:
     for first, second in _APART:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
+    if training.fp8_attention and training.fp8_recipe == "blockwise":
+        message = "excludes training.fp8_recipe = 'blockwise': Transformer Engine has no attention with its scales"
+        yield _trouble(training, "fp8_attention", message)
     modules = training.activation_offload
     if modules and training.offload_layers:
         yield _trouble(training, "offload_layers", "excludes training.activation_offload: a layer's tensors go once")

@@ -92,7 +92,7 @@ def test_solve_prints_a_report_and_exits_0() -> None:
 def test_solve_json_is_one_consistent_document() -> None:
     result = run("solve", write("spec.yaml", SMALL), "--json")
     document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
-    assert list(document) == ["status", "problem", "plans", "proof", "reasons", "versions"]
+    assert list(document) == ["status", "problem", "plans", "open_switches", "proof", "reasons", "versions"]
     assert document["status"] == "optimal"
     assert document["problem"]["chips"] == {"a800": 8, "h800": 16}
     assert {"apss_cp", "ortools", "python"} == set(document["versions"])

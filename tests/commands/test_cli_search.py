@@ -146,6 +146,14 @@ def test_what_the_seed_did_not_search_has_megatrons_names_and_is_read_back(name:
     assert load_strategy(write("line.txt", repr(line)), problem) == plan.strategy
 
 
+def test_search_says_on_stderr_what_its_flags_leave_open() -> None:
+    flags = ["--num-gpus", "8", "--gpu-infos", "h100", "--global-batch-size", "64", "--top", "1"]
+    experts = run("search", "--model-name", "deepseek-v2-lite", *flags, "--launcher", "megatron-bridge")
+    assert re.search(r"^Not given: graphs.*: [\d.]+ to [\d.]+ m?s a step\.$", experts.stderr, re.MULTILINE)
+    assert set(ast.literal_eval(experts.stdout)) == set(SEED_KEYS)
+    assert "Not given" not in run("search", "--model-name", "llama2-7b", *flags).stderr
+
+
 def test_search_keeps_to_the_launcher() -> None:
     args = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "32", "--top", "1")
     (plan,) = search_plans(*args, "--launcher", "accelerate")

@@ -130,6 +130,15 @@ def test_explain_what_wishes_cost() -> None:
     assert price["changes"] == {"search.pin.recompute": None}
 
 
+def test_explain_tells_what_the_spec_leaves_open() -> None:
+    write("spec.yaml", SPEC.replace("llama2-7b", "deepseek-v2-lite"))
+    found = json.loads(run("explain", "spec.yaml", "--json").stdout)["open_switches"]
+    for switch in found["switches"]:
+        assert found["low_s"] <= min(switch["step_time_s"].values())
+        assert found["high_s"] >= max(switch["step_time_s"].values())
+    assert found["switches"][0]["field"] in run("explain", "spec.yaml").stdout
+
+
 @pytest.mark.parametrize(("objective", "dear_is_better"), [("throughput", True), ("cost", False)])
 def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> None:
     chips = {"x": chip_spec(gb=60), "y": chip_spec(gb=60)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,6 +128,41 @@ def test_bytes_of_an_input_that_is_kept(training: dict[str, Any], kept: float) -
     saved = narrowed(problem, Shard.of(1, 1, False, True), layer_kinds(problem.model)[0])[0].item()
     model = problem.model  # two norms' outputs and the activation's
     assert saved == pytest.approx((2 - kept) * problem.sequence * (2 * model.hidden + model.ffn))
+
+
+LATENT = {"kind": "mla", "kv_lora": 512, "qk_nope": 128, "qk_rope": 64, "v_head": 128}
+
+
+@pytest.mark.parametrize(
+    ("training", "attention", "faster"),
+    [
+        ({"fp8_recipe": "delayed"}, None, 1.0),  # the stack's way: in 16 bits
+        ({"fp8_recipe": "delayed", "fp8_attention": True}, None, 1.5),
+        ({"fp8_recipe": "current", "fp8_attention": True}, LATENT, 1.5 * 1.2),
+        ({"fp8_recipe": "mx", "fp8_attention": True}, None, 1.1),
+        ({"fp8_recipe": "mx", "fp8_attention": True}, LATENT, 1.1 * 1.2),
+        ({"fp8_recipe": "mx", "fp8_attention": False}, LATENT, 1.0),
+        ({"precision": "nvfp4", "fp8_attention": True}, None, 1.5),
+    ],
+)
+def test_attention_in_8_bits_has_a_rate_of_its_own(
+    training: dict[str, Any], attention: dict[str, Any] | None, faster: float
+) -> None:
+    speeds = {"fp8_attention_speed": 1.5, "mx_attention_speed": 1.1, "fp8_latent_attention_speed": 1.2}
+    problem = of(stack={"fp8_attention": 0, **speeds}, **training)
+    if attention is not None:
+        latent = problem.model.model_validate({**problem.model.model_dump(), "attention": attention})
+        problem = replace(problem, model=latent)
+    wide, narrow = (ChipSpeeds(each, each.supplies[0].chip) for each in (of(precision="bf16"), problem))
+    assert narrow.forward_attention_rate == pytest.approx(faster * wide.forward_attention_rate)
+    assert narrow.backward_attention_rate == pytest.approx(faster * wide.backward_attention_rate)
+
+
+def test_the_stack_may_have_attention_in_8_bits_and_blockwise_scaling_has_none() -> None:
+    assert of(stack={"fp8_attention": 1}).fp8_attention
+    assert not of(stack={"fp8_attention": 1}, fp8_attention=False).fp8_attention
+    assert not of(stack={"fp8_attention": 1}, fp8_recipe="blockwise").fp8_attention
+    assert not of(stack={"fp8_attention": 1}, precision="bf16").fp8_attention
 
 
 def test_narrow_gemms_cast_what_they_read() -> None:

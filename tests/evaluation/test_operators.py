@@ -82,6 +82,16 @@ def test_kernels_come_as_close_to_the_peak_as_their_chip_does() -> None:
     assert close["attention"] == pytest.approx(0.5, rel=1e-6)
 
 
+def test_attention_in_8_bits_is_measured_by_the_peak_of_8_bits() -> None:
+    """Half of the peak in 16 bits, 1.2 times as fast in 8, whose peak is twice as high: 0.3 of it."""
+    training = {"precision": "fp8", "fp8_recipe": "current", "fp8_attention": True}
+    problem, _ = ideal(stack={**TILES, "fp8_attention_speed": 1.2}, training=training)
+    plan = strategy_of()
+    found = {part.name: part for part in compute_by_operator(problem, plan, evaluate(problem, plan)).parts}
+    assert found["attention"].of_peak == pytest.approx(0.3, rel=1e-6)
+    assert "fp8_attention_speed" in {each.constant for each in found["attention"].rests_on}
+
+
 TILES = {"gemm_tile_rows": 1.0, "gemm_tile_columns": 1.0}
 
 

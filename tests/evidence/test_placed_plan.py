@@ -192,6 +192,29 @@ def test_switches_of_a_release_s_recipes_stand_where_a_row_gives_no_other(tmp_pa
         assert not left.strategy.expert_overlap, change
 
 
+@pytest.mark.parametrize(
+    ("change", "on"),
+    [
+        ({}, True),
+        ({"cuda_graph": "te"}, False),
+        ({"fp8_recipe": "current"}, False),
+        ({"framework": "Megatron-Core 0.17"}, False),
+        ({"model": "deepseek-v3"}, False),
+        ({"model": "deepseek-v3", "chip": "gb300"}, True),
+        ({"model": "kimi-k2"}, False),
+    ],
+    ids=str,
+)
+def test_recipes_of_whole_graphs_in_mxfp8_have_attention_in_8_bits(
+    tmp_path: Path, change: dict[str, Any], on: bool
+) -> None:
+    """Of Qwen3 and gpt-oss; of DeepSeek-V3 on GB300 and B300 alone."""
+    given = {"chip": "gb200", "framework": "Megatron-Bridge 26.06", "precision": "fp8", "fp8_recipe": "mx"}
+    given |= {"cuda_graph": "full"}
+    run = replace(of(tmp_path, QWEN3), **{**given, **change})
+    assert placed_plan(run).problem.fp8_attention == on
+
+
 def test_a_sharding_group_of_all_replicas_is_none(tmp_path: Path) -> None:
     run = of(tmp_path, {"sharding_group": 4})
     assert placed_plan(run).strategy.sharding_group == 0

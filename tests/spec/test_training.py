@@ -28,6 +28,8 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
         ({"fp8_activations": True}, "fp8_activations = true: contradicts training.precision = 'bf16'"),
         ({"fp8_parameter_gather": True}, "(allowed: false, or precision fp8 or nvfp4)"),
         ({"precision": "nvfp4", "fp8_recipe": "mx"}, "it has no recipes (allowed: null, or precision fp8)"),
+        ({"fp8_attention": True}, "fp8_attention = true: contradicts training.precision = 'bf16'"),
+        ({"precision": "fp8", "fp8_recipe": "blockwise", "fp8_attention": True}, "excludes training.fp8_recipe"),
         ({"optimizer": "precision_aware", "reuse_fp32_parameters": True}, "contradicts training.optimizer"),
         ({"optimizer": "lion", "swap_optimizer": True}, "(allowed: false, or optimizer adam)"),
         ({"optimizer_offload": 0.5, "swap_optimizer": True}, "excludes training.optimizer_offload"),

@@ -17,7 +17,12 @@ from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-DIALECT = replace(MEGATRON_LM, name="megatron-bridge", source="Megatron-Bridge 067f987")
+DIALECT = replace(
+    MEGATRON_LM,
+    name="megatron-bridge",
+    source="Megatron-Bridge 067f987",
+    switches=(*MEGATRON_LM.switches, "fp8_attention"),
+)
 _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",
     "--swiglu": "gated_linear_unit",
@@ -197,6 +202,8 @@ def _precision(problem: Problem) -> dict[str, bool]:
         fields["first_last_layers_bf16"] = False
     if recipe == "mx":
         fields["reuse_grad_buf_for_mxfp8_param_ag"] = narrow
+    if problem.fp8_attention:
+        fields["fp8_dot_product_attention"] = True
     return {**fields, "fp4_param_gather" if recipe == "nvfp4" else "fp8_param_gather": narrow}
 
 

@@ -23,6 +23,7 @@ from cpsolver.doors.report.goals import (
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
 from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result, switches_table
 from cpsolver.doors.report.operators import operators_table, operators_title
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
@@ -31,6 +32,7 @@ from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -49,9 +51,11 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
     parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
     if result.plans:
         best = result.plans[0]
-        parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy)]
+        left_open = open_of_result(problem, result)
+        parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy), *open_line(left_open)]
         parts += section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
-        parts += _details(problem, best.strategy, best.evaluation, " of plan 1" if len(columns) > 1 else "")
+        whose = " of plan 1" if len(columns) > 1 else ""
+        parts += _details(problem, best.strategy, best.evaluation, whose, left_open)
     parts += section("Proof", proof_account(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
     parts += section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
@@ -64,11 +68,12 @@ def evaluation_report(
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
     parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
-    parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy)]
+    left_open = open_of_plan(problem, strategy, evaluation)
+    parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy), *open_line(left_open)]
     if violations:
         parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
     parts += section("Plan", PlanTable(problem, [column]))
-    parts += _details(problem, strategy, evaluation, "")
+    parts += _details(problem, strategy, evaluation, "", left_open)
     used = list(dict.fromkeys(strategy.stage_chips))
     parts += section("What this is", *disclaimer(problem, column.interval, used))
     return Group(*parts)
@@ -175,7 +180,9 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
         yield table
 
 
-def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str) -> list[RenderableType]:
+def _details(
+    problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str, left_open: OpenSwitches | None
+) -> list[RenderableType]:
     said = f"a microbatch takes {stage_times(evaluation.stages)}"
     simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
     if simulated is not None:
@@ -187,6 +194,7 @@ def _details(problem: Problem, strategy: Strategy, evaluation: Evaluation, whose
     return [
         *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
         *section(f"{operators_title(operators, strategy.pp)}{whose}", *operators_table(operators)),
+        *(section(f"{TITLE}: a step{whose}", *switches_table(left_open)) if left_open else ()),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
         *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
     ]

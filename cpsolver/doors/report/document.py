@@ -13,11 +13,13 @@ from typing import Any
 from cpsolver.doors.report.columns import ShownPlan, plan_fields, shown_plan
 from cpsolver.doors.report.goals import comparable, objective_document
 from cpsolver.doors.report.interval import ties
+from cpsolver.doors.report.open_switches import open_document
 from cpsolver.doors.report.operators import operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -46,8 +48,8 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def result_document(problem: Problem, result: Result) -> dict[str, Any]:
-    """What `solve --json` prints."""
+def result_document(problem: Problem, result: Result, left_open: OpenSwitches | None = None) -> dict[str, Any]:
+    """What `solve --json` prints. `left_open`: what the spec leaves open of the best plan's step time."""
     shown = [shown_plan(problem, "", plan.strategy, plan.evaluation) for plan in result.plans]
     tied = ties(comparable(problem, [plan.strategy for plan in shown], [plan.interval for plan in shown]))
     shown = [replace(plan, tie=tie) for plan, tie in zip(shown, tied, strict=True)]
@@ -58,6 +60,7 @@ def result_document(problem: Problem, result: Result) -> dict[str, Any]:
             {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **_numbers(problem, columns)}
             for plan, columns in zip(result.plans, shown, strict=True)
         ],
+        "open_switches": open_document(left_open),
         "proof": _proof(result),
         "reasons": list(result.reasons),
         "versions": versions(),
@@ -65,7 +68,11 @@ def result_document(problem: Problem, result: Result) -> dict[str, Any]:
 
 
 def evaluation_document(
-    problem: Problem, strategy: Strategy, evaluation: Evaluation | None, violations: Sequence[Violation]
+    problem: Problem,
+    strategy: Strategy,
+    evaluation: Evaluation | None,
+    violations: Sequence[Violation],
+    left_open: OpenSwitches | None = None,
 ) -> dict[str, Any]:
     """What `evaluate --json` prints: the shape of `result_document` with at most one plan, and the broken rules."""
     plans = []
@@ -76,6 +83,7 @@ def evaluation_document(
         "legal": not violations,
         "problem": problem_document(problem),
         "plans": plans,
+        "open_switches": open_document(left_open),
         "violations": [{"rule": found.rule, "message": found.message} for found in violations],
         "versions": versions(),
     }

@@ -13,6 +13,7 @@ from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.open_switches import TITLE, open_document, open_line, switches_table
 from cpsolver.doors.report.operators import differing_table, operators_table, operators_title
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
@@ -22,6 +23,7 @@ from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.explanation.favourite import Favourite
+from cpsolver.explanation.open_switches import OpenSwitches, open_switches
 from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
 from cpsolver.inputs.text import percent, seconds
@@ -140,7 +142,8 @@ def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableTyp
     head = Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
     nothing = f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone."
     costs = Text("What the spec asks for, and what it costs alone:" if prices.found else nothing)
-    lines: list[RenderableType] = [head, costs]
+    left_open = _left_open(problem, best)
+    lines: list[RenderableType] = [head, *open_line(left_open), costs]
     for price in prices.found:
         without = price.plan.evaluation.step_time_s
         less = f", {percent(1 - without / step)} less a step" if without < step else ""
@@ -148,7 +151,12 @@ def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableTyp
     if not prices.settled:
         lines.append(Text("Not everything was settled in the time given.", style="dim"))
     operators = compute_by_operator(problem, best.strategy, best.evaluation)
-    return Group(*lines, *section(operators_title(operators, best.strategy.pp), *operators_table(operators)))
+    lines += section(operators_title(operators, best.strategy.pp), *operators_table(operators))
+    return Group(*lines, *(section(f"{TITLE}: a step", *switches_table(left_open)) if left_open else ()))
+
+
+def _left_open(problem: Problem, best: Plan) -> OpenSwitches | None:
+    return open_switches(problem, best.strategy, best.evaluation, searched=True)
 
 
 def _item(text: str) -> RenderableType:
@@ -171,6 +179,7 @@ def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, A
         "best": _best(problem, best),
         "prices": [_remedy(problem, price) for price in prices.found],
         "all_settled": prices.settled,
+        "open_switches": open_document(_left_open(problem, best)),
     }
 
 

@@ -102,6 +102,7 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         sequence_length=_known(run.seq_len),
         precision=_precision(run),
         fp8_recipe=run.fp8_recipe if run.precision == "fp8" and run.fp8_recipe != "nvfp4" else None,
+        fp8_attention=_fp8_attention(run, known.get("fp8_attention", {})),
         dropout=bool(known.get("dropout", False)),
         optimizer=_optimizer(run, known.get("optimizer", {})),
         offload_layers=run.offload_layers or 0,
@@ -128,6 +129,14 @@ def _with_switches(run: MeasuredRun, by_recipe: dict[str, dict[str, Any]]) -> Me
     if not run.moe_experts or run.routing == "natural" or other:
         return run
     return replace(run, **switches)
+
+
+def _fp8_attention(run: MeasuredRun, by_model: dict[str, list[str]]) -> bool | None:
+    """Attention in 8 bits where the framework's recipe of the model has it on the run's chip; None: as the stack."""
+    if (run.fp8_recipe, run.cuda_graph) != ("mx", "full"):
+        return None
+    chips = next((chips for prefix, chips in by_model.items() if run.model.lower().startswith(prefix)), None)
+    return True if chips is not None and (not chips or run.chip in chips) else None
 
 
 def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:

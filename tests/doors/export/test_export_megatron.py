@@ -259,6 +259,7 @@ def test_breadth_first_groups_all_microbatches() -> None:
             MEGATRON[1:],
         ),
         ({"cuda_graph": "te"}, {"--cuda-graph-scope": ("attn", "mlp")}, MEGATRON[1:]),
+        ({"precision": "fp8", "fp8_attention": True}, {}, MEGATRON),  # no option says it
         ({"triangle_attention": True}, {}, (*MEGATRON, "mindspeed-llm")),
     ],
 )

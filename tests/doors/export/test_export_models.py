@@ -186,6 +186,11 @@ def test_bridge_reduces_gradients_in_the_plans_type(width: int, there: str) -> N
             {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True},
         ),
         ({"precision": "nvfp4"}, "bf16_with_nvfp4_mixed", {"fp4_param_gather": False}),
+        (
+            {"precision": "nvfp4", "fp8_attention": True},
+            "bf16_with_nvfp4_mixed",
+            {"fp4_param_gather": False, "fp8_dot_product_attention": True},
+        ),
     ],
 )
 def test_bridges_configuration_of_every_recipe(

@@ -17,10 +17,12 @@ from cpsolver.doors.report.html import sections
 from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
+from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result
 from cpsolver.doors.report.operators import operators_title
 from cpsolver.doors.report.pipeline_run import run_pipeline
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
+from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.text import plural
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -32,15 +34,16 @@ _MOST_PASSES = 20_000  # more are drawn with the first microbatches only
 
 def result_page(problem: Problem, result: Result) -> str:
     """The page of `solve`; a result without plans has its reasons instead of numbers."""
-    document = result_document(problem, result)
+    left_open = open_of_result(problem, result)
+    document = result_document(problem, result, left_open)
     columns = [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans]
     said = [line for line in console.verdict(problem, result, columns) if isinstance(line, Text)]
-    parts = [_header(problem, said, document["plans"], columns)]
+    parts = [_header(problem, said, document["plans"], columns, left_open)]
     if columns:
         best, whose = columns[0], " of plan 1" if len(columns) > 1 else ""
         ties = list(console.tie_lines(problem, result, columns))
         parts.append(sections.plans(problem, columns, "Plans compared" if len(columns) > 1 else "The plan"))
-        parts += _of_plan(problem, best, document["plans"], whose, ties)
+        parts += _of_plan(problem, best, document["plans"], whose, ties, left_open)
     parts += sections.lines("reasons", "Why there is no plan, and what would help", document["reasons"])
     parts.append(section("proof", "Proof", block(console.proof_account(problem, result))))
     used = list(dict.fromkeys(chip for column in columns for chip in column.strategy.stage_chips))
@@ -52,20 +55,25 @@ def evaluation_page(
     problem: Problem, strategy: Strategy, evaluation: Evaluation | None, violations: Sequence[Violation]
 ) -> str:
     """The page of `evaluate`; a plan that could not be evaluated has its broken rules only."""
-    document = evaluation_document(problem, strategy, evaluation, violations)
+    left_open = open_of_plan(problem, strategy, evaluation)
+    document = evaluation_document(problem, strategy, evaluation, violations, left_open)
     columns = [] if evaluation is None else [shown_plan(problem, "", strategy, evaluation)]
     said = [console.headline(problem, "The plan", column) for column in columns]
-    parts = [_header(problem, [*said, console.legality(violations)], document["plans"], columns)]
+    parts = [_header(problem, [*said, console.legality(violations)], document["plans"], columns, left_open)]
     parts += sections.lines("violations", "Broken rules", [str(found) for found in violations])
     if columns:
         parts.append(sections.plans(problem, columns, "The plan"))
-        parts += _of_plan(problem, columns[0], document["plans"], "", [])
+        parts += _of_plan(problem, columns[0], document["plans"], "", [], left_open)
     parts.append(_basis(problem, columns, list(dict.fromkeys(strategy.stage_chips))))
     return _page(problem, parts)
 
 
 def _header(
-    problem: Problem, said: Sequence[Text], plans: Sequence[Mapping[str, Any]], columns: Sequence[ShownPlan]
+    problem: Problem,
+    said: Sequence[Text],
+    plans: Sequence[Mapping[str, Any]],
+    columns: Sequence[ShownPlan],
+    left_open: OpenSwitches | None,
 ) -> Html:
     first, *more = console.task(problem).renderables
     parts = [
@@ -77,13 +85,18 @@ def _header(
     if columns:
         best = columns[0]
         doubts = (*console.tight(problem, best.evaluation), *console.unmeasured(problem, best.strategy))
-        parts += [block(line) for line in doubts]
+        parts += [block(line) for line in (*doubts, *open_line(left_open))]
         parts += [sections.what_to_run(columns[0].strategy), sections.tiles(plans[0])]
     return tag("header", *parts)
 
 
 def _of_plan(
-    problem: Problem, best: ShownPlan, plans: Sequence[Mapping[str, Any]], whose: str, ties: Sequence[RenderableType]
+    problem: Problem,
+    best: ShownPlan,
+    plans: Sequence[Mapping[str, Any]],
+    whose: str,
+    ties: Sequence[RenderableType],
+    left_open: OpenSwitches | None,
 ) -> Iterator[Html]:
     strategy, evaluation = best.strategy, best.evaluation
     if strategy.pp > 1:
@@ -92,6 +105,8 @@ def _of_plan(
     yield section("time", f"Where the time goes: a step{whose}", sections.time_parts(plans[0], strategy))
     operators = compute_by_operator(problem, strategy, evaluation)
     yield section("compute", f"{operators_title(operators, strategy.pp)}{whose}", sections.compute_parts(operators))
+    if left_open is not None:
+        yield section("switches", f"{TITLE}: a step{whose}", sections.switches(left_open))
     notes = [tag("p", note, class_="dim") for note in console.memory_notes(problem, evaluation)]
     title = f"Where the memory goes: GiB per GPU{whose}"
     yield section("memory", title, sections.memory_parts(plans[0]), *notes)

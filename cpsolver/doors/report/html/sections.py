@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cpsolver.doors.report import open_switches
 from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
@@ -14,6 +15,7 @@ from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.operators import StageOperators
 from cpsolver.explanation.closest import strategy_text
+from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.text import about, count, percent, plural, runs, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -135,6 +137,18 @@ def compute_parts(found: StageOperators) -> Html:
     ]
     table = tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers")
     return join([scrolling("Compute by operator", table), tag("p", unmeasured_text(found), class_="dim")])
+
+
+def switches(found: OpenSwitches) -> Html:
+    """The switches that the spec leaves open, with the value taken and the others."""
+    head = tag("tr", *(tag("th", name, scope="col") for name in open_switches.HEADS))
+    rows = [
+        tag("tr", tag("th", name, scope="row"), tag("td", taken), tag("td", others))
+        for name, taken, others in open_switches.switch_rows(found)
+    ]
+    table = tag("table", tag("thead", head), tag("tbody", *rows))
+    told = [tag("p", line, class_="dim") for line in open_switches.switches_lines(found)]
+    return join([*([scrolling(open_switches.TITLE, table)] if rows else []), *told])
 
 
 def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], StackedBar]:
