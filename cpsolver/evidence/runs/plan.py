@@ -144,6 +144,7 @@ def _with_layout(run: MeasuredRun, known: dict[str, Any]) -> MeasuredRun:
 def _stack_name(run: MeasuredRun, known: dict[str, Any]) -> str:
     by_model = known.get("stack_by_model", {})
     stack = by_model[own] if (own := _longest(run.model, by_model)) else known["stack"]
+    stack = known.get("stack_by_chip", {}).get(run.chip, stack)
     return str(known.get("stack_by_precision", {}).get(run.precision, stack))
 
 
