@@ -1,8 +1,9 @@
 """What devices show beyond what a run needs: memory that the allocator and the libraries hold while there is room.
 
 Fitted to the runs whose memory was read at the device or at the allocator, after the memory model's own count. The
-loss is the relative error, and several times that where the model says too little: running out of memory costs more
-than a plan that leaves some unused.
+loss is the relative error, and for meters more than that where the model says too little. What they show beyond the
+need is no part of what must fit; that a plan does not run out is for its fragments and its margin (fit_margin.py),
+which is set by the worst readings.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from cpsolver.profiles.stack import load_stack
 from hw_specs.units import gib_to_bytes
 
 Floats = NDArray[np.float64]
-ALLOWED, WEIGHT, WEIGHT_RESERVED = 0.02, 10.0, 2.0
-"""Saying too little by more than this share counts so many times; less for the few readings of allocators, where a
-single run that is far off would decide."""
+ALLOWED, WEIGHT, WEIGHT_COUNTED = 0.02, 2.0, 0.0
+"""Saying too little by more than this share counts so many times more; not so for a framework's own count, which is
+exact, and where a few runs that are far off would decide."""
 GROUPS = {
     "megatron-deepspeed-bloom": ("megatron-deepspeed-bloom", "megatron-deepspeed-bloom-bf16"),
     "paddlenlp": ("paddlenlp",),
@@ -50,7 +51,7 @@ def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan]) -> dict
     """Fitted activation_overhead, cached_share and cached_bytes by stack."""
     readings = [_reading(run, case) for run, case in zip(runs, cases, strict=True) if run.peak_mem_gib]
     counted = [each for each in readings if each.kind == "allocated"]
-    more = float(_solve(_moving(counted), counted, np.array([0.05]))[0])
+    more = float(_solve(_moving(counted), counted, np.array([0.05]), WEIGHT_COUNTED)[0])
     readings = [_with_more(each, more) for each in readings]
     device = [each for each in readings if each.kind == "device"]
     start, names = load_stack("megatron-core"), list(GROUPS)
@@ -65,7 +66,7 @@ def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan]) -> dict
     for name in OWN_SHARE:
         own = [each for each in readings if each.stack == name and each.kind == "reserved"]
         both = np.hstack([_moving(own), np.ones((len(own), 1))])
-        share, held = _solve(both, own, begin[:2], WEIGHT_RESERVED)
+        share, held = _solve(both, own, begin[:2])
         tables[name] = {
             "cached_share": _fitted(share, start.cached_share, own),
             "cached_bytes": _fitted(held, start.cached_bytes, own),

@@ -67,6 +67,8 @@ def held(problem: Problem) -> Held:
     stack, training = problem.stack, problem.spec.training
     own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
     most = stack.gradient_bytes if own.gradient_bytes is None else own.gradient_bytes
+    if training.precision == "fp16":
+        most = min(most, stack.fp16_gradient_bytes)
     gradient, reduce = min(stack.gradient_bytes, most), min(stack.gradient_reduce_bytes, most)
     states = stack.optimizer_bytes - adam.state_bytes + own.moment_bytes + _master_bytes(problem, own, adam)
     if training.release_fp32_gradients:

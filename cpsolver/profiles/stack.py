@@ -32,6 +32,7 @@ class Constants(BaseModel):
 
     parameter_bytes: Constant
     gradient_bytes: Constant
+    fp16_gradient_bytes: Constant
     optimizer_bytes: Constant
     gradient_reduce_bytes: Constant
     parameter_gather_bytes: Constant
@@ -84,6 +85,7 @@ class Constants(BaseModel):
     pipeline_logits_bytes: Constant
     parallel_loss: Constant
     backward_buffer_share: Constant
+    kept_expert_outputs: Constant
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant

@@ -179,12 +179,14 @@ def test_an_expert_is_shared_by_its_own_tensor_parallel_ranks() -> None:
     assert half.layer == whole.layer
 
 
+@pytest.mark.parametrize("kept", [0, 1])
 @pytest.mark.parametrize(("etp", "received"), [(1, 1 / 4), (2, 2 / 4), (4, 1)])
-def test_an_expert_keeps_the_tokens_that_its_ranks_have_gathered(etp: int, received: float) -> None:
-    """Beside the results of a device's own quarter of the tokens, and inside the experts the same for any etp."""
-    problem, _ = ideal(model=small(moe=FEW))
+def test_an_expert_keeps_the_tokens_that_its_ranks_have_gathered(etp: int, received: float, kept: int) -> None:
+    """Beside the results of a device's own quarter of the tokens, where probabilities are applied to these (before
+    Megatron-Core 0.13), and inside the experts the same for any etp."""
+    problem, _ = ideal(model=small(moe=FEW), stack={"kept_expert_outputs": kept})
     found = memory._feed_forward_elements(problem, Shard.of(4, 1, True, True, etp=etp), EXPERTS)[1]
-    assert found == 2 * 1024 * (received + 1 / 4) + 3 * 2 * 512 / 4
+    assert found == 2 * 1024 * (received + kept / 4) + 3 * 2 * 512 / 4
 
 
 def test_the_most_loaded_experts_keep_more() -> None:

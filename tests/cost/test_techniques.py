@@ -117,6 +117,21 @@ def test_bytes_of_state_in_fp16(training: dict[str, Any], plain: float, shared: 
     assert (each(problem, PLAIN), each(problem)) == (plain, shared)
 
 
+@pytest.mark.parametrize(
+    ("stack", "precision", "gradient"),
+    [
+        ("megatron-core", "bf16", 4),
+        ("megatron-core", "fp16", 2),
+        ("fsdp-composer", "fp16", 4),
+        ("mindformers", "fp16", 4),
+        ("mindformers-half", "bf16", 2),
+    ],
+)
+def test_gradients_of_fp16_training_have_16_bits_in_megatron(stack: str, precision: str, gradient: float) -> None:
+    held = states.held(replace(of({"precision": precision}), stack=load_stack(stack)))
+    assert (held.gradient, held.reduce) == (gradient, gradient)
+
+
 def test_fp32_gradients_have_no_copy_to_release() -> None:
     assert each(of({"precision": "fp16", "release_fp32_gradients": True})) == each(of({"precision": "fp16"}))
 

@@ -31,7 +31,8 @@ def published() -> dict[str, MeasuredRun]:
         ("MindSpeed", "mindspeed"),
         ("nemo 24.12", "nemo"),
         ("NeMo AutoModel (PyTorch FSDP2)", "fsdp-torchtitan"),
-        ("Megatron-Core 0.12", "megatron-core"),
+        ("Megatron-Core 0.12", "megatron-core-0.12"),
+        ("Megatron-Core", "megatron-core"),
         ("Megatron-DeepSpeed (BigScience)", "megatron-deepspeed-bloom"),
         ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-lm-moe"),
         ("MindFormers 1.5.0 (MindSpore)", "mindformers"),
@@ -54,6 +55,32 @@ def test_an_unknown_framework_is_told_with_the_nearest_names() -> None:
 
 def test_bf16_runs_of_the_bloom_fork_have_a_profile_of_their_own() -> None:
     assert placed_plan(published()["bigsci_L908"]).problem.stack.name == "megatron-deepspeed-bloom-bf16"
+
+
+@pytest.mark.parametrize(
+    ("row", "stack"),
+    [
+        ("mf_v150_llama2_7b_4k_30", "mindformers-half"),
+        ("mf_v132_qwen_14b_8k_24", "mindformers-half"),
+        ("mf_v132_qwen_7b_8k_22", "mindformers"),
+        ("titan_h200_8b_4n", "torchtitan-2025"),
+        ("titan_8b_8g_f8", "fsdp-torchtitan"),
+    ],
+)
+def test_a_framework_s_models_and_reports_may_have_profiles_of_their_own(row: str, stack: str) -> None:
+    assert placed_plan(published()[row]).problem.stack.name == stack
+
+
+def test_the_recipe_that_a_row_names_says_what_the_row_leaves_out() -> None:
+    """Layers of each stage, and how many microbatches a pipeline of torchtitan's had at the end of 2024."""
+    run = published()["ascend_llama31_70b_8k"]
+    assert placed_plan(run).strategy.layers == (17, 20, 22, 21)
+    told = replace(run, layers_per_stage=(20, 20, 20, 20))
+    assert placed_plan(told).strategy.layers == (20, 20, 20, 20)
+    assert placed_plan(replace(run, layers=40)).strategy.layers == (10, 10, 10, 10)
+    run = published()["titan_405b_512g_1f1b"]
+    case = placed_plan(run)
+    assert case.strategy.microbatches(case.problem.batch) == run.pp
 
 
 def test_layers_that_pp_does_not_divide_leave_room_for_embedding_and_head() -> None:

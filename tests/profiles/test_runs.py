@@ -32,7 +32,7 @@ from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
 from tests.support.selection import full, only
 from tests.support.tables import quick_tables
 
-FSDP = ("fsdp-composer", "fsdp-torchtitan", "torchtitan-2026")
+FSDP = ("fsdp-composer", "fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 SHARDING = ("composer-pure", "deepspeed-2021", "deepspeed-zero3", *FSDP)
 
 
@@ -68,7 +68,7 @@ def test_every_stated_fact_has_a_source_and_the_others_rule_nothing_out(name: st
 
 
 def test_the_frameworks_differ_where_they_do() -> None:
-    assert {name for name in SHARDING if runs_of(name).pipeline} == {"fsdp-torchtitan", "torchtitan-2026"}
+    assert {name for name in SHARDING if runs_of(name).pipeline} == set(FSDP[1:])
     assert {name for name in SHARDING if not runs_of(name).tensor_parallel} == {"composer-pure", "fsdp-composer"}
     assert {name for name in SHARDING if runs_of(name).plain_weights} == {"deepspeed-2021", "deepspeed-zero3"}
     assert runs_of("composer-pure").sources == runs_of("fsdp-composer").sources

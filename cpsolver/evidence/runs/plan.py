@@ -85,8 +85,8 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
     """
     known = framework(run.framework)
-    run = _with_switches(run, known.get("switches", {}))
-    stack = load_stack(known.get("stack_by_precision", {}).get(run.precision, known["stack"]))
+    run = _with_layout(_with_switches(run, known.get("switches", {})), known)
+    stack = load_stack(_stack_name(run, known))
     model = architecture(run, known.get("sliding_window", {}).get(run.model))
     chip = load_chip(run.chip)
     if run.internode_gbps_per_gpu is not None:
@@ -135,15 +135,38 @@ def _fp8_attention(run: MeasuredRun, by_model: dict[str, list[str]]) -> bool | N
     """Attention in 8 bits where the framework's recipe of the model has it on the run's chip; None: as the stack."""
     if (run.fp8_recipe, run.cuda_graph) != ("mx", "full"):
         return None
-    chips = next((chips for prefix, chips in by_model.items() if run.model.lower().startswith(prefix)), None)
-    return True if chips is not None and (not chips or run.chip in chips) else None
+    own = _longest(run.model, by_model)
+    return True if own is not None and (not by_model[own] or run.chip in by_model[own]) else None
+
+
+def _with_layout(run: MeasuredRun, known: dict[str, Any]) -> MeasuredRun:
+    """With what its framework's recipe says of a pipeline, and the row does not: layers of each stage, microbatches."""
+    layers = tuple(known.get("layers_per_stage", {}).get(run.model, ()))
+    if run.layers_per_stage is None and len(layers) == run.pp and sum(layers) == run.layers:
+        run = replace(run, layers_per_stage=layers)
+    each = _known(run.gbs) // _known(run.dp)
+    if known.get("microbatches") == "stages" and (run.pp or 1) > 1 and each % _known(run.pp) == 0:
+        run = replace(run, mbs=each // _known(run.pp))
+    return run
+
+
+def _stack_name(run: MeasuredRun, known: dict[str, Any]) -> str:
+    by_model = known.get("stack_by_model", {})
+    stack = by_model[own] if (own := _longest(run.model, by_model)) else known["stack"]
+    stack = known.get("stack_by_chip", {}).get(run.chip, stack)
+    return str(known.get("stack_by_precision", {}).get(run.precision, stack))
+
+
+def _longest(model: str, by_model: dict[str, Any]) -> str | None:
+    """The longest of these beginnings of models' names that a model's name has."""
+    return max((prefix for prefix in by_model if model.lower().startswith(prefix)), key=len, default=None)
 
 
 def _optimizer(run: MeasuredRun, by_model: dict[str, Any]) -> Any:
     """The optimizer that the framework's recipe of the model sets; Adam where it sets none or states are not shared."""
-    fitting = [prefix for prefix in by_model if run.model.lower().startswith(prefix)]
+    own = _longest(run.model, by_model)
     shared = run.sharding in _DEPTH and _replicas(run) > 1
-    return by_model[max(fitting, key=len)] if fitting and shared else "adam"
+    return by_model[own] if own is not None and shared else "adam"
 
 
 def _check_layout(run: MeasuredRun) -> None:
