@@ -170,7 +170,8 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     assert moe is not None
     width = load * moe.top_k * moe.expert_ffn + moe.shared_width
     # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
-    inputs = moe.top_k * model.hidden * (load * shard.etp / tp + 1.0 / shard.sequence_split)
+    results = problem.stack.expert_results_kept / shard.sequence_split
+    inputs = moe.top_k * model.hidden * (load * shard.etp / tp + results)
     return gates * width / tp, (gates + 1) * width / tp + inputs
 
 

@@ -41,6 +41,7 @@ class Constants(BaseModel):
     single_adapter: Constant
     routing_overlap: Constant
     copies_once_per_node: Constant
+    dispatch_bytes: Constant
     cuda_graph_scope: Constant
     gradient_overlap: Constant
     parameter_overlap: Constant
@@ -84,6 +85,8 @@ class Constants(BaseModel):
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant
     fp8_activations: Constant
+    fp8_activation_inputs: Constant
+    expert_results_kept: Constant
     fp8_parameter_gather: Constant
     fp8_recipe: Constant
     fp8_recipe_of_blocks: Constant

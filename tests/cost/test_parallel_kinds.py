@@ -155,6 +155,37 @@ def test_many_experts_a_token_fill_every_node_once() -> None:
     assert routing.routing_seconds(problem, chip, shard(ep=16)) == pytest.approx(2 * each_of_the_others / 12.5e9)
 
 
+@pytest.mark.parametrize(
+    ("ep", "nodes"),
+    [
+        (16, 4 * (1 - 1 / 2 - 1 / 2 * (1 / 2) ** 2)),  # a group a node: in one of the two taken, half of the time
+        (8, 2 * (1 - 1 / 6 - 2 / 3 * (1 / 2) ** 2)),  # two a node: none, one or both of the taken are its own
+        (32, 8 * (1 - 1 / 2 - 1 / 2 * (3 / 4) ** 2)),  # half a group a node
+    ],
+)
+def test_routers_that_take_some_groups_of_experts_reach_fewer_nodes(ep: int, nodes: float) -> None:
+    """Of four groups two are taken, and two experts anywhere in these."""
+    model = expert_model(experts=32, groups=4, top_groups=2)
+    problem, chip = ideal(model=model, gpus=32, node=4, stack={"copies_once_per_node": 1})
+    inside = 4 / ep  # of what goes to all nodes, what stays
+    assert routing.routing_seconds(problem, chip, shard(ep=ep)) == pytest.approx(
+        2 * nodes * HIDDEN * (1 - inside) / 12.5e9
+    )
+
+
+def test_tokens_may_travel_in_8_bits_and_their_results_do_not() -> None:
+    training = {"precision": "fp8"}
+    wide, narrow = (
+        routing.routing_seconds(
+            *ideal(model=expert_model(), stack={"dispatch_bytes": each}, training=training), shard(ep=4)
+        )
+        for each in (2, 1)
+    )
+    assert narrow == pytest.approx(0.75 * wide)
+    in_bf16, chip = ideal(model=expert_model(), stack={"dispatch_bytes": 1})
+    assert routing.routing_seconds(in_bf16, chip, shard(ep=4)) == pytest.approx(wide)
+
+
 def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
     problem, chip = ideal(model=expert_model(), gpus=8, node=4)
     away = 2 * HIDDEN / 2  # one of two copies, on average, stays in the node

@@ -36,6 +36,7 @@ def published() -> dict[str, MeasuredRun]:
         ("Megatron-Core 0.17 (dev branch, MoE recipes)", "megatron-lm-moe"),
         ("MindFormers 1.5.0 (MindSpore)", "mindformers"),
         ("Megatron-Core (AMD Primus)", "primus"),
+        ("HAI-LLM (DeepSeek)", "deepseek"),
     ],
 )
 def test_a_framework_is_known_by_its_longest_prefix_or_a_stacks_name(name: str, stack: str) -> None:
