@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from cpsolver.cost.activation_switches import offload_seconds, on_device
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
-from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -303,6 +303,9 @@ _OF_REPLICAS = tuple(name for name in ROW if DIMENSIONS[name].group in ("sizes",
 """All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
 
 
+_OfReplicas = Callable[[Problem, Chip, Floats, Candidates, Ints, Ints], tuple[Floats, Floats]]
+
+
 class _Sync:
     """Data-parallel communication of a group of parameters, and what of it nothing hides."""
 
@@ -313,12 +316,13 @@ class _Sync:
         self._parameters = rows.distributed_optimizer & (rows.sharded == 3)
         self._gradients = rows.distributed_optimizer & (rows.sharded >= 2)
 
-    def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
+    def _seconds(
+        self, parameters: Floats, experts: Floats | None, of: _OfReplicas = comm.gradient_seconds
+    ) -> tuple[Floats, Floats]:
         rows, problem, chip, first = self._distinct, self._problem, self._chip, self._first
-        reduce, gather = comm.gradient_seconds(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
+        reduce, gather = of(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
         if experts is not None and problem.model.moe is not None:
-            stride = rows.etp * rows.ep
-            more = comm.gradient_seconds(problem, chip, experts[first], rows, rows.expert_replicas, stride)
+            more = of(problem, chip, experts[first], rows, rows.expert_replicas, rows.etp * rows.ep)
             reduce, gather = reduce + more[0], gather + more[1]
         return reduce[self._back], gather[self._back]
 
@@ -366,5 +370,6 @@ class _Sync:
 
     def each_step(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         """Reducing gradients and gathering weights once a step; nothing where every microbatch does it."""
-        reduce, gather = self._seconds(parameters, experts)
+        both = self._seconds(parameters, experts), self._seconds(parameters, experts, comm.bucket_seconds)
+        reduce, gather = (each + in_buckets for each, in_buckets in zip(*both, strict=True))
         return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)

@@ -43,6 +43,10 @@ class Constants(BaseModel):
     copies_once_per_node: Constant
     dispatch_bytes: Constant
     cuda_graph_scope: Constant
+    bucket_parameters: Constant
+    bucket_rank_parameters: Constant
+    ring_step_us: Constant
+    ring_border_us: Constant
     gradient_overlap: Constant
     parameter_overlap: Constant
     sharding_overlap: Constant

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost import comm, compute, context, memory, routing, states
+from cpsolver.cost import comm, compute, context, memory, routing, states, tables
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard, padded_vocabulary
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
@@ -425,3 +425,47 @@ def test_logits_that_a_pipeline_keeps() -> None:
     assert some >= 2 * memory.held_logits_bytes(keeps, rows).item()
     assert some > none
     assert not memory.held_logits_bytes(keeps, row(tp=4, dp=2)).any()
+
+
+# Buckets of gradients and weights.
+
+RINGS = {"gradient_overlap": 0.5, "parameter_overlap": 0.5, "ring_step_us": 2, "ring_border_us": 5}
+BUCKETS = {"bucket_parameters": 1000, "bucket_rank_parameters": 100}
+
+
+def bucket_us(flags: str = "fz", stack: dict[str, float] | None = None, **degrees: Any) -> tuple[float, float]:
+    """Microseconds of 64,000 parameters' buckets in 16 devices of nodes of 4: reducing gradients, gathering weights."""
+    problem, chip = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS, **(stack or {})})
+    one = row(batch=16, flags=flags, **{"dp": 16, **degrees})
+    found = comm.bucket_seconds(problem, chip, np.array([64_000.0]), one, one.replicas, one.tp)
+    return found[0].item() * 1e6, found[1].item() * 1e6
+
+
+def test_each_bucket_goes_around_a_ring_of_all_ranks() -> None:
+    """16 ranks on 4 nodes: 12 steps of 2 us inside and 3 of 5 us between nodes, for 64,000 / 1,600 buckets."""
+    assert bucket_us() == pytest.approx((40 * 39, 40 * 39))
+    assert bucket_us(stack={"bucket_rank_parameters": 0}) == pytest.approx((64 * 39, 64 * 39))
+
+
+def test_gradients_that_are_all_reduced_go_around_twice_and_no_weights_are_gathered() -> None:
+    assert bucket_us("f") == pytest.approx((40 * 2 * 39, 0))
+
+
+def test_groups_that_share_states_have_rings_of_their_own() -> None:
+    """4 ranks a node, 3 steps; then gradients are all-reduced over 4 nodes, twice 3 steps between nodes."""
+    assert bucket_us(sharding_group=4) == pytest.approx((40 * (3 * 2 + 2 * 3 * 5), 40 * 3 * 2))
+
+
+def test_what_does_not_overlap_is_not_cut_into_buckets() -> None:
+    assert bucket_us(stack={"gradient_overlap": 0, "parameter_overlap": 0}) == (0, 0)
+
+
+def test_buckets_are_paid_once_a_step_with_what_they_carry() -> None:
+    problem, _ = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS})
+    without, _ = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS, "ring_step_us": 0, "ring_border_us": 0})
+    one = row(batch=16, dp=16)
+    parts = [tables.step_traffic(each, each.supplies[0], one) for each in (problem, without)]
+    count = memory.stage_parameters(problem, one).layer.item()
+    for name in ("reduce", "gather"):
+        longer = getattr(parts[0], name).item() - getattr(parts[1], name).item()
+        assert longer == pytest.approx(count / 1600 * 39e-6)
