@@ -52,15 +52,16 @@ AUTHORS_MODULES = ("layernorm", "mla_up_proj", "moe_act")
 """The row leaves out SwiGLU's outputs, which are recomputed as well (arXiv:2412.19437, 3.3.3)."""
 HEAD = """# Experts' layouts and ours
 
-Written by `python -m benchmarks.experts_layouts`. Each case is a published run: what it measured, what is predicted for
-its layout, and what is predicted for the best plan that the search finds for the same model, devices, batch, precision,
-software stack and switches (CUDA graphs, dispatcher). **Gains are predicted, not measured**: ratios of two predictions.
-Nobody has run our plans. Where the 80 % intervals of the two predictions have a time in common, the gain is a tie within
-what is known; most of an error is common to both plans, so that the order is a best guess all the same.
+Written by `python -m benchmarks.experts_layouts`. Each case is a published run: what it measured, what is predicted
+for its layout, and what is predicted for the best plan that the search finds for the same model, devices, batch,
+precision, software stack and switches (CUDA graphs, dispatcher). **Gains are predicted, not measured**: ratios of two
+predictions. Nobody has run our plans. Where the 80 % intervals of the two predictions have a time in common, the gain
+is a tie within what is known; most of an error is common to both plans, so that the order is a best guess all the
+same.
 
-NVIDIA's layouts are compared with what the launcher `megatron-bridge` runs, and every plan of ours is exported with it:
-a note that an overlap is assumed which the launch does not have would stand here. A search stopped after a minute is
-marked ≥: its plan is the best so far.
+NVIDIA's layouts are compared with what the launcher `megatron-bridge` runs, and every plan of ours is exported with
+it: a note that an overlap is assumed which the launch does not have would stand here. A search stopped after a minute
+is marked ≥: its plan is the best so far.
 """
 
 
@@ -143,7 +144,7 @@ def searched(title: str, run: MeasuredRun) -> Case:
 
 def _document(cases: list[Case]) -> Iterator[str]:
     yield HEAD
-    yield "| case | measured tokens/s/GPU | predicted for its layout | best plan's prediction | gain | what yields it |"
+    yield "| case | measured tokens/s/GPU | predicted for its layout | best plan's | predicted gain | what yields it |"
     yield "|---|---|---|---|---|---|"
     for case in cases:
         assert case.run.tokens_per_s_per_gpu is not None
@@ -158,23 +159,44 @@ def _document(cases: list[Case]) -> Iterator[str]:
     for case in cases:
         verdict = "fits" if "memory" not in rules_broken(case.problem, case.expert) else "refused"
         own = f"{verdict}, {_fullest(case.told):.0%} of what is free"
-        yield f"| {case.title} | {_layout(case.expert)} | {own} | {_layout(case.ours)} | {_fullest(case.ours_told):.0%} |"
+        mine = _layout(case.ours), f"{_fullest(case.ours_told):.0%}"
+        yield f"| {' | '.join((case.title, _layout(case.expert), own, *mine))} |"
     yield f"\n{REMARKS}"
 
 
-REMARKS = """The authors' own DeepSeek-V3 is judged with stack `deepseek`, none of whose constants is fitted to this run or any
-other of its authors; it runs DualPipe, which is evaluated, not searched, so that the plan beside it is the best of all
-DualPipe layouts with other pp, ep, micro batches and recomputed modules, not a proven optimum. Its measured rate
-includes stops and the moving average of the weights on the host."""
+REMARKS = """## What the gains rest on
+
+- **The authors' own DeepSeek-V3** is judged with stack `deepseek`, none of whose constants is fitted to this run or
+  any other of its authors. It runs DualPipe, which is evaluated, not searched: the plan beside it is the best of all
+  DualPipe layouts with other pp, ep, micro batches and recomputed modules, not a proven optimum. Its measured rate
+  includes stops.
+- **Larger micro batches where the host is the limit** (Qwen3-235B and Qwen3-30B on H100, DeepSeek-V3 on B200: recipes
+  without graphs, or with graphs of parts). The host takes as long for a layer whatever the micro batch, 3.5 ms a pass
+  with experts by the fit, so that twice the tokens cost it nothing. The fit has matched runs with graphs on and off,
+  and few that differ in the micro batch alone. What NVIDIA did about it since is graphs of the whole iteration; with
+  these (GB200, GB300) the gains are ties.
+- **ZeRO-3 for experts** (the same H100 cases) makes the room for them. Megatron-FSDP with experts is in the launcher,
+  with overlap of their all-to-alls since NVIDIA/Megatron-LM#3797 (March 2026); no run of it at this size with ep 1
+  has been measured, and what its hooks cost the host is not counted. The largest gain here is the least certain one.
+- **No pipeline** (Qwen3-235B on GB200 and GB300): no stage waits for the one with the head and its loss, where the
+  recipe's stages have as many layers as the others. The states of all layers then stand on every device; memory is the
+  model's count, within its margin.
+- **Overlap of the experts' all-to-alls** where NVIDIA's recipe leaves it off (Kimi-K2 on GB300, Qwen3-30B on H100).
+  Runs that differ in it alone gained 18 to 32 % (Qwen3-30B, 16 H100). An exchange hides under no more than another
+  microbatch's compute; without that limit the best plan for B200 was one with ep 128 that hid 26 ms a layer under 13.
+- Kimi-K2's recipe trains with Muon, whose states are not modelled: Adam's stand for them, and its layout is then
+  refused."""
 
 
 def mechanism(case: Case) -> str:
-    """The parts of a step in which the two plans differ most, in shares of the expert's step; ours less the expert's."""
+    """The parts of a step in which the plans differ most, in shares of the expert's step; ours less the expert's."""
     parts = [*PARTS[:5], "bubble", "data_parallel", "optimizer"]
     one, other = case.told.breakdown_s, case.ours_told.breakdown_s
     apart = {name: (other[name] - one[name]) / case.told.step_time_s for name in parts}
     felt = sorted((name for name in parts if abs(apart[name]) >= FELT), key=lambda name: -abs(apart[name]))
-    return ", ".join(f"{_WORDS.get(name, name.replace('_', ' '))} {apart[name]:+.1%}" for name in felt) or "the same plan"
+    return (
+        ", ".join(f"{_WORDS.get(name, name.replace('_', ' '))} {apart[name]:+.1%}" for name in felt) or "the same plan"
+    )
 
 
 _WORDS = {"tensor_parallel": "tp, ep communication", "pipeline_p2p": "transfers", "compute": "compute and host"}
@@ -186,7 +208,7 @@ def _fullest(told: Evaluation) -> float:
 
 def _layout(plan: Strategy) -> str:
     """Degrees that are not 1, what overlaps, and what is recomputed."""
-    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp, "vpp": plan.vpp, "ep": plan.ep, "mbs": plan.mbs}
+    sizes = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp", "vpp", "ep", "mbs")}
     told = [f"{name} {size}" for name, size in sizes.items() if size > 1 or name in ("pp", "mbs")]
     told += [f"ZeRO-{plan.zero_stage}"] * (plan.zero_stage > 1) + ["overlap"] * plan.expert_overlap
     told += [plan.schedule] * (plan.schedule != "1f1b")

@@ -11,7 +11,7 @@ from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
@@ -30,12 +30,13 @@ class LayerComm:
     block: Floats
 
 
-def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind) -> LayerComm:
+def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind, compute: Floats) -> LayerComm:
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
     Tensor parallelism communicates the hidden states after attention and after the feed-forward block, in either
     direction; with experts the latter is theirs. `core` is attention's core in seconds, under which the ring of
-    context parallelism runs.
+    context parallelism runs; `compute` what the layer computes in a pass, the mean of both, under which exchanges of
+    other microbatches' tokens do.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
@@ -46,6 +47,7 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     second, routed = attention, np.zeros(len(shard.tp))
     if kind.experts:
         second, routed = shard.of_distinct(OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
+        routed = routed - hidden_seconds(problem, shard, routed, compute)
     two_gemms = _gate_apart(problem, shard, attention, kind)
     tensor = attention + second
     return LayerComm(

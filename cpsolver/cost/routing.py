@@ -22,10 +22,10 @@ from models_zoo.schema import Moe
 
 
 def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls.
+    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls, hidden or not.
 
     Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
-    most receives more than it sends, and all wait for it. Less what the stack hides where the plan overlaps.
+    most receives more than it sends, and all wait for it.
     """
     own = shard.tokens(problem.sequence) / shard.sequence_split
     each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden
@@ -35,8 +35,17 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
     back = exchange(ELEMENT)
     out = back if problem.dispatch_bytes == ELEMENT else exchange(problem.dispatch_bytes)
-    hidden = np.where(shard.expert_overlap, problem.stack.routing_overlap, 0.0)
-    return np.asarray((1 - hidden) * (out + back))
+    return np.asarray(out + back)
+
+
+def hidden_seconds(problem: Problem, shard: Shard, exchange: Floats, compute: Floats) -> Floats:
+    """Of an exchange in one direction, what travels under another microbatch's compute where the plan overlaps.
+
+    The stack's share of it, and no more than there is to travel under: of both passes over a layer, `compute` seconds
+    each in the mean, whose exchanges travel beside the passes of another microbatch.
+    """
+    hidden = np.minimum(problem.stack.routing_overlap * exchange, compute)
+    return np.asarray(np.where(shard.expert_overlap, hidden, 0.0))
 
 
 def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from cpsolver.cost.activation_switches import offload_seconds, on_device
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
-from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -136,7 +136,10 @@ class Layers:
         """Of every kind in the model's layers."""
         kinds = layer_kinds(problem.model)
         own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
-        inside = [comm.layer_comm(problem, chip, shard, each.core, kind) for each, kind in zip(own, kinds, strict=True)]
+        inside = [
+            comm.layer_comm(problem, chip, shard, each.core, kind, compute.mean_pass(kind, each))
+            for each, kind in zip(own, kinds, strict=True)
+        ]
         both = list(zip(own, inside, strict=True))
         timed = list(zip(kinds, both, strict=True))
         forward = [compute.whole_pass(kind, own.forward + more.forward, own.host) for kind, (own, more) in timed]
@@ -303,9 +306,6 @@ _OF_REPLICAS = tuple(name for name in ROW if DIMENSIONS[name].group in ("sizes",
 """All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
 
 
-_OfReplicas = Callable[[Problem, Chip, Floats, Candidates, Ints, Ints], tuple[Floats, Floats]]
-
-
 class _Sync:
     """Data-parallel communication of a group of parameters, and what of it nothing hides."""
 
@@ -316,15 +316,25 @@ class _Sync:
         self._parameters = rows.distributed_optimizer & (rows.sharded == 3)
         self._gradients = rows.distributed_optimizer & (rows.sharded >= 2)
 
-    def _seconds(
-        self, parameters: Floats, experts: Floats | None, of: _OfReplicas = comm.gradient_seconds
-    ) -> tuple[Floats, Floats]:
+    def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         rows, problem, chip, first = self._distinct, self._problem, self._chip, self._first
-        reduce, gather = of(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
+        reduce, gather = comm.gradient_seconds(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
         if experts is not None and problem.model.moe is not None:
-            more = of(problem, chip, experts[first], rows, rows.expert_replicas, rows.etp * rows.ep)
+            stride = rows.etp * rows.ep
+            more = comm.gradient_seconds(problem, chip, experts[first], rows, rows.expert_replicas, stride)
             reduce, gather = reduce + more[0], gather + more[1]
         return reduce[self._back], gather[self._back]
+
+    @cached_property
+    def _rings(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """What buckets cost beside that, for each parameter: of all but routed experts, and of these."""
+        rows, one, given = self._distinct, np.ones(1), (self._problem, self._chip)
+        dense = comm.bucket_seconds(*given, one, rows, rows.replicas, rows.tp)
+        routed = dense
+        if self._problem.model.moe is not None:
+            routed = comm.bucket_seconds(*given, one, rows, rows.expert_replicas, rows.etp * rows.ep)
+        back = self._back
+        return (dense[0][back], dense[1][back]), (routed[0][back], routed[1][back])
 
     def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
         """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""
@@ -370,6 +380,10 @@ class _Sync:
 
     def each_step(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         """Reducing gradients and gathering weights once a step; nothing where every microbatch does it."""
-        both = self._seconds(parameters, experts), self._seconds(parameters, experts, comm.bucket_seconds)
-        reduce, gather = (each + in_buckets for each, in_buckets in zip(*both, strict=True))
+        dense, routed = self._rings
+        reduce, gather = (
+            each + parameters * ring for each, ring in zip(self._seconds(parameters, experts), dense, strict=True)
+        )
+        if experts is not None:
+            reduce, gather = reduce + experts * routed[0], gather + experts * routed[1]
         return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)

@@ -275,7 +275,7 @@ def test_gradients_and_weights_over_data_parallel_ranks() -> None:
 def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None:
     problem, chip = ideal()
     shard = Shard.of([1, 4, 4], 1, [False, False, True], True)
-    inside = comm.layer_comm(problem, chip, shard, floats(0, 0, 0), DENSE)
+    inside = comm.layer_comm(problem, chip, shard, floats(0, 0, 0), DENSE, floats(0, 0, 0))
     payload = 2 * 1024 * 1024
     seconds = [0, *[2 * 2 * 3 / 4 * payload / 100e9] * 2]
     assert inside.forward == pytest.approx(seconds)

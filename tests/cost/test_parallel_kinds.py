@@ -21,6 +21,8 @@ DENSE, ROUTED = LayerKind(False, True), LayerKind(True, True)
 EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
 HIDDEN = 2 * 1024 * 1024
 """Bytes of the hidden states of one sequence."""
+LONG = np.array([1e3])
+"""Seconds of a layer's pass under which anything travels."""
 
 
 def floats(*values: float) -> Floats:
@@ -105,7 +107,7 @@ def test_the_ring_hides_under_attentions_core() -> None:
     problem, chip = ideal(stack={"context_overlap": 0.5})
     ring = context.ring_seconds(problem, chip, shard(cp=2))
     for core, out in ((0.0, ring), (ring / 2, 0.75 * ring), (10 * ring, 0.5 * ring)):
-        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE)
+        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE, LONG)
         assert inside.forward == pytest.approx(out)
         assert inside.backward == pytest.approx(2 * out)
 
@@ -124,7 +126,7 @@ def test_a_stack_hides_shares_of_tensor_parallel_communication() -> None:
     open_, hiding = (ideal(stack=s) for s in ({}, {"tensor_overlap": 0.25, "tensor_overlap_backward": 0.3}))
     for sequence, shown in ((True, 0.7), (False, 0.4)):
         split = Shard.of(4, 1, sequence, True)
-        all_of_it, exposed = (comm.layer_comm(*each, split, floats(0), DENSE) for each in (open_, hiding))
+        all_of_it, exposed = (comm.layer_comm(*each, split, floats(0), DENSE, LONG) for each in (open_, hiding))
         assert exposed.forward == pytest.approx(0.75 * all_of_it.forward)
         assert exposed.backward == pytest.approx(shown * all_of_it.backward)
 
@@ -136,7 +138,7 @@ def test_tokens_go_to_their_experts_and_back_inside_a_node() -> None:
     """Each token's hidden state to each of its two experts, 3 of 4 of them on other devices, in either direction."""
     problem, chip = ideal(model=expert_model())
     assert routing.routing_seconds(problem, chip, shard(ep=4)) == pytest.approx(2 * 2 * HIDDEN * 3 / 4 / 100e9)
-    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED)
+    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED, LONG)
     assert inside.forward == inside.backward == routing.routing_seconds(problem, chip, shard(ep=4))
 
 
@@ -195,7 +197,7 @@ def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
 def test_tensor_parallel_ranks_exchange_a_tokens_input_once_for_each_expert_it_visits() -> None:
     """Two exchanges in a dense layer: after attention and after the feed-forward block."""
     dense, routed = (
-        comm.layer_comm(*ideal(model=expert_model()), shard(tp=2), np.zeros(1), kind).forward
+        comm.layer_comm(*ideal(model=expert_model()), shard(tp=2), np.zeros(1), kind, LONG).forward
         for kind in (DENSE, ROUTED)
     )
     assert routed == pytest.approx(dense * (1 + 2) / 2)
@@ -210,7 +212,7 @@ def test_tensor_parallel_ranks_route_a_share_of_the_sequence_each() -> None:
 def test_only_layers_with_experts_route() -> None:
     """Half of them here: dense ones have no exchange, and the mean layer has half of it."""
     half, all_of_them = (ideal(model=expert_model(first_dense=first))[0] for first in (2, 0))
-    assert comm.layer_comm(*ideal(model=expert_model()), shard(ep=4), floats(0), DENSE).forward == 0
+    assert comm.layer_comm(*ideal(model=expert_model()), shard(ep=4), floats(0), DENSE, LONG).forward == 0
     mixed, routed = (table(each, ep=4) for each in (half, all_of_them))
     assert mixed.layer_tp == pytest.approx(routed.layer_tp / 2)
     assert sorted(mixed.kind_layer_tp[:, 0]) == pytest.approx([-mixed.layer_tp[0], mixed.layer_tp[0]])
@@ -219,10 +221,10 @@ def test_only_layers_with_experts_route() -> None:
 def test_a_stack_hides_a_share_of_routing_where_the_plan_overlaps() -> None:
     given = ({"routing_overlap": share} for share in (0.0, 0.25))
     problems = [ideal(model=expert_model(), stack=s) for s in given]
-    overlaps = shard(ep=4, expert_overlap=True)
-    plain, hidden = (routing.routing_seconds(*problem, overlaps) for problem in problems)
+    overlaps, alone = shard(ep=4, expert_overlap=True), shard(ep=4)
+    plain, hidden = (comm.layer_comm(*each, overlaps, floats(0), ROUTED, LONG).forward for each in problems)
     assert hidden == pytest.approx(0.75 * plain)
-    assert [routing.routing_seconds(*problem, shard(ep=4)) for problem in problems] == [plain, plain]
+    assert [comm.layer_comm(*each, alone, floats(0), ROUTED, LONG).forward for each in problems] == [plain, plain]
 
 
 def test_a_device_holds_its_share_of_the_experts() -> None:
