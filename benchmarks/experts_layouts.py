@@ -159,8 +159,8 @@ def _document(cases: list[Case]) -> Iterator[str]:
     for case in cases:
         verdict = "fits" if "memory" not in rules_broken(case.problem, case.expert) else "refused"
         own = f"{verdict}, {_fullest(case.told):.0%} of what is free"
-        mine = _layout(case.ours), f"{_fullest(case.ours_told):.0%}"
-        yield f"| {' | '.join((case.title, _layout(case.expert), own, *mine))} |"
+        own_best = _layout(case.ours), f"{_fullest(case.ours_told):.0%}"
+        yield f"| {' | '.join((case.title, _layout(case.expert), own, *own_best))} |"
     yield f"\n{REMARKS}"
 
 
