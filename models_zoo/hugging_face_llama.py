@@ -152,12 +152,14 @@ def _routed(r: Reader) -> Fields:
     biased = r.get("topk_method") == "noaux_tc" or str(r.get("model_type")) in ("deepseek_v3", "glm4_moe")
     every = r.get("moe_layer_freq", default=1)
     first = r.get("first_k_dense_replace", default=0)
+    groups, taken = r.get("n_group", default=1), r.get("topk_group", default=1)
     return {
         **_moe(r, "n_routed_experts"),
         **({"shared_experts": shared} if (shared := r.get("n_shared_experts")) else {}),
         **({"first_dense": first} if first else {}),
         **({"freq": every} if every > 1 else {}),
         **({"router_bias": True} if biased else {}),
+        **({"groups": groups, "top_groups": taken} if groups and taken and groups > taken else {}),
     }
 
 

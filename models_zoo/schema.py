@@ -62,12 +62,15 @@ class Moe(_ArchitectureRecord):
     """Mixture of experts. Layer i has experts when i >= first_dense and (i - offset) % freq == 0.
 
     `latent` is the width the routed experts work in when it is not the model's own; `shared_ffn` is the
-    width of one shared expert (default: `expert_ffn`).
+    width of one shared expert (default: `expert_ffn`). Of `groups` of neighbouring experts, equal in number, a token's
+    are all in `top_groups`: every one where the router has no groups.
     """
 
     experts: PositiveInt
     top_k: PositiveInt
     expert_ffn: PositiveInt
+    groups: PositiveInt = 1
+    top_groups: PositiveInt = 1
     shared_experts: NonNegativeInt = 0
     shared_ffn: PositiveInt | None = None
     shared_gate: bool = False
@@ -359,12 +362,22 @@ def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
     offset = given.number("moe.offset", 0)
     if offset and every and offset >= every:
         yield "moe.offset", f"moe.offset is {offset} but {given.shown('moe.freq', 1)}: must be less"
+    yield from _of_groups(given)
     for field in ("moe.shared_ffn", "moe.shared_gate"):
         if given.get(field) and given.number("moe.shared_experts", 0) == 0:
             yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
     dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
     if given.number("ffn") == 0 and "layer_pattern" not in given and dense:
         yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
+
+
+def _of_groups(given: _Written) -> Iterator[tuple[str, str]]:
+    groups, taken = given.number("moe.groups", 1) or 1, given.number("moe.top_groups", 1) or 1
+    experts = given.number("moe.experts")
+    if experts and experts % groups:
+        yield "moe.groups", f"moe.groups is {groups} but moe.experts is {experts}: not a multiple of it"
+    if taken > groups:
+        yield "moe.top_groups", f"moe.top_groups is {taken} but {given.shown('moe.groups', 1)}: must not be more"
 
 
 def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:

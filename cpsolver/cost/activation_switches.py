@@ -75,7 +75,8 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     """Bytes a layer and microbatch that inputs of its GEMMs in 8 or 4 bits save, and those that a module drops anyway.
 
     Norms' outputs, activations' outputs and the experts' inputs are those inputs. 16 bits stay: norms' inputs, queries,
-    keys, values, attention's output, the activation's input, what the router reads (TransformerEngine d0067d0).
+    keys, values, attention's output, the activation's input unless the stack has it in 8, what the router reads
+    (TransformerEngine d0067d0).
     """
     none = np.zeros(len(shard.tp))
     if not problem.narrow_activations:
@@ -83,11 +84,12 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     saved = (ELEMENT - _input_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
+    fed = 1 + problem.stack.fp8_activation_inputs * (2 if problem.model.gated_mlp else 1)
     if kind.experts:
         inputs = saved * _expert_inputs(problem, shard, kind)
-        inside = {"moe": inputs + routed + shared, "moe_act": routed, "shared_experts": shared}
+        inside = {"moe": inputs + fed * (routed + shared), "moe_act": routed, "shared_experts": fed * shared}
         return norm + inside["moe"], {**inside, "layernorm": norm * _separate_norm(problem)}
-    block, fused = saved * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
+    block, fused = fed * saved * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
     norms = norm * (_separate_norm(problem) + (not fused))
     return 2 * norm + block, {"mlp": block + norm * fused, "layernorm": norms}
 

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.chip_speeds import ELEMENT
-from cpsolver.cost.collectives import collective_seconds, tensor_parallel_seconds
+from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds
 from cpsolver.cost.kinds import LayerKind
-from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
@@ -30,12 +30,13 @@ class LayerComm:
     block: Floats
 
 
-def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind) -> LayerComm:
+def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind, compute: Floats) -> LayerComm:
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
     Tensor parallelism communicates the hidden states after attention and after the feed-forward block, in either
     direction; with experts the latter is theirs. `core` is attention's core in seconds, under which the ring of
-    context parallelism runs.
+    context parallelism runs; `compute` what the layer computes in a pass, the mean of both, under which exchanges of
+    other microbatches' tokens do.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
@@ -46,6 +47,7 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     second, routed = attention, np.zeros(len(shard.tp))
     if kind.experts:
         second, routed = shard.of_distinct(OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
+        routed = routed - hidden_seconds(problem, shard, routed, compute)
     two_gemms = _gate_apart(problem, shard, attention, kind)
     tensor = attention + second
     return LayerComm(
@@ -117,6 +119,28 @@ def gradient_seconds(
     sharded = scatter + outer
     sharded = sharded + stack.sharded_all_reduce * np.maximum(0.0, reduce - sharded)
     return (np.where(rows.distributed_optimizer, sharded, reduce), np.where(rows.distributed_optimizer, gather, 0.0))
+
+
+def bucket_seconds(
+    problem: Problem, chip: Chip, parameters: Floats, rows: Candidates, replicas: Ints, stride: Ints
+) -> tuple[Floats, Floats]:
+    """What reducing gradients and gathering weights takes longer for being done in buckets: the latency of their rings.
+
+    A bucket's ring takes a step for each rank, however little of the bucket is on its way. Arguments as for
+    `gradient_seconds`. What does not run under compute is not cut into buckets.
+    """
+    stack, group = problem.stack, rows.group_of(replicas)
+    buckets = parameters / np.maximum(stack.bucket_parameters, stack.bucket_rank_parameters * replicas)
+
+    def ring(size: Ints, apart: Ints) -> Floats:
+        borders = size // ranks_inside(problem, chip, size, apart) - 1
+        return np.asarray(1e-6 * (stack.ring_step_us * (size - 1 - borders) + stack.ring_border_us * borders))
+
+    sharded = ring(group, stride) + 2 * ring(replicas // group, stride * group)
+    whole = 2 * ring(replicas, stride)
+    reduce = buckets * np.where(rows.distributed_optimizer, sharded, whole) * (stack.gradient_overlap > 0)
+    gather = buckets * ring(group, stride) * rows.distributed_optimizer * (stack.parameter_overlap > 0)
+    return np.asarray(reduce), np.asarray(gather)
 
 
 def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candidates) -> Floats:

@@ -132,6 +132,12 @@ def whole_pass(kind: LayerKind, device_s: Floats, host_s: Floats) -> Floats:
     return np.asarray((device_s**4 + host_s**4) ** 0.25)
 
 
+def mean_pass(kind: LayerKind, layer: LayerSeconds) -> Floats:
+    """Seconds of a pass over a layer, forward or backward, in the mean, without communication."""
+    both = (whole_pass(kind, device_s, layer.host) for device_s in (layer.forward, layer.backward))
+    return np.asarray(sum(both) / 2)
+
+
 _CORE = "attention"
 
 

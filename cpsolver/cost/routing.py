@@ -8,28 +8,44 @@ Experts have a grid of their own: an expert's `etp` ranks are neighbours, its `e
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 
 from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.gemms import routed_load
-from cpsolver.cost.shard import Floats, Shard
+from cpsolver.cost.shard import Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 from models_zoo.schema import Moe
 
 
 def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
-    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls.
+    """Tokens to their experts and back, in seconds, one direction of the model: two all-to-alls, hidden or not.
 
     Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
-    most receives more than it sends, and all wait for it. Less what the stack hides where the plan overlaps.
+    most receives more than it sends, and all wait for it.
     """
     own = shard.tokens(problem.sequence) / shard.sequence_split
-    each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden * ELEMENT
-    exchange = collective_seconds(problem, chip, "all_to_all", each, shard.ep, shard.etp)
-    hidden = np.where(shard.expert_overlap, problem.stack.routing_overlap, 0.0)
-    return np.asarray(2 * (1 - hidden) * exchange)
+    each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden
+
+    def exchange(bytes_each: float) -> Floats:
+        return collective_seconds(problem, chip, "all_to_all", each * bytes_each, shard.ep, shard.etp)
+
+    back = exchange(ELEMENT)
+    out = back if problem.dispatch_bytes == ELEMENT else exchange(problem.dispatch_bytes)
+    return np.asarray(out + back)
+
+
+def hidden_seconds(problem: Problem, shard: Shard, exchange: Floats, compute: Floats) -> Floats:
+    """Of an exchange in one direction, what travels under another microbatch's compute where the plan overlaps.
+
+    The stack's share of it, and no more than there is to travel under: of both passes over a layer, `compute` seconds
+    each in the mean, whose exchanges travel beside the passes of another microbatch.
+    """
+    hidden = np.minimum(problem.stack.routing_overlap * exchange, compute)
+    return np.asarray(np.where(shard.expert_overlap, hidden, 0.0))
 
 
 def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
@@ -53,13 +69,30 @@ def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
     Where one node has all experts, one to each rank.
     """
-    top_k = _moe(problem).top_k
+    moe = _moe(problem)
     if not problem.copies_once:
-        return np.full(len(shard.ep), float(top_k))
+        return np.full(len(shard.ep), float(moe.top_k))
     inside = ranks_inside(problem, chip, shard.ep, shard.etp)
     nodes = np.maximum(1, shard.ep // inside)
-    places = np.where(nodes > 1, nodes, shard.ep)
-    return np.asarray(places * (1 - (1 - 1 / places) ** top_k))
+    return _places_reached(moe, np.where(nodes > 1, nodes, shard.ep))
+
+
+def _places_reached(moe: Moe, places: Ints) -> Floats:
+    """Of so many places with as many experts each, how many have one of a token's: the mean over routers' choices.
+
+    The router takes `top_groups` of its groups, any of them, and experts anywhere in these. A place has whole groups,
+    or a group lies in several places (arXiv:2412.19437, 2.1.2, "node-limited").
+    """
+    groups, taken = moe.groups, moe.top_groups
+    if taken == groups:
+        return np.asarray(places * (1 - (1 - 1 / places) ** moe.top_k))
+    inside = np.maximum(1, groups // places)  # groups of a place
+    share = np.minimum(1.0, groups / places)  # of a group, that a place has
+    missed = np.zeros(len(places))
+    for here in range(taken + 1):  # of the groups taken, so many are the place's: hypergeometric
+        ways = [comb(own, here) * comb(groups - own, taken - here) / comb(groups, taken) for own in range(groups + 1)]
+        missed = missed + np.array(ways)[inside] * (1 - here * share / taken) ** moe.top_k
+    return np.asarray(places * (1 - missed))
 
 
 def _load(problem: Problem, shard: Shard) -> Floats:

@@ -30,9 +30,11 @@ class PipelineSchedule:
         stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
         one_group: all microbatches of a step pass a chunk before the next chunk's turn, not pp of them.
         live_chunks: chunks' forward passes that each stage holds at its peak, (pp,).
-        bubble_left: share of 1F1B's bubble that is left, from a stage's seconds of forward and of backward.
+        bubble_left: share of 1F1B's bubble that is left, from pp and a stage's seconds of forward and of backward.
         data_parallel_s: exposed data-parallel seconds of a step, (1, pp), where interleaved passes hide more of it than
             `TimeTable.sync_*` says.
+        bidirectional: microbatches come from both ends, half from each: the devices of stage s hold stage pp - 1 - s
+            too. All-to-alls of one direction travel under the other's compute.
     """
 
     label: str
@@ -40,9 +42,10 @@ class PipelineSchedule:
     interleaves: bool | None
     stacks: tuple[str, ...] | None
     live_chunks: Callable[[Problem, Strategy], Ints]
-    bubble_left: Callable[[float, float], float]
+    bubble_left: Callable[[int, float, float], float]
     one_group: bool = False
     data_parallel_s: Callable[[Problem, Strategy, Pipelines], Floats] | None = None
+    bidirectional: bool = False
 
 
 def _live(problem: Problem, strategy: Strategy, times: int = 1, more: int = 0) -> Ints:
@@ -52,7 +55,7 @@ def _live(problem: Problem, strategy: Strategy, times: int = 1, more: int = 0) -
     return np.asarray(np.minimum(live, strategy.vpp * m))
 
 
-def _all_of_it(_forward_s: float, _backward_s: float) -> float:
+def _all_of_it(_pp: int, _forward_s: float, _backward_s: float) -> float:
     """Nothing of the bubble is filled."""
     return 1.0
 
@@ -65,13 +68,23 @@ def _zero_bubble(times: int) -> PipelineSchedule:
     each that the schedule puts off.
     """
 
-    def left(forward_s: float, backward_s: float) -> float:
+    def left(_pp: int, forward_s: float, backward_s: float) -> float:
         half = backward_s / 2.0
         return max(0.0, forward_s + half - times * half) / (forward_s + 2 * half)
 
     return PipelineSchedule(
         "zero-bubble", "1f1b", False, ("zero-bubble",), partial(_live, times=times, more=times), left
     )
+
+
+def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
+    """DualPipe's bubble, (pp/2 - 1) (F&B + B - 3 W), against 1F1B's, (pp - 1) (F + B): arXiv:2412.19437, table 2.
+
+    Both passes at once, F&B, take as long as one after the other: what they hide is off either already. Backward B
+    split evenly in two, half of it is W. Run pass by pass the published order has just this bubble where B is 2 F.
+    """
+    both = forward_s + backward_s
+    return (pp / 2 - 1) * (both - backward_s / 2) / ((pp - 1) * both)
 
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
@@ -87,5 +100,16 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         bubble_left=_all_of_it,
         one_group=True,
         data_parallel_s=breadth_first.data_parallel_s,
+    ),
+    "dualpipe": PipelineSchedule(
+        # Of each of its two stages a device holds what 1F1B does, pp - s and s + 1 microbatches: the published pp + 1
+        # (deepseek-ai/DualPipe bb214e8, dualpipe.py: steps 1 to 4).
+        label="DualPipe",
+        drawn_as="1f1b",
+        interleaves=False,
+        stacks=("deepseek",),
+        live_chunks=_live,
+        bubble_left=_dualpipe_left,
+        bidirectional=True,
     ),
 }

@@ -136,7 +136,10 @@ class Layers:
         """Of every kind in the model's layers."""
         kinds = layer_kinds(problem.model)
         own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
-        inside = [comm.layer_comm(problem, chip, shard, each.core, kind) for each, kind in zip(own, kinds, strict=True)]
+        inside = [
+            comm.layer_comm(problem, chip, shard, each.core, kind, compute.mean_pass(kind, each))
+            for each, kind in zip(own, kinds, strict=True)
+        ]
         both = list(zip(own, inside, strict=True))
         timed = list(zip(kinds, both, strict=True))
         forward = [compute.whole_pass(kind, own.forward + more.forward, own.host) for kind, (own, more) in timed]
@@ -322,6 +325,17 @@ class _Sync:
             reduce, gather = reduce + more[0], gather + more[1]
         return reduce[self._back], gather[self._back]
 
+    @cached_property
+    def _rings(self) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+        """What buckets cost beside that, for each parameter: of all but routed experts, and of these."""
+        rows, one, given = self._distinct, np.ones(1), (self._problem, self._chip)
+        dense = comm.bucket_seconds(*given, one, rows, rows.replicas, rows.tp)
+        routed = dense
+        if self._problem.model.moe is not None:
+            routed = comm.bucket_seconds(*given, one, rows, rows.expert_replicas, rows.etp * rows.ep)
+        back = self._back
+        return (dense[0][back], dense[1][back]), (routed[0][back], routed[1][back])
+
     def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
         """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""
         if not self._gradients.any():
@@ -366,5 +380,10 @@ class _Sync:
 
     def each_step(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         """Reducing gradients and gathering weights once a step; nothing where every microbatch does it."""
-        reduce, gather = self._seconds(parameters, experts)
+        dense, routed = self._rings
+        reduce, gather = (
+            each + parameters * ring for each, ring in zip(self._seconds(parameters, experts), dense, strict=True)
+        )
+        if experts is not None:
+            reduce, gather = reduce + experts * routed[0], gather + experts * routed[1]
         return np.where(self._gradients, 0.0, reduce), np.where(self._parameters, 0.0, gather)

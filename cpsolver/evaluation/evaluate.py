@@ -73,7 +73,7 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     slowest = stages[slowest_stage(strategy, stages)]
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    left = SCHEDULES[strategy.schedule].bubble_left(slowest.forward_s, slowest.backward_s)
+    left = SCHEDULES[strategy.schedule].bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
     return {**parts, "bubble": bubble * left}
 
 
@@ -121,10 +121,21 @@ def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
     stages, kinds = Pipelines(tables, np.array([0]), chips), stage_kinds(problem, strategy)[:, None, :]
     recomputed, modules_s = _recomputation(strategy, [tables.time.modules[chip, :, 0] for chip in chips[0]])
     seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
-    data_parallel_s = SCHEDULES[strategy.schedule].data_parallel_s
-    if data_parallel_s is None or strategy.vpp == 1:
+    schedule = SCHEDULES[strategy.schedule]
+    if schedule.bidirectional:
+        return _both_ways(seconds)
+    if schedule.data_parallel_s is None or strategy.vpp == 1:
         return seconds
-    return replace(seconds, data_parallel=data_parallel_s(problem, strategy, stages))
+    return replace(seconds, data_parallel=schedule.data_parallel_s(problem, strategy, stages))
+
+
+def _both_ways(seconds: StageSeconds) -> StageSeconds:
+    """Seconds of the devices of every stage where they serve the mirrored stage too, half of the microbatches each.
+
+    The gradients of both are reduced; the states of both are shared out over twice the replicas.
+    """
+    mean = {name: (column + column[:, ::-1]) / 2 for name, column in vars(seconds).items()}
+    return StageSeconds(**{**mean, "data_parallel": 2 * mean["data_parallel"]})
 
 
 def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Floats]:
@@ -161,15 +172,17 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     state = states.state_bytes(problem, row, row.shards)
     expert = states.state_bytes(problem, row, row.expert_shards)
     in_flight = _activations(problem, strategy, table)
+    both_ways = SCHEDULES[strategy.schedule].bidirectional
     stages = []
     for index in range(strategy.pp):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
-        buffers = (table.last_buffer if index == strategy.pp - 1 else table.buffer)[0]
+        last = index == strategy.pp - 1 or (both_ways and index == 0)
+        buffers = (table.last_buffer if last else table.buffer)[0]
         needed = StageBytes(
             weights=float(held * state.weight[0] + experts * expert.weight[0]),
             gradients=float(held * state.gradient[0] + experts * expert.gradient[0]),
-            optimizer=float(held * state.optimizer[0] + experts * expert.optimizer[0]),
+            optimizer=float(held * state.optimizer[0] + experts * expert.optimizer[0]) / (1 + both_ways),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -186,8 +199,11 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     Of microbatches that differ in size those in flight together are neighbours in the order, so the peak is the worst
     run of that many, with the largest one's layers at work.
     """
-    live = SCHEDULES[strategy.schedule].live_chunks(problem, strategy)
+    schedule = SCHEDULES[strategy.schedule]
+    live = schedule.live_chunks(problem, strategy)
     if not strategy.dynamic:
+        if schedule.bidirectional:
+            return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
         return [_held_activations(strategy, index, largest, live[index]) for index in range(strategy.pp)]
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
@@ -196,13 +212,30 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     peaks = []
     for index in range(strategy.pp):
         at_work = _held_activations(strategy, index, largest, 0)
-        held = {
+        sized = {
             size: _held_activations(strategy, index, table, 1) - _held_activations(strategy, index, table, 0)
             for size, table in tables.items()
         }
-        before = np.cumsum([0.0, *(held[size] for size in strategy.micro_batches)])
+        before = np.cumsum([0.0, *(sized[size] for size in strategy.micro_batches)])
         peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
     return peaks
+
+
+def _activations_both_ways(strategy: Strategy, table: MemoryTable, live: Ints, kinds: Floats) -> list[float]:
+    """Where devices serve two stages: both stages' activations.
+
+    Nothing searches for such plans, so that layers that keep whole what they need count by their kind, not each as the
+    kind that keeps most: `kinds` (kinds, pp).
+    """
+    held = []
+    for index in range(strategy.pp):
+        most = _held_activations(strategy, index, table, live[index])
+        if strategy.recompute[index] in ("none", "selective"):
+            has = incidence((strategy.recompute_modules[index],))[0]
+            less = table.short[:, 0] + table.freed[:, :, 0] @ has
+            most -= live[index] * float((less - less.min()) @ kinds[:, index])
+        held.append(most)
+    return [one + other for one, other in zip(held, held[::-1], strict=True)]
 
 
 def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int) -> float:
@@ -228,13 +261,20 @@ def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
 
 
 def _held(problem: Problem, strategy: Strategy, parts: StageParameters) -> tuple[Floats, Floats]:
-    """Parameters that one device of each stage holds: without routed experts, and of these; one entry a stage."""
+    """Parameters that one device of each stage holds: without routed experts, and of these; one entry a stage.
+
+    With a bidirectional schedule the mirrored stage's are there too.
+    """
     layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
     dense = layers * parts.layer[0] + parts.kind_layer[:, 0] @ kinds
     experts = layers * parts.experts[0] + parts.kind_experts[:, 0] @ kinds
     dense[0] += parts.first[0]
     dense[-1] += parts.last[0]
     experts[-1] += parts.last_experts[0]
+    if SCHEDULES[strategy.schedule].bidirectional:
+        dense, experts = dense + dense[::-1], experts + experts[::-1]
+        if problem.model.mtp_layers and not problem.model.tied_embeddings:
+            dense[[0, -1]] -= parts.first[0]  # tokens' embeddings serve the modules too: the table is on their devices
     return dense, experts
 
 

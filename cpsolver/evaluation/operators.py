@@ -13,6 +13,7 @@ import numpy as np
 
 from cpsolver.cost.compute import end_operators, host_constants, layer_operators
 from cpsolver.cost.kinds import kind_of_layers, layer_kinds
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import Layers, time_table
 from cpsolver.evaluation.evaluate import slowest_stage, stage_kinds
@@ -104,7 +105,7 @@ def compute_by_operator(problem: Problem, strategy: Strategy, evaluation: Evalua
     found: dict[str, tuple[float, float, _Part]] = {}
     for size, count in sizes.items():
         plan = replace(strategy, mbs=size, micro_batches=())
-        both = zip(_parts(problem, chip, plan, index), _parts(ideal, peaks, plan, index), strict=True)
+        both = zip(_on_device(problem, chip, plan, index), _on_device(ideal, peaks, plan, index), strict=True)
         for part, best in both:
             seconds, least, known = found.get(part.name, (0.0, 0.0, part))
             names = tuple(dict.fromkeys((*known.rests_on, *part.rests_on)))
@@ -135,6 +136,18 @@ def _at_peak(problem: Problem, chip: Chip) -> tuple[Problem, Chip]:
     constants = problem.stack.constants.model_copy(update=replacements(_WITHOUT_LOSS))
     ideal = replace(problem, stack=problem.stack.model_copy(update={"constants": constants}))
     return ideal, chip.model_copy(update={"efficiency": {**chip.efficiency, **entries}, "compute_units": None})
+
+
+def _on_device(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iterator[_Part]:
+    """What a stage's devices compute for a microbatch, half of it the mirrored stage's where a schedule has one.
+
+    Its chips are of one type (rule `schedule`).
+    """
+    if not SCHEDULES[strategy.schedule].bidirectional:
+        yield from _parts(problem, chip, strategy, index)
+        return
+    for stage in (index, strategy.pp - 1 - index):
+        yield from (part.times(0.5) for part in _parts(problem, chip, strategy, stage))
 
 
 def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iterator[_Part]:

@@ -25,9 +25,10 @@ Sharded = Literal["optimizer", "gradients", "parameters"]
 """What a distributed optimizer shards over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
 SHARDED: tuple[Sharded, ...] = get_args(Sharded)
 
-Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first"]
+Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "dualpipe"]
 """1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241);
-breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does."""
+breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does;
+DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1)."""
 
 
 _OWN_BEST = ("sharding_group", "expert_overlap")

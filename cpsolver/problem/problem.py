@@ -163,6 +163,11 @@ class Problem:
         return self.recipe not in (None, "blockwise") and (usual if given is None else given)
 
     @property
+    def dispatch_bytes(self) -> float:
+        """Of a value on its way to the experts; 16 bits where the layers compute in 16."""
+        return 2.0 if self.recipe is None else float(self.stack.dispatch_bytes)
+
+    @property
     def narrow_weights(self) -> bool:
         """Weights are held and gathered in the recipe's bits only: as the spec says, or as the stack does."""
         given = self.spec.training.fp8_parameter_gather

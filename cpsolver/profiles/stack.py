@@ -42,7 +42,12 @@ class Constants(BaseModel):
     single_adapter: Constant
     routing_overlap: Constant
     copies_once_per_node: Constant
+    dispatch_bytes: Constant
     cuda_graph_scope: Constant
+    bucket_parameters: Constant
+    bucket_rank_parameters: Constant
+    ring_step_us: Constant
+    ring_border_us: Constant
     gradient_overlap: Constant
     parameter_overlap: Constant
     sharding_overlap: Constant
@@ -90,6 +95,7 @@ class Constants(BaseModel):
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant
     fp8_activations: Constant
+    fp8_activation_inputs: Constant
     fp8_parameter_gather: Constant
     fp8_recipe: Constant
     fp8_recipe_of_blocks: Constant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import MOST_MTP, has_exchange, has_other_microbatch, recomputes_exchange
@@ -155,14 +156,17 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
     briefly=lambda *_: "expert_overlap needs ep > 1, vpp > 1 under a pipeline, and no experts recomputed",
 )
 def expert_overlap(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Megatron's conditions, profiles/expert_overlap.py. Which launchers have the switch: rule `launcher`."""
+    """Megatron's conditions, profiles/expert_overlap.py; bidirectional schedules always have another microbatch.
+
+    Which launchers have the switch: rule `launcher`.
+    """
     if not s.expert_overlap:
         return
     row = PlanRow(s, problem.batch)
     if not has_exchange(problem.model, row):
         needs = f"ep > 1 and at most {MOST_MTP} layer of multi-token prediction"
         yield f"experts' all-to-alls overlap with {needs}: ep is {s.ep}, and there are {problem.model.mtp_layers}"
-    if not has_other_microbatch(row):
+    if not (SCHEDULES[s.schedule].bidirectional or has_other_microbatch(row)):
         sizes = f"pp {s.pp}, vpp {s.vpp} and {row.microbatches} microbatches"
         yield f"experts' all-to-alls have no other microbatch to travel under: {sizes}; vpp > 1, or pp 1 with several"
     for stage, (kind, modules) in enumerate(zip(s.recompute, s.recompute_modules, strict=True)):

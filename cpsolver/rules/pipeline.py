@@ -67,7 +67,10 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
 
 @rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are 1F1B's."""
+    """Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are 1F1B's.
+
+    DualPipe asserts its sizes when a step starts (deepseek-ai/DualPipe bb214e8, dualpipe.py, step).
+    """
     needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
@@ -79,6 +82,12 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"schedule {s.schedule} interleaves: vpp is 1, and must be more"
     elif needs.interleaves is False and s.vpp > 1:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
+    m = s.microbatches(problem.batch)
+    if needs.bidirectional and (s.pp % 2 or m % 2 or m < 2 * s.pp):
+        sizes = f"pp is {s.pp}, and there are {m} microbatches"
+        yield f"schedule {s.schedule} needs an even pp, and an even number of microbatches, 2 pp at least: {sizes}"
+    if needs.bidirectional and len(set(s.stage_chips)) > 1:
+        yield f"schedule {s.schedule} has two stages on each device: all chips must be of one type"
     launcher = problem.launcher
     if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
         others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""

@@ -73,6 +73,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "first_k_dense_replace": 3,
         "num_nextn_predict_layers": 1,
         "topk_method": "noaux_tc",
+        "n_group": 8,
+        "topk_group": 4,
     },
     "glm4.5-355b-a32b": {
         "model_type": "glm4_moe",

@@ -286,7 +286,7 @@ def test_gradients_of_all_chunks_but_one_hide_under_the_microbatches_of_another(
 def test_tensor_parallel_traffic_is_the_same_with_sequence_parallelism() -> None:
     problem, chip = ideal()
     shard = Shard.of([1, 4, 4], 1, [False, False, True], True)
-    inside = comm.layer_comm(problem, chip, shard, floats(0, 0, 0), DENSE)
+    inside = comm.layer_comm(problem, chip, shard, floats(0, 0, 0), DENSE, floats(0, 0, 0))
     payload = 2 * 1024 * 1024
     seconds = [0, *[2 * 2 * 3 / 4 * payload / 100e9] * 2]
     assert inside.forward == pytest.approx(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost import comm, compute, context, memory, routing, states
+from cpsolver.cost import comm, compute, context, memory, routing, states, tables
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Floats, Shard, padded_vocabulary
 from cpsolver.cost.tables import TimeTable, memory_table, time_table
@@ -21,6 +21,8 @@ DENSE, ROUTED = LayerKind(False, True), LayerKind(True, True)
 EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
 HIDDEN = 2 * 1024 * 1024
 """Bytes of the hidden states of one sequence."""
+LONG = np.array([1e3])
+"""Seconds of a layer's pass under which anything travels."""
 
 
 def floats(*values: float) -> Floats:
@@ -105,7 +107,7 @@ def test_the_ring_hides_under_attentions_core() -> None:
     problem, chip = ideal(stack={"context_overlap": 0.5})
     ring = context.ring_seconds(problem, chip, shard(cp=2))
     for core, out in ((0.0, ring), (ring / 2, 0.75 * ring), (10 * ring, 0.5 * ring)):
-        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE)
+        inside = comm.layer_comm(problem, chip, shard(cp=2), np.asarray(core), DENSE, LONG)
         assert inside.forward == pytest.approx(out)
         assert inside.backward == pytest.approx(2 * out)
 
@@ -124,7 +126,7 @@ def test_a_stack_hides_shares_of_tensor_parallel_communication() -> None:
     open_, hiding = (ideal(stack=s) for s in ({}, {"tensor_overlap": 0.25, "tensor_overlap_backward": 0.3}))
     for sequence, shown in ((True, 0.7), (False, 0.4)):
         split = Shard.of(4, 1, sequence, True)
-        all_of_it, exposed = (comm.layer_comm(*each, split, floats(0), DENSE) for each in (open_, hiding))
+        all_of_it, exposed = (comm.layer_comm(*each, split, floats(0), DENSE, LONG) for each in (open_, hiding))
         assert exposed.forward == pytest.approx(0.75 * all_of_it.forward)
         assert exposed.backward == pytest.approx(shown * all_of_it.backward)
 
@@ -136,7 +138,7 @@ def test_tokens_go_to_their_experts_and_back_inside_a_node() -> None:
     """Each token's hidden state to each of its two experts, 3 of 4 of them on other devices, in either direction."""
     problem, chip = ideal(model=expert_model())
     assert routing.routing_seconds(problem, chip, shard(ep=4)) == pytest.approx(2 * 2 * HIDDEN * 3 / 4 / 100e9)
-    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED)
+    inside = comm.layer_comm(problem, chip, shard(ep=4), floats(0), ROUTED, LONG)
     assert inside.forward == inside.backward == routing.routing_seconds(problem, chip, shard(ep=4))
 
 
@@ -155,6 +157,37 @@ def test_many_experts_a_token_fill_every_node_once() -> None:
     assert routing.routing_seconds(problem, chip, shard(ep=16)) == pytest.approx(2 * each_of_the_others / 12.5e9)
 
 
+@pytest.mark.parametrize(
+    ("ep", "nodes"),
+    [
+        (16, 4 * (1 - 1 / 2 - 1 / 2 * (1 / 2) ** 2)),  # a group a node: in one of the two taken, half of the time
+        (8, 2 * (1 - 1 / 6 - 2 / 3 * (1 / 2) ** 2)),  # two a node: none, one or both of the taken are its own
+        (32, 8 * (1 - 1 / 2 - 1 / 2 * (3 / 4) ** 2)),  # half a group a node
+    ],
+)
+def test_routers_that_take_some_groups_of_experts_reach_fewer_nodes(ep: int, nodes: float) -> None:
+    """Of four groups two are taken, and two experts anywhere in these."""
+    model = expert_model(experts=32, groups=4, top_groups=2)
+    problem, chip = ideal(model=model, gpus=32, node=4, stack={"copies_once_per_node": 1})
+    inside = 4 / ep  # of what goes to all nodes, what stays
+    assert routing.routing_seconds(problem, chip, shard(ep=ep)) == pytest.approx(
+        2 * nodes * HIDDEN * (1 - inside) / 12.5e9
+    )
+
+
+def test_tokens_may_travel_in_8_bits_and_their_results_do_not() -> None:
+    training = {"precision": "fp8"}
+    wide, narrow = (
+        routing.routing_seconds(
+            *ideal(model=expert_model(), stack={"dispatch_bytes": each}, training=training), shard(ep=4)
+        )
+        for each in (2, 1)
+    )
+    assert narrow == pytest.approx(0.75 * wide)
+    in_bf16, chip = ideal(model=expert_model(), stack={"dispatch_bytes": 1})
+    assert routing.routing_seconds(in_bf16, chip, shard(ep=4)) == pytest.approx(wide)
+
+
 def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
     problem, chip = ideal(model=expert_model(), gpus=8, node=4)
     away = 2 * HIDDEN / 2  # one of two copies, on average, stays in the node
@@ -164,7 +197,7 @@ def test_the_usual_dispatcher_sends_a_copy_to_each_expert() -> None:
 def test_tensor_parallel_ranks_exchange_a_tokens_input_once_for_each_expert_it_visits() -> None:
     """Two exchanges in a dense layer: after attention and after the feed-forward block."""
     dense, routed = (
-        comm.layer_comm(*ideal(model=expert_model()), shard(tp=2), np.zeros(1), kind).forward
+        comm.layer_comm(*ideal(model=expert_model()), shard(tp=2), np.zeros(1), kind, LONG).forward
         for kind in (DENSE, ROUTED)
     )
     assert routed == pytest.approx(dense * (1 + 2) / 2)
@@ -179,7 +212,7 @@ def test_tensor_parallel_ranks_route_a_share_of_the_sequence_each() -> None:
 def test_only_layers_with_experts_route() -> None:
     """Half of them here: dense ones have no exchange, and the mean layer has half of it."""
     half, all_of_them = (ideal(model=expert_model(first_dense=first))[0] for first in (2, 0))
-    assert comm.layer_comm(*ideal(model=expert_model()), shard(ep=4), floats(0), DENSE).forward == 0
+    assert comm.layer_comm(*ideal(model=expert_model()), shard(ep=4), floats(0), DENSE, LONG).forward == 0
     mixed, routed = (table(each, ep=4) for each in (half, all_of_them))
     assert mixed.layer_tp == pytest.approx(routed.layer_tp / 2)
     assert sorted(mixed.kind_layer_tp[:, 0]) == pytest.approx([-mixed.layer_tp[0], mixed.layer_tp[0]])
@@ -188,10 +221,10 @@ def test_only_layers_with_experts_route() -> None:
 def test_a_stack_hides_a_share_of_routing_where_the_plan_overlaps() -> None:
     given = ({"routing_overlap": share} for share in (0.0, 0.25))
     problems = [ideal(model=expert_model(), stack=s) for s in given]
-    overlaps = shard(ep=4, expert_overlap=True)
-    plain, hidden = (routing.routing_seconds(*problem, overlaps) for problem in problems)
+    overlaps, alone = shard(ep=4, expert_overlap=True), shard(ep=4)
+    plain, hidden = (comm.layer_comm(*each, overlaps, floats(0), ROUTED, LONG).forward for each in problems)
     assert hidden == pytest.approx(0.75 * plain)
-    assert [routing.routing_seconds(*problem, shard(ep=4)) for problem in problems] == [plain, plain]
+    assert [comm.layer_comm(*each, alone, floats(0), ROUTED, LONG).forward for each in problems] == [plain, plain]
 
 
 def test_a_device_holds_its_share_of_the_experts() -> None:
@@ -394,3 +427,47 @@ def test_logits_that_a_pipeline_keeps() -> None:
     assert some >= 2 * memory.held_logits_bytes(keeps, rows).item()
     assert some > none
     assert not memory.held_logits_bytes(keeps, row(tp=4, dp=2)).any()
+
+
+# Buckets of gradients and weights.
+
+RINGS = {"gradient_overlap": 0.5, "parameter_overlap": 0.5, "ring_step_us": 2, "ring_border_us": 5}
+BUCKETS = {"bucket_parameters": 1000, "bucket_rank_parameters": 100}
+
+
+def bucket_us(flags: str = "fz", stack: dict[str, float] | None = None, **degrees: Any) -> tuple[float, float]:
+    """Microseconds of 64,000 parameters' buckets in 16 devices of nodes of 4: reducing gradients, gathering weights."""
+    problem, chip = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS, **(stack or {})})
+    one = row(batch=16, flags=flags, **{"dp": 16, **degrees})
+    found = comm.bucket_seconds(problem, chip, np.array([64_000.0]), one, one.replicas, one.tp)
+    return found[0].item() * 1e6, found[1].item() * 1e6
+
+
+def test_each_bucket_goes_around_a_ring_of_all_ranks() -> None:
+    """16 ranks on 4 nodes: 12 steps of 2 us inside and 3 of 5 us between nodes, for 64,000 / 1,600 buckets."""
+    assert bucket_us() == pytest.approx((40 * 39, 40 * 39))
+    assert bucket_us(stack={"bucket_rank_parameters": 0}) == pytest.approx((64 * 39, 64 * 39))
+
+
+def test_gradients_that_are_all_reduced_go_around_twice_and_no_weights_are_gathered() -> None:
+    assert bucket_us("f") == pytest.approx((40 * 2 * 39, 0))
+
+
+def test_groups_that_share_states_have_rings_of_their_own() -> None:
+    """4 ranks a node, 3 steps; then gradients are all-reduced over 4 nodes, twice 3 steps between nodes."""
+    assert bucket_us(sharding_group=4) == pytest.approx((40 * (3 * 2 + 2 * 3 * 5), 40 * 3 * 2))
+
+
+def test_what_does_not_overlap_is_not_cut_into_buckets() -> None:
+    assert bucket_us(stack={"gradient_overlap": 0, "parameter_overlap": 0}) == (0, 0)
+
+
+def test_buckets_are_paid_once_a_step_with_what_they_carry() -> None:
+    problem, _ = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS})
+    without, _ = ideal(gpus=16, node=4, stack={**RINGS, **BUCKETS, "ring_step_us": 0, "ring_border_us": 0})
+    one = row(batch=16, dp=16)
+    parts = [tables.step_traffic(each, each.supplies[0], one) for each in (problem, without)]
+    count = memory.stage_parameters(problem, one).layer.item()
+    for name in ("reduce", "gather"):
+        longer = getattr(parts[0], name).item() - getattr(parts[1], name).item()
+        assert longer == pytest.approx(count / 1600 * 39e-6)

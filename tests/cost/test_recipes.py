@@ -14,7 +14,7 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.shard import Shard
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import load_stack
-from tests.support.problems import chip_spec, problem_of, with_stack
+from tests.support.problems import chip_spec, ideal, model_spec, problem_of, with_stack
 
 BLOCKS = {"block_formats": ["mx", "nvfp4"], "fp8_either_way": True}
 SPEEDS = {"current_gemm_speed": 0.9, "blockwise_gemm_speed": 0.8, "mx_gemm_speed": 0.95}
@@ -35,6 +35,14 @@ def of(
     given = {"x": fields(**BLOCKS)} if chips is None else chips
     problem = problem_of(given, training={"precision": "fp8", **training})
     return with_stack(problem, **{**SPEEDS, "straggling": 0.0, **(stack or {})})
+
+
+EXPERTS = {"experts": 8, "top_k": 2, "expert_ffn": 512}
+
+
+def kept_in_fp8(model: dict[str, Any], **stack: float) -> Problem:
+    """A problem with that model, whose GEMMs' inputs are kept in 8 bits."""
+    return ideal(model=model, training={"precision": "fp8"}, stack={"fp8_activations": 1, **stack})[0]
 
 
 PLAIN, SCALED = {"x": fields()}, {"x": fields(**BLOCKS)}
@@ -168,3 +176,14 @@ def test_the_stack_may_have_attention_in_8_bits_and_blockwise_scaling_has_none()
 def test_narrow_gemms_cast_what_they_read() -> None:
     bf16, nvfp4 = (of(stack={"fp8_cast_bytes": 4}, precision=precision) for precision in ("bf16", "nvfp4"))
     assert [ChipSpeeds(each, each.supplies[0].chip).casts for each in (bf16, nvfp4)] == [False, True]
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_inputs_of_activation_functions_in_8_bits_save_as_much_for_gate_and_up(experts: bool) -> None:
+    """A byte for each of gate and up beside the activation's output, per token and expert visited."""
+    model = model_spec(**({"moe": EXPERTS} if experts else {}))
+    without, with_them = (kept_in_fp8(model, fp8_activation_inputs=each) for each in (0, 1))
+    shard, kind = Shard.of(1, 1, False, True), layer_kinds(without.model)[0]
+    saved = [narrowed(problem, shard, kind)[0].item() for problem in (without, with_them)]
+    width = 2 * 512 if experts else without.model.ffn
+    assert saved[1] - saved[0] == pytest.approx(2 * width * without.sequence)

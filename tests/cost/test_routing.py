@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from cpsolver.cost.comm import end_comm, layer_comm
 from cpsolver.cost.kinds import LayerKind, kind_shares, layer_kinds
-from cpsolver.cost.routing import expert_tensor_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import Shard
 from models_zoo import Architecture
 from tests.support.problems import ideal, model_spec
@@ -19,6 +20,8 @@ HIDDEN = 2 * 1024 * 1024
 NONE = np.zeros(1)
 DENSE, EXPERTS = LayerKind(False, True), LayerKind(True, True)
 INSIDE, OUTSIDE = 100e9, 12.5e9
+LONG = np.array([1e3])
+"""Seconds of a pass under which anything travels."""
 
 
 def experts(**moe: Any) -> Architecture:
@@ -38,7 +41,7 @@ def test_the_mean_over_kinds_is_one_exchange_a_visit_and_two_all_to_alls(tp: int
     stack = {"tensor_overlap": 0.1, "tensor_overlap_backward": 0.4, "routing_overlap": 0.2}
     problem, chip = ideal(slow, experts(first_dense=1), stack, gpus=8, node=4)
     given = shard(tp, ep, etp=tp, sequence=sequence)
-    each = [layer_comm(problem, chip, given, NONE, kind) for kind in layer_kinds(problem.model)]
+    each = [layer_comm(problem, chip, given, NONE, kind, LONG) for kind in layer_kinds(problem.model)]
     shares = kind_shares(problem.model)
     tensor = (1 + 0.25 + 0.75 * 2) * end_comm(problem, chip, given)
     routed = 0.75 * routing_seconds(problem, chip, given)
@@ -50,7 +53,7 @@ def test_the_mean_over_kinds_is_one_exchange_a_visit_and_two_all_to_alls(tp: int
 
 def test_a_dense_layer_exchanges_twice_and_routes_nothing() -> None:
     problem, chip = ideal(model=experts())
-    found = layer_comm(problem, chip, shard(tp=2, ep=2), NONE, DENSE)
+    found = layer_comm(problem, chip, shard(tp=2, ep=2), NONE, DENSE, LONG)
     assert found.forward == found.backward == 2 * end_comm(problem, chip, shard(tp=2))
 
 
@@ -58,7 +61,7 @@ def test_whole_experts_have_no_tensor_exchange_of_their_own() -> None:
     problem, chip = ideal(model=experts())
     given = shard(tp=4, ep=4)
     assert expert_tensor_seconds(problem, chip, given) == 0
-    found = layer_comm(problem, chip, given, NONE, EXPERTS)
+    found = layer_comm(problem, chip, given, NONE, EXPERTS, LONG)
     assert found.forward == end_comm(problem, chip, given) + routing_seconds(problem, chip, given)
 
 
@@ -106,3 +109,13 @@ def test_a_capacity_factor_bounds_what_a_device_receives() -> None:
     training = {"expert_imbalance": 1.5, "expert_capacity_factor": 1.25}
     found, even = (routing_seconds(*ideal(model=experts(), training=given), shard(ep=4)) for given in (training, {}))
     assert found == pytest.approx(1.25 * even)
+
+
+def test_an_exchange_hides_under_no_more_than_there_is_to_compute() -> None:
+    """The stack's share of 4 s under 10 s of a pass, and of a pass of 1 s all of it."""
+    problem, _ = ideal(stack={"routing_overlap": 0.8})
+    overlapping = replace(shard(ep=2), expert_overlap=np.array([True]))
+    exchange = np.array([4.0])
+    assert hidden_seconds(problem, overlapping, exchange, np.array([10.0])) == pytest.approx(3.2)
+    assert hidden_seconds(problem, overlapping, exchange, np.array([1.0])) == pytest.approx(1.0)
+    assert hidden_seconds(problem, shard(ep=2), exchange, np.array([10.0])) == 0

@@ -266,7 +266,7 @@ def test_gate_and_up_apart_are_two_products_and_one_exchange_more() -> None:
     chip = whole.supplies[0].chip
     exchange = comm.end_comm(whole, chip, shard)
     core = np.zeros(2)
-    before, after = (comm.layer_comm(p, chip, shard, core, DENSE) for p in (whole, apart))
+    before, after = (comm.layer_comm(p, chip, shard, core, DENSE, core) for p in (whole, apart))
     assert after.forward - before.forward == pytest.approx(np.array([0, exchange[1] / 2]))
     assert after.backward - before.backward == pytest.approx(exchange)
     slow, fast = (compute.layer_seconds(p, chip, shard, DENSE).forward for p in (apart, whole))

@@ -103,6 +103,9 @@ def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         yield ("--moe-router-enable-expert-bias",)
     elif moe.top_k == 1:
         yield ("--moe-router-pre-softmax",)  # of one score alone the softmax is 1: TransformerConfig refuses it
+    if moe.top_groups < moe.groups:
+        yield ("--moe-router-num-groups", str(moe.groups))
+        yield ("--moe-router-group-topk", str(moe.top_groups))
     yield ("--moe-grouped-gemm",)
 
 

@@ -92,6 +92,8 @@ def _shape(model: Architecture, open_vocab: bool) -> dict[str, Any]:
         shape["positions"] = model.max_positions
     if model.attention.kind == "mla":  # these do not count there
         shape["kv_heads"] = shape["head_dim"] = None
+    if model.moe is not None:  # scripts often leave the router's groups out, and the model is the same one
+        shape["moe"]["groups"] = shape["moe"]["top_groups"] = None
     if model.moe is not None and model.moe.shared_ffn == model.moe.expert_ffn:
         shape["moe"]["shared_ffn"] = None
     if model.moe is not None and all(map(model.has_experts, range(model.layers))):

@@ -156,6 +156,8 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
         fields["shared_gate"] = True
     if arguments.has("moe-router-enable-expert-bias"):
         fields["router_bias"] = True
+    if (groups := arguments.number("moe-router-num-groups", 1) or 1) > 1:
+        fields |= {"groups": groups, "top_groups": arguments.number("moe-router-group-topk", groups)}
     return fields
 
 

@@ -263,6 +263,8 @@ def _experts(run: MeasuredRun, catalogued: Architecture | None) -> dict[str, Any
     if catalogued is not None and catalogued.moe is not None:
         dense = min(catalogued.moe.first_dense, max(1, (run.layers or 1) // 4))
         experts |= {"first_dense": dense if catalogued.moe.first_dense else 0}
+        if catalogued.moe.experts == run.moe_experts:
+            experts |= {"groups": catalogued.moe.groups, "top_groups": catalogued.moe.top_groups}
     return experts
 
 
