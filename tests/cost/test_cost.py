@@ -158,8 +158,11 @@ def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
 )
 def test_a_forward_beside_a_backward_keeps_a_layer_more(kind: Any, amount: int, more: float) -> None:
     """What the layer at work keeps: all of it, or without the modules that are recomputed."""
-    given: Any = ((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 7.0)
-    assert memory.activation_bytes(*given, True) == memory.activation_bytes(*given) + more
+
+    def kept(beside: bool) -> float:
+        return float(memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 7.0, beside))
+
+    assert kept(True) == kept(False) + more
 
 
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:
