@@ -10,7 +10,7 @@ from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
 from cpsolver.cost.modules import freed_bytes
-from cpsolver.cost.shard import Candidates, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -269,6 +269,7 @@ def activation_bytes(
     kind: RecomputeKind,
     amount: Ints,
     replay: float,
+    beside: Bools | bool = False,
 ) -> Floats:
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.
 
@@ -278,18 +279,20 @@ def activation_bytes(
         layers: layers of each chunk.
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
         replay: bytes of the modules that are recomputed with kind "selective", which keeps selective bytes of a layer.
+        beside: whether a forward runs beside a backward (`pipeline_events.runs_beside`): both have the layer at work.
 
     Returns:
-        What is in flight, plus the unit that is being recomputed.
+        What is in flight, plus the unit that is being recomputed and the layer of the forward beside a backward.
     """
     full, selective, checkpoint = layer
+    at_work = beside * (selective if kind == "selective" else full)
     if kind == "uniform":
         unit = np.clip(amount, 1, layers)
-        return np.asarray(live * -(-layers // unit) * checkpoint + unit * full)
+        return np.asarray(live * -(-layers // unit) * checkpoint + unit * full + at_work)
     if kind == "block":
         recomputed = np.minimum(amount, layers)
         held = live * ((layers - recomputed) * full + recomputed * checkpoint)
-        return np.asarray(held + np.where(amount > 0, full, 0.0))
+        return np.asarray(held + np.where(amount > 0, full, 0.0) + at_work)
     if kind == "selective":
-        return np.asarray(live * layers * selective + replay)
-    return np.asarray(live * layers * full)
+        return np.asarray(live * layers * selective + replay + at_work)
+    return np.asarray(live * layers * full + at_work)

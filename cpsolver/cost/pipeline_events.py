@@ -15,6 +15,12 @@ get_schedule_table, forward_backward_pipelining_with_interleaving and _without_i
 microbatch_group_size_per_vp_stage; core 0.12.1 and main of 2026 agree, tests/cost/data/megatron.yaml has what 0.16.1
 does. The warm-up is W = pp-s-1 (1F1B) or 2*(pp-s-1) + (vpp-1)*N (interleaved), at most m*vpp; early releases that
 ran everything as warm-up when m == pp are not modelled. This module imports nothing of the planner.
+
+Where the experts' all-to-alls are overlapped, interleaving warms up with one forward more, W+1, and forward W+1+k runs
+together with backward k, layer by layer: layer i of the one beside layer n-1-i of the other, which lets go of what it
+kept (combined_1f1b.py, model_chunk_schedule_plan.py, at d98e8a6). So no more chunks stand than without, W+1, but while
+both are at work a layer more (`runs_beside`). Without a pipeline the next microbatch's forward runs so beside this
+one's backward: one microbatch and a layer.
 """
 
 from dataclasses import dataclass
@@ -25,6 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
+BoolArray: TypeAlias = NDArray[np.bool_]
 Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 
 
@@ -72,6 +79,17 @@ def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = No
     return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches, group) + 1)
 
 
+def runs_beside(live: ArrayLike, all_of_step: ArrayLike) -> BoolArray:
+    """Where stages run a forward beside a backward if the experts' all-to-alls are overlapped.
+
+    Args:
+        live: what each stage holds at its peak (`peak_live_total`), in chunks or in microbatches.
+        all_of_step: the same of a whole step, m * vpp chunks or m microbatches. Stages that hold all of it run every
+            forward before the first backward, and nothing beside each other.
+    """
+    return np.asarray(np.asarray(live) < np.asarray(all_of_step))
+
+
 def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     """Seconds of one step by the usual formula, (m - 1/vpp) * slowest + sum / vpp.
 
@@ -106,6 +124,7 @@ def simulate(
     microbatches: int,
     p2p_s: ArrayLike | None = None,
     group: int | None = None,
+    beside: bool = False,
 ) -> Timeline:
     """Run one step's schedule event by event; the makespan is exact for the given durations.
 
@@ -121,6 +140,9 @@ def simulate(
         p2p_s: shape (pp,) or (pp, m), seconds to send between stage s and s + 1, in either direction; entry pp - 1
             is the link between the last stage and stage 0, used with vpp > 1 only. None: sending takes no time.
         group: N, microbatches that pass a chunk before the next chunk's turn; pp if None. Matters with vpp > 1.
+        beside: forwards run beside backwards, as with the experts' all-to-alls overlapped: a forward more before the
+            first backward. The two of a pair are told one after the other, and the forward's output leaves when both
+            are done.
 
     Raises:
         ValueError: shapes do not fit, a duration is negative or not finite, or the schedule does not run
@@ -130,9 +152,11 @@ def simulate(
     pp, vpp, _ = forward.shape
     check_sizes(pp, vpp, microbatches, group)
     micro, chunk, size = _units(pp, vpp, microbatches, group)
-    at = _positions(pp, vpp, microbatches, group)
+    warmup = _warmup(pp, vpp, microbatches, group, beside)
+    at = _positions(warmup, microbatches * vpp)
+    paired = beside & (np.arange(microbatches * vpp) >= warmup[:, None])
     duration_s = _by_position(at, forward[:, chunk, micro], backward[:, vpp - 1 - chunk, micro], np.float64)
-    start, end = _run(pp, *_all_inputs(at, delay[:, micro], chunk, size), duration_s)
+    start, end = _run(pp, *_all_inputs(at, paired, delay[:, micro], chunk, size), duration_s)
     makespan_s = float(end.max())
     return Timeline(
         stage=np.repeat(np.arange(pp), 2 * len(micro)),
@@ -170,11 +194,11 @@ def check_sizes(pp: int, vpp: int, microbatches: int, group: int | None = None) 
         raise ValueError(f"the last group must have no or at least pp = {pp} microbatches, got {last}")
 
 
-def _warmup(pp: int, vpp: int, microbatches: int, group: int | None) -> IntArray:
-    """Forwards before the first backward, shape (pp,)."""
+def _warmup(pp: int, vpp: int, microbatches: int, group: int | None, beside: bool = False) -> IntArray:
+    """Forwards before the first backward, or before the first pair of both where they run beside each other: (pp,)."""
     behind = np.arange(pp - 1, -1, -1, dtype=np.int64)
     wanted = behind if vpp == 1 else 2 * behind + (vpp - 1) * (group or pp)
-    return np.minimum(wanted, microbatches * vpp)
+    return np.minimum(wanted + beside, microbatches * vpp)
 
 
 def _units(pp: int, vpp: int, microbatches: int, group: int | None) -> tuple[IntArray, IntArray, IntArray]:
@@ -187,11 +211,9 @@ def _units(pp: int, vpp: int, microbatches: int, group: int | None) -> tuple[Int
     return first + microbatch, chunk, size
 
 
-def _positions(pp: int, vpp: int, microbatches: int, group: int | None) -> tuple[IntArray, IntArray]:
-    """Where forward i and backward i stand in each stage's order, two arrays of shape (pp, m * vpp)."""
-    count = microbatches * vpp
-    i = np.arange(count, dtype=np.int64)
-    warmup = _warmup(pp, vpp, microbatches, group)[:, None]
+def _positions(warmups: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """Where forward i and backward i of m * vpp = `count` stand in each stage's order, two arrays (pp, count)."""
+    i, warmup = np.arange(count, dtype=np.int64), warmups[:, None]
     forward_at = np.where(i < warmup, i, 2 * i - warmup)
     backward_at = np.where(i < count - warmup, 2 * i + warmup + 1, i + count)
     return forward_at, backward_at
@@ -210,13 +232,16 @@ def _by_position(
 
 
 def _all_inputs(
-    at: tuple[IntArray, IntArray], delay_s: FloatArray, chunk: IntArray, size: IntArray
+    at: tuple[IntArray, IntArray], paired: BoolArray, delay_s: FloatArray, chunk: IntArray, size: IntArray
 ) -> tuple[IntArray, FloatArray]:
-    """For every event, the event it waits for (-1: none) and how long that one's output travels."""
+    """For every event, the event it waits for (-1: none) and how long that one's output travels.
+
+    `paired` (pp, m * vpp): forwards whose output leaves with the backward that follows.
+    """
     pp, count = at[0].shape
     first = np.arange(pp)[:, None] * 2 * count
     before = np.where(chunk > 0, np.arange(count) - size, -1)  # the same microbatch, one chunk earlier
-    source_f, wait_f = _inputs(at[0] + first, delay_s, before)
+    source_f, wait_f = _inputs(at[0] + paired + first, delay_s, before)
     source_b, wait_b = _inputs((at[1] + first)[::-1], np.roll(delay_s[::-1], -1, axis=0), before)  # the other way round
     return (_by_position(at, source_f, source_b[::-1], np.int64), _by_position(at, wait_f, wait_b[::-1], np.float64))
 
@@ -241,7 +266,7 @@ def _run(pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) 
     inputs, waits, durations = source.tolist(), wait_s.tolist(), duration_s.tolist()
     per_stage = len(inputs) // pp
     start, end = [0.0] * len(inputs), [-1.0] * len(inputs)
-    blocked = [-1] * len(inputs)  # the stage that stands still until this event ends
+    blocked: dict[int, list[int]] = {}  # the stages that stand still until an event ends
     head, clock = [stage * per_stage for stage in range(pp)], [0.0] * pp
     ready = list(range(pp))
     while ready:
@@ -251,14 +276,14 @@ def _run(pp: int, source: IntArray, wait_s: FloatArray, duration_s: FloatArray) 
             needed = inputs[event]
             if needed >= 0:
                 if end[needed] < 0:
-                    blocked[needed] = stage
+                    blocked.setdefault(needed, []).append(stage)
                     break
                 now = max(now, end[needed] + waits[event])
             start[event] = now
             now += durations[event]
             end[event] = now
-            if blocked[event] >= 0:
-                ready.append(blocked[event])
+            if event in blocked:
+                ready += blocked.pop(event)
             event += 1
         head[stage], clock[stage] = event, now
     assert min(end) >= 0, "the schedule cannot stall"

@@ -12,7 +12,7 @@ from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.modules import incidence
-from cpsolver.cost.pipeline_events import closed_form_s
+from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
@@ -201,17 +201,18 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     """
     schedule = SCHEDULES[strategy.schedule]
     live = schedule.live_chunks(problem, strategy)
+    if schedule.bidirectional:
+        return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
+    beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        if schedule.bidirectional:
-            return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
-        return [_held_activations(strategy, index, largest, live[index]) for index in range(strategy.pp)]
+        return [_held_activations(strategy, index, largest, live[index], beside[index]) for index in range(strategy.pp)]
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
     }
     peaks = []
     for index in range(strategy.pp):
-        at_work = _held_activations(strategy, index, largest, 0)
+        at_work = _held_activations(strategy, index, largest, 0, beside[index])
         sized = {
             size: _held_activations(strategy, index, table, 1) - _held_activations(strategy, index, table, 0)
             for size, table in tables.items()
@@ -238,8 +239,8 @@ def _activations_both_ways(strategy: Strategy, table: MemoryTable, live: Ints, k
     return [one + other for one, other in zip(held, held[::-1], strict=True)]
 
 
-def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int) -> float:
-    """Bytes of that many chunks' forward passes on a stage, and of the layers at work."""
+def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False) -> float:
+    """Bytes of that many chunks' forward passes on a stage, and of layers at work (`beside`: `activation_bytes`)."""
     chosen = (strategy.recompute_modules[index],)
     layer = (float(table.full[0]), float(table.stored(chosen, [0])[0, 0]), float(table.checkpoint[0]))
     bytes_held = memory.activation_bytes(
@@ -249,6 +250,7 @@ def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: 
         strategy.recompute[index],
         np.array(strategy.recompute_layers[index]),
         float(table.replayed(chosen, [0])[0, 0]),
+        beside,
     )
     return float(bytes_held)
 

@@ -29,7 +29,8 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     delays = np.array([link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
     group = microbatches if SCHEDULES[strategy.schedule].one_group else None
     chunks = np.ones((1, vpp, 1))
-    return simulate(forward[:, None] * chunks, backward[:, None] * chunks, microbatches, delays, group)
+    forward, backward = forward[:, None] * chunks, backward[:, None] * chunks
+    return simulate(forward, backward, microbatches, delays, group, strategy.expert_overlap)
 
 
 def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float | None:

@@ -153,6 +153,18 @@ def test_what_recomputation_keeps(kind: Any, amount: int, kept: float) -> None:
     assert memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 0.0) == kept
 
 
+@pytest.mark.parametrize(
+    ("kind", "amount", "more"), [("none", 0, 100), ("selective", 0, 60), ("block", 2, 100), ("uniform", 2, 100)]
+)
+def test_a_forward_beside_a_backward_keeps_a_layer_more(kind: Any, amount: int, more: float) -> None:
+    """What the layer at work keeps: all of it, or without the modules that are recomputed."""
+
+    def kept(beside: bool) -> Any:
+        return memory.activation_bytes((100.0, 60.0, 10.0), ints(3), ints(5), kind, ints(amount), 7.0, beside)
+
+    assert kept(True) == kept(False) + more
+
+
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:
     problem, _ = ideal()
     whole, shared = row(dp=4, flags="f"), row(dp=4, flags="fz")

@@ -8,9 +8,10 @@ from cpsolver.cost.pipeline_events import (
     check_sizes,
     closed_form_s,
     peak_live_total,
+    runs_beside,
     simulate,
 )
-from tests.support.pipelines import lower_bound_s, peak_live, stage_order
+from tests.support.pipelines import lower_bound_s, peak_live, stage_order, stage_steps
 
 Sizes = tuple[int, int, int, int | None]
 Pipeline = tuple[np.ndarray, np.ndarray, int, np.ndarray, int | None]
@@ -122,6 +123,20 @@ def test_in_flight_counts_are_the_peak_of_the_replayed_order(size: Sizes, seed: 
     assert peak_live(np.full((pp, vpp), 3), m, group).tolist() == (3 * peak_live_total(*size)).tolist()
 
 
+@settings(deadline=None)
+@given(sizes(), st.integers(1, 5))
+def test_a_forward_beside_a_backward_takes_a_layer_more_and_no_chunk(size: Sizes, layers: int) -> None:
+    """Layer by layer, chunks being of so many: the forward keeps its i-th before the backward lets go of its i-th."""
+    pp, vpp, m, _ = size
+    for stage, live in enumerate(peak_live_total(*size).tolist()):
+        held = most = 0
+        for step in stage_steps(pp, stage, *size[1:], 1):
+            what = "".join(kind for kind, _, _ in step)
+            most = max(most, held + {"F": layers, "FB": 1, "B": 0}[what])
+            held += {"F": layers, "FB": 0, "B": -layers}[what]
+        assert most == live * layers + runs_beside(live, m * vpp)
+
+
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (5, 1), (2, 2), (4, 2), (4, 3), (3, 7), (8, 4), (16, 2)])
 def test_counts_saturate_with_microbatches(pp: int, vpp: int) -> None:
     """Callers cap the microbatches at 4 * pp: more change nothing, in the formula or in the replay."""
@@ -138,6 +153,23 @@ def test_equal_stages_take_exactly_the_closed_form(pp: int, vpp: int, m: int, fo
     assert timeline.makespan_s == m * vpp * chunk_s + (pp - 1) * chunk_s
     assert timeline.makespan_s == pytest.approx(closed_form_s(np.full(pp, vpp * chunk_s), m, vpp), rel=1e-14)
     assert timeline.idle_s.tolist() == [(pp - 1) * chunk_s] * pp
+
+
+@pytest.mark.parametrize(("pp", "vpp", "m"), [(1, 1, 1), (1, 1, 3), (2, 2, 2), (4, 2, 4), (4, 3, 8), (8, 4, 24)])
+@pytest.mark.parametrize(("forward", "backward"), [(1, 1), (1, 2), (3, 1), (1, 0)])
+def test_forwards_beside_backwards_take_the_closed_form_too(
+    pp: int, vpp: int, m: int, forward: int, backward: int
+) -> None:
+    """One forward more before the first backward, outputs of a pair when both are done: the bubble stays."""
+    timeline = simulate(np.full((pp, vpp), forward), np.full((pp, vpp), backward), m, beside=True)
+    assert timeline.makespan_s == (m * vpp + pp - 1) * (forward + backward)
+    for stage in range(pp):
+        order = [event for step in stage_steps(pp, stage, vpp, m, None, 1) for event in step]
+        at = timeline.stage == stage
+        found = zip(
+            timeline.kind[at].tolist(), timeline.microbatch[at].tolist(), timeline.chunk[at].tolist(), strict=True
+        )
+        assert list(found) == order
 
 
 @pytest.mark.parametrize(("pp", "vpp", "m"), [(2, 8, 16), (4, 4, 16), (4, 2, 32), (8, 4, 64), (16, 2, 64)])
@@ -166,22 +198,26 @@ def by_event(t: Timeline) -> dict[tuple[int, str, int, int], tuple[float, float]
 
 
 @settings(deadline=None)
-@given(pipelines())
-def test_timeline_is_the_earliest_that_keeps_order_and_dependencies(case: Pipeline) -> None:
+@given(pipelines(), st.booleans())
+def test_timeline_is_the_earliest_that_keeps_order_and_dependencies(case: Pipeline, beside: bool) -> None:
     forward, backward, m, p2p, group = case
     pp, vpp = forward.shape
-    timeline = simulate(forward, backward, m, p2p, group)
+    timeline = simulate(forward, backward, m, p2p, group, beside)
     events = by_event(timeline)
+    steps = [stage_steps(pp, stage, vpp, m, group, int(beside)) for stage in range(pp)]
+    left = {
+        (s, *one): events[s, *(step[-1] if beside else one)][1] for s in range(pp) for step in steps[s] for one in step
+    }
     assert len(events) == len(timeline.stage) == 2 * pp * vpp * m
     for stage in range(pp):
         free = 0.0
-        for kind, b, c in stage_order(pp, stage, vpp, m, group):
-            step, here = (-1, c * pp + stage) if kind == "F" else (1, c * pp + stage)
+        for kind, b, c in (one for step in steps[stage] for one in step):
+            way, here = (-1, c * pp + stage) if kind == "F" else (1, c * pp + stage)
             arrives = 0.0
-            if 0 <= here + step < pp * vpp:
-                chunk, other = divmod(here + step, pp)
-                link = min(here, here + step) % pp
-                arrives = events[other, kind, b, chunk][1] + p2p[link]
+            if 0 <= here + way < pp * vpp:
+                chunk, other = divmod(here + way, pp)
+                link = min(here, here + way) % pp
+                arrives = left[other, kind, b, chunk] + p2p[link]
             elif kind == "B":
                 arrives = events[stage, "F", b, c][1]
             start, end = events[stage, kind, b, c]

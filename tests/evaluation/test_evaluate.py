@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from cpsolver.cost.compute import end_seconds
 from cpsolver.cost.pipeline_events import closed_form_s, simulate
-from cpsolver.cost.shard import Shard
+from cpsolver.cost.shard import Candidates, Shard
+from cpsolver.cost.tables import memory_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.plans.strategy import StageGroup, Strategy
@@ -82,6 +84,25 @@ def test_in_flight_microbatches_fall_along_the_pipeline() -> None:
     stages = evaluate(problem(), strategy_of("x:2,2,2,2", dp=2)).stages
     activations = [stage.memory.activations for stage in stages]
     assert activations == pytest.approx([activations[3] * held for held in (4, 3, 2, 1)])
+
+
+@pytest.mark.parametrize(
+    ("groups", "vpp", "batch", "more"),
+    [("x:8", 1, 8, [1]), ("x:4,4", 2, 8, [1, 1]), ("x:4,4", 2, 4, [0, 1]), ("x:2,2,2,2", 2, 8, [0, 0, 1, 1])],
+    ids=str,
+)
+def test_overlapped_experts_keep_a_layer_more_where_a_forward_runs_beside_a_backward(
+    groups: str, vpp: int, batch: int, more: list[int]
+) -> None:
+    """Two replicas. A stage that holds all chunks of a step (4 on the first of two stages, 8 on the first two of four)
+    runs every forward before the first backward."""
+    moe = {"experts": 4, "expert_ffn": 512, "top_k": 2}
+    routed = problem_of({"x": chip_spec()}, model_spec(layers=8, moe=moe), gpus=8, batch=batch)
+    plain = strategy_of(groups, dp=2, vpp=vpp, ep=2)
+    layer = memory_table(routed, Candidates.one(plain, batch)).full[0]
+    without, overlapped = (stage_memory(routed, replace(plain, expert_overlap=overlap)) for overlap in (False, True))
+    kept = [two.activations - one.activations for one, two in zip(without, overlapped, strict=True)]
+    assert kept == pytest.approx([count * layer for count in more])
 
 
 def test_transfers_between_chip_types_take_the_slower_end() -> None:

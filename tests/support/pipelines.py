@@ -7,20 +7,26 @@ from numpy.typing import ArrayLike
 
 from cpsolver.cost.pipeline_events import FloatArray, check_sizes
 
+Pass = tuple[str, int, int]
+"""Kind "F" or "B", microbatch, chunk."""
 
-def stage_order(
-    pp: int, stage: int, vpp: int, microbatches: int, group: int | None = None
-) -> list[tuple[str, int, int]]:
-    """What one stage runs, in order: (kind "F" or "B", microbatch, chunk), straight from pipeline_events' words."""
+
+def stage_order(pp: int, stage: int, vpp: int, microbatches: int, group: int | None = None) -> list[Pass]:
+    """What one stage runs, in order, straight from pipeline_events' words."""
+    return [event for step in stage_steps(pp, stage, vpp, microbatches, group, 0) for event in step]
+
+
+def stage_steps(pp: int, stage: int, vpp: int, microbatches: int, group: int | None, more: int) -> list[list[Pass]]:
+    """The same in steps, single passes or a forward and a backward; `more` forwards before the first two."""
     check_sizes(pp, vpp, microbatches, group)
     size, behind = group or pp, pp - 1 - stage
     groups = (range(first, min(first + size, microbatches)) for first in range(0, microbatches, size))
     units = [(b, c) for members in groups for c in range(vpp) for b in members]
     forward = [("F", b, c) for b, c in units]
     backward = [("B", b, vpp - 1 - c) for b, c in units]
-    warmup = min(len(units), behind if vpp == 1 else 2 * behind + (vpp - 1) * size)
-    steady = [event for pair in zip(forward[warmup:], backward, strict=False) for event in pair]
-    return [*forward[:warmup], *steady, *backward[len(units) - warmup :]]
+    warmup = min(len(units), more + (behind if vpp == 1 else 2 * behind + (vpp - 1) * size))
+    pairs = [list(pair) for pair in zip(forward[warmup:], backward, strict=False)]
+    return [*([one] for one in forward[:warmup]), *pairs, *([one] for one in backward[len(units) - warmup :])]
 
 
 def peak_live(chunk_weight: ArrayLike, microbatches: int, group: int | None = None) -> FloatArray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
-from cpsolver.cost.pipeline_events import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
@@ -148,6 +148,8 @@ class Coefficients:
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(row, chips)
+        live = self._in_flight(row, pipelines.pp)
+        beside = self.rows.expert_overlap[at] & runs_beside(live, self.rows.microbatches[at])
         return Stages(
             layer=layer,
             recompute=pipelines.at(time.recompute),
@@ -155,7 +157,8 @@ class Coefficients:
             fixed=fixed - saving,
             room=self.capacity[chips] - memory.fixed - states - factor * buffer + self.states_saving(row)[:, None],
             states=memory.layer_states[at],
-            live=self._in_flight(row, pipelines.pp),
+            live=live,
+            beside=beside.astype(np.float64),
             full=factor * memory.full[at],
             set_bytes=factor * set_bytes,
             set_replay=factor * set_replay,

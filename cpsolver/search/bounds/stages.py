@@ -40,10 +40,11 @@ class Stages:
 
     A stage of L layers, R of them recomputed, takes layer * L + recompute * R + fixed seconds and needs
     states * L + live * (full * L - (full - checkpoint) * R) bytes of its room, `live` being the microbatches in
-    flight. Its layers are a multiple of `chunks`, one or more in each. `set_seconds`, `set_bytes` and `set_replay`
-    (sets, n, pp or 1) are a layer's further seconds, its bytes in flight, and the bytes that are there once while
-    modules are recomputed, under the sets of modules that are worth it on some stage. `allowed` says which kinds of
-    recomputation each stage may use; `after_*` are the seconds that follow the pipeline.
+    flight, and a layer's bytes more where a forward runs beside a backward (`beside`, 1 or 0). Its layers are a
+    multiple of `chunks`, one or more in each. `set_seconds`, `set_bytes` and `set_replay` (sets, n, pp or 1) are a
+    layer's further seconds, its bytes in flight, and the bytes that are there once while modules are recomputed, under
+    the sets of modules that are worth it on some stage. `allowed` says which kinds of recomputation each stage may use;
+    `after_*` are the seconds that follow the pipeline.
 
     With layers of several kinds `layer` and `states` are those of the mean layer; `fixed` is less by `saving`, the most
     that a stage can save by holding cheap layers, and `room` is larger by the same in bytes: bounds stay bounds.
@@ -56,6 +57,7 @@ class Stages:
     room: Floats
     states: Floats
     live: Floats
+    beside: Floats
     full: Floats
     set_bytes: Floats
     set_replay: Floats
@@ -92,17 +94,17 @@ class Stages:
     @cached_property
     def plain(self) -> Need:
         """Nothing recomputed."""
-        return Need(np.zeros((1, 1)), self.live * self.full, np.zeros((1, 1)))
+        return Need(np.zeros((1, 1)), self.live * self.full, self.beside * self.full)
 
     @cached_property
     def recomputed(self) -> Need:
         """Every layer recomputed on its own: one is there in full at a time."""
-        return Need(self.recompute, self.live * self.checkpoint, self.full)
+        return Need(self.recompute, self.live * self.checkpoint, self.full + self.beside * self.full)
 
     @cached_property
     def by_set(self) -> Need:
         """Sets of modules recomputed in every layer: (sets, n, pp)."""
-        return Need(self.set_seconds, self.live * self.set_bytes, self.set_replay)
+        return Need(self.set_seconds, self.live * self.set_bytes, self.set_replay + self.beside * self.set_bytes)
 
     @cached_property
     def seconds_for_byte(self) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.pipeline_events import peak_live_total
+from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.expert_overlap import recomputes_exchange
@@ -204,6 +204,7 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     memory, rows, at, pp = row.table.memory, row.table.rows, row.at, len(row.chips)
     m = int(most_in_flight(rows.microbatches[at], pp)[0])
     live = peak_live_total(pp, row.vpp, m)[places][:, None]
+    beside = rows.expert_overlap[row.row] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[row.row]), float(memory.checkpoint[row.row])
     states = (memory.layer_states[row.row] + memory.kind_states[0, row.row]) * row.vpp * layers + odd_states
@@ -217,7 +218,8 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     for index, option in enumerate(options):
         modules = (option.modules,)
         stored, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
-        held = activation_bytes((full, stored, checkpoint), live, layers, option.kind, np.array(option.amount), replay)
+        layer, amount = (full, stored, checkpoint), np.array(option.amount)
+        held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)
         most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
     return most
 
