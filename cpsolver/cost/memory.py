@@ -290,8 +290,8 @@ def activation_bytes(
         What is in flight, plus the unit that is being recomputed and the layer of the forward beside a backward.
     """
     full, selective, _ = layer
-    whole = _kept_bytes(layer, layers, kind, amount)
-    held = live * whole - short * (whole - _kept_bytes(layer, layers - slots, kind, amount))
+    whole = _chunk_bytes(layer, layers, kind, amount)
+    held = live * whole - short * (whole - _chunk_bytes(layer, layers - slots, kind, amount))
     held = held + beside * (selective if kind == "selective" else full)
     if kind == "uniform":
         return np.asarray(held + np.clip(amount, 1, layers) * full)
@@ -300,7 +300,7 @@ def activation_bytes(
     return np.asarray(held + (replay if kind == "selective" else 0.0))
 
 
-def _kept_bytes(
+def _chunk_bytes(
     layer: tuple[float, float, float], layers: Ints | Floats, kind: RecomputeKind, amount: Ints
 ) -> Ints | Floats:
     """Bytes that a microbatch's forward pass leaves of a chunk of so many layers."""
