@@ -270,8 +270,6 @@ def activation_bytes(
     amount: Ints,
     replay: float,
     beside: Bools | bool = False,
-    short: Ints | int = 0,
-    slots: Ints | int = 0,
 ) -> Floats:
     """Peak activation bytes of model chunks of equal length; all arrays broadcast against each other.
 
@@ -282,32 +280,19 @@ def activation_bytes(
         kind, amount: recomputation, and its number in each chunk (see `StageGroup.recompute_layers`).
         replay: bytes of the modules that are recomputed with kind "selective", which keeps selective bytes of a layer.
         beside: whether a forward runs beside a backward (`pipeline_events.runs_beside`): both have the layer at work.
-        short: of `live`, those of the chunk in which embedding or head stand in layers' places
-            (`pipeline_events.fewest_at_ends`); `slots`: so many layers. An embedding keeps nothing but its output, the
-            first layer's input; what a head keeps is a buffer.
 
     Returns:
         What is in flight, plus the unit that is being recomputed and the layer of the forward beside a backward.
     """
-    full, selective, _ = layer
-    whole = _chunk_bytes(layer, layers, kind, amount)
-    held = live * whole - short * (whole - _chunk_bytes(layer, layers - slots, kind, amount))
-    held = held + beside * (selective if kind == "selective" else full)
-    if kind == "uniform":
-        return np.asarray(held + np.clip(amount, 1, layers) * full)
-    if kind == "block":
-        return np.asarray(held + np.where(amount > 0, full, 0.0))
-    return np.asarray(held + (replay if kind == "selective" else 0.0))
-
-
-def _chunk_bytes(
-    layer: tuple[float, float, float], layers: Ints | Floats, kind: RecomputeKind, amount: Ints
-) -> Ints | Floats:
-    """Bytes that a microbatch's forward pass leaves of a chunk of so many layers."""
     full, selective, checkpoint = layer
+    at_work = beside * (selective if kind == "selective" else full)
     if kind == "uniform":
-        return np.asarray(-(-layers // np.maximum(amount, 1)) * checkpoint)
+        unit = np.clip(amount, 1, layers)
+        return np.asarray(live * -(-layers // unit) * checkpoint + unit * full + at_work)
     if kind == "block":
         recomputed = np.minimum(amount, layers)
-        return np.asarray((layers - recomputed) * full + recomputed * checkpoint)
-    return np.asarray(layers * (selective if kind == "selective" else full))
+        held = live * ((layers - recomputed) * full + recomputed * checkpoint)
+        return np.asarray(held + np.where(amount > 0, full, 0.0) + at_work)
+    if kind == "selective":
+        return np.asarray(live * layers * selective + replay + at_work)
+    return np.asarray(live * layers * full + at_work)

@@ -24,7 +24,6 @@ one's backward: one microbatch and a layer.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -78,33 +77,6 @@ def peak_live_total(pp: int, vpp: int, microbatches: int, group: int | None = No
     """
     check_sizes(pp, vpp, microbatches, group)
     return np.minimum(microbatches * vpp, _warmup(pp, vpp, microbatches, group) + 1)
-
-
-@cache
-def fewest_at_ends(pp: int, vpp: int, microbatches: int) -> tuple[int, int]:
-    """Of all that the first stage holds at its peak the fewest that are of its first chunk, and of the last stage's of
-    its last chunk.
-
-    Peaks come again with every forward of the steady state, each a mix of chunks of its own. With a chunk shorter than
-    the others the peak is the mix that has fewest of it: the embedding's is most of the first stage's, and the head's
-    is in no mix of the last stage's once microbatches are more than pp.
-
-    Raises:
-        ValueError: for sizes that the schedule does not run (see `check_sizes`).
-    """
-    check_sizes(pp, vpp, microbatches)
-    _, chunk, _ = _units(pp, vpp, microbatches, None)
-    warmup = _warmup(pp, vpp, microbatches, None)
-    first, last = chunk == 0, chunk == vpp - 1
-    return _fewest(first, last, int(warmup[0])), _fewest(last, first, int(warmup[-1]))
-
-
-def _fewest(forwards: BoolArray, backwards: BoolArray, warmup: int) -> int:
-    """The fewest of a chunk over the peaks; its forwards and its backwards among those of the stage, (m * vpp,)."""
-    steps = np.arange(max(1, len(forwards) - warmup))
-    begun = np.cumsum(forwards)[np.minimum(warmup + steps, len(forwards) - 1)]
-    ended = np.concatenate([[0], np.cumsum(backwards)])[steps]
-    return int((begun - ended).min())
 
 
 def runs_beside(live: ArrayLike, all_of_step: ArrayLike) -> BoolArray:

@@ -12,7 +12,7 @@ from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.modules import incidence
-from cpsolver.cost.pipeline_events import closed_form_s, fewest_at_ends, runs_beside
+from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
@@ -203,11 +203,9 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
     live = schedule.live_chunks(problem, strategy)
     if schedule.bidirectional:
         return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
-    short = _short_live(strategy, strategy.microbatches(problem.batch))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        stages = zip(range(strategy.pp), live, beside, short, strict=True)
-        return [_held_activations(strategy, index, largest, *counts) for index, *counts in stages]
+        return [_held_activations(strategy, index, largest, live[index], beside[index]) for index in range(strategy.pp)]
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
@@ -241,21 +239,8 @@ def _activations_both_ways(strategy: Strategy, table: MemoryTable, live: Ints, k
     return [one + other for one, other in zip(held, held[::-1], strict=True)]
 
 
-def _short_live(strategy: Strategy, microbatches: int) -> list[int]:
-    """Of the chunks that each stage holds at its peak, those in which embedding or head stand in a layer's place.
-
-    Counted for 1F1B, which alone is searched; 0 with other schedules, whose chunks all count as whole.
-    """
-    counts = [0] * strategy.pp
-    if any(strategy.slots) and strategy.schedule == "1f1b" and not strategy.dynamic:
-        counts[0], counts[-1] = fewest_at_ends(strategy.pp, strategy.vpp, microbatches)
-    return counts
-
-
-def _held_activations(
-    strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False, short: int = 0
-) -> float:
-    """Bytes of that many chunks' forward passes on a stage, and of layers at work; see `activation_bytes`."""
+def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False) -> float:
+    """Bytes of that many chunks' forward passes on a stage, and of layers at work (`beside`: `activation_bytes`)."""
     chosen = (strategy.recompute_modules[index],)
     layer = (float(table.full[0]), float(table.stored(chosen, [0])[0, 0]), float(table.checkpoint[0]))
     bytes_held = memory.activation_bytes(
@@ -266,8 +251,6 @@ def _held_activations(
         np.array(strategy.recompute_layers[index]),
         float(table.replayed(chosen, [0])[0, 0]),
         beside,
-        short,
-        _places(strategy, index) - strategy.layers[index],
     )
     return float(bytes_held)
 

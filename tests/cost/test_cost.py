@@ -165,29 +165,6 @@ def test_a_forward_beside_a_backward_keeps_a_layer_more(kind: Any, amount: int, 
     assert kept(True) == kept(False) + more
 
 
-@pytest.mark.parametrize(
-    ("kind", "amount", "less"),
-    [
-        ("none", 0, 2 * 2 * 100),
-        ("selective", 0, 2 * 2 * 60),
-        ("block", 2, 2 * 2 * 100),
-        ("block", 4, 2 * (100 + 10)),
-        ("block", 5, 2 * 2 * 10),
-        ("uniform", 1, 2 * 2 * 10),
-        ("uniform", 2, 2 * 10),
-        ("uniform", 5, 0),
-    ],
-)
-def test_what_stands_in_layers_places_keeps_nothing(kind: Any, amount: int, less: float) -> None:
-    """Two of three chunks in flight have three layers and not five."""
-
-    def kept(short: int) -> Any:
-        layer = (100.0, 60.0, 10.0)
-        return memory.activation_bytes(layer, ints(3), ints(5), kind, ints(amount), 7.0, False, short, 2)
-
-    assert kept(2) == kept(0) - less
-
-
 def test_states_take_18_bytes_or_6_and_12_over_dp() -> None:
     problem, _ = ideal()
     whole, shared = row(dp=4, flags="f"), row(dp=4, flags="fz")

@@ -7,7 +7,6 @@ from cpsolver.cost.pipeline_events import (
     Timeline,
     check_sizes,
     closed_form_s,
-    fewest_at_ends,
     peak_live_total,
     runs_beside,
     simulate,
@@ -136,27 +135,6 @@ def test_a_forward_beside_a_backward_takes_a_layer_more_and_no_chunk(size: Sizes
             most = max(most, held + {"F": layers, "FB": 1, "B": 0}[what])
             held += {"F": layers, "FB": 0, "B": -layers}[what]
         assert most == live * layers + runs_beside(live, m * vpp)
-
-
-@settings(deadline=None)
-@given(st.integers(2, 6), st.integers(2, 5), st.integers(1, 6), st.integers(1, 4), st.data())
-def test_shorter_chunks_at_the_ends_lower_the_peak_by_the_fewest_of_them(
-    pp: int, vpp: int, groups: int, layers: int, data: st.DataObject
-) -> None:
-    """The replayed order against the count, with microbatches capped as callers do."""
-    less = [data.draw(st.integers(0, layers)) for _ in range(2)]
-    weight = np.full((pp, vpp), layers)
-    weight[0, 0] -= less[0]
-    weight[-1, -1] -= less[1]
-    fewest = fewest_at_ends(pp, vpp, min(groups, 4) * pp)
-    full = layers * peak_live_total(pp, vpp, groups * pp)
-    found = peak_live(weight, groups * pp)
-    assert (found[0], found[-1]) == (full[0] - less[0] * fewest[0], full[-1] - less[1] * fewest[1])
-
-
-def test_of_the_first_stages_peak_most_is_its_first_chunk_and_of_the_last_stages_none_is_its_last() -> None:
-    """Four stages: of 11 chunks at the first's peak 7 are its first, as measured; with m = pp all are there."""
-    assert [fewest_at_ends(4, 2, m) for m in (4, 8, 16)] == [(4, 1), (7, 0), (7, 0)]
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (5, 1), (2, 2), (4, 2), (4, 3), (3, 7), (8, 4), (16, 2)])

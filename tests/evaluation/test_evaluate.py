@@ -86,17 +86,6 @@ def test_in_flight_microbatches_fall_along_the_pipeline() -> None:
     assert activations == pytest.approx([activations[3] * held for held in (4, 3, 2, 1)])
 
 
-@pytest.mark.parametrize(("groups", "fewest"), [("x:4,4", (0, 0)), ("x:3,4", (3, 0)), ("x:4,3", (0, 0))])
-def test_what_stands_in_a_layers_place_keeps_no_activations(groups: str, fewest: tuple[int, int]) -> None:
-    """Two chunks of two layers, or of one and the embedding or the head: 5 chunks are in flight on the first stage, at
-    least 3 of them its first, and 3 on the last, at times none of them its last."""
-    shorter, layers = problem_of(model=model_spec(layers=sum(map(int, groups[2:].split(",")))), batch=8), 2
-    plan = strategy_of(groups, dp=2, vpp=2)
-    layer = memory_table(shorter, Candidates.one(plan, 8)).full[0]
-    held = [stage.activations for stage in stage_memory(shorter, plan)]
-    assert held == pytest.approx([(count * layers - less) * layer for count, less in zip((5, 3), fewest, strict=True)])
-
-
 @pytest.mark.parametrize(
     ("groups", "vpp", "batch", "more"),
     [("x:8", 1, 8, [1]), ("x:4,4", 2, 8, [1, 1]), ("x:4,4", 2, 4, [0, 1]), ("x:2,2,2,2", 2, 8, [0, 0, 1, 1])],

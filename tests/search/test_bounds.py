@@ -26,7 +26,6 @@ from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
 from tests.support.selection import full
-from tests.support.short_chunks import short_chunk_problem
 from tests.support.tables import all_orders, plan_of, quick_tables
 
 
@@ -113,18 +112,6 @@ def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count:
             for overlaps, true, _ in held_bounds(problem, seed):
                 overlapping += overlaps and bool(np.isfinite(true))
     assert overlapping >= count / 6
-
-
-@pytest.mark.parametrize(("start", "count"), [(0, 6), *(full(start, 20) for start in range(6, 126, 20))])
-def test_no_bound_exceeds_brute_force_with_short_chunks(start: int, count: int) -> None:
-    """126 problems, half of them with bent tables; six by `make test`."""
-    short = 0
-    for seed in range(start, start + count):
-        problem = short_chunk_problem(seed)
-        if small_enough(problem, 3000):
-            with quick_tables(seed if seed % 2 else None):
-                short += sum(bool(np.isfinite(true)) for _, true, _ in held_bounds(problem, seed))
-    assert short > count
 
 
 def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
-from cpsolver.cost.pipeline_events import fewest_at_ends, peak_live_total, runs_beside
+from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
@@ -146,18 +146,16 @@ class Coefficients:
         saving = self.saving(row)[chips, np.arange(len(row))[:, None]]
         states = pipelines.at_ends(memory.first_states[row], memory.last_states[row])
         states = states + no_places * memory.layer_states[at]
-        # No kind of recomputation keeps more of a layer than all of it.
-        saved = factor * memory.full[at] * self._short(row, pipelines)
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(row, chips)
-        live, states_saving = self._in_flight(row, pipelines.pp), self.states_saving(row)
+        live = self._in_flight(row, pipelines.pp)
         beside = self.rows.expert_overlap[at] & runs_beside(live, self.rows.microbatches[at])
         return Stages(
             layer=layer,
             recompute=pipelines.at(time.recompute),
             set_seconds=set_seconds,
             fixed=fixed - saving,
-            room=self.capacity[chips] - memory.fixed - states - factor * buffer + saved + states_saving[:, None],
+            room=self.capacity[chips] - memory.fixed - states - factor * buffer + self.states_saving(row)[:, None],
             states=memory.layer_states[at],
             live=live,
             beside=beside.astype(np.float64),
@@ -235,16 +233,6 @@ class Coefficients:
         _, first, back = np.unique(vpp * (m.max(initial=0) + 1) + m, return_index=True, return_inverse=True)
         totals = [peak_live_total(pp, int(vpp[n]), int(m[n])) / vpp[n] for n in first.tolist()]
         return np.asarray(np.stack(totals)[back])
-
-    def _short(self, row: Ints, pipelines: Pipelines) -> Floats:
-        """Layers that no pass in flight keeps, embedding or head being in their places (`fewest_at_ends`): (n, pp)."""
-        slots = pipelines.slots
-        if not slots.any():
-            return np.zeros((len(row), 1))
-        sizes = np.stack([self.rows.vpp[row], most_in_flight(self.rows.microbatches[row], pipelines.pp)], axis=1)
-        distinct, which = np.unique(sizes, axis=0, return_inverse=True)
-        first, last = np.array([fewest_at_ends(pipelines.pp, *size) for size in distinct.tolist()])[which.ravel()].T
-        return np.asarray(slots * pipelines.at_ends(first, last), dtype=np.float64)
 
     def least_ends(self, row: Ints) -> Floats:
         """The least that embedding and head take on any chip types, beyond layers in whose place they stand: (n,)."""

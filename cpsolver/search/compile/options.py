@@ -10,7 +10,7 @@ import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.pipeline_events import fewest_at_ends, peak_live_total, runs_beside
+from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.expert_overlap import recomputes_exchange
@@ -208,10 +208,8 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[row.row]), float(memory.checkpoint[row.row])
     states = (memory.layer_states[row.row] + memory.kind_states[0, row.row]) * row.vpp * layers + odd_states
-    slots, short = np.zeros((2, pp), dtype=np.int64)
+    slots = np.zeros(pp)
     slots[0], slots[-1] = rows.embedding_slot[row.row], slots[-1] + rows.loss_slot[row.row]
-    if slots.any():
-        short[0], short[-1] = fewest_at_ends(pp, row.vpp, m)
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
     room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, row.row]
     room = room[places][:, None]
@@ -221,9 +219,7 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
         modules = (option.modules,)
         stored, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
         layer, amount = (full, stored, checkpoint), np.array(option.amount)
-        held = activation_bytes(
-            layer, live, layers, option.kind, amount, replay, beside, short[places][:, None], slots[places][:, None]
-        )
+        held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)
         most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
     return most
 
