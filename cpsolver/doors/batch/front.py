@@ -1,0 +1,83 @@
+"""Which cells of a sweep are worth a choice: those that no other beats in both days and dollars, and the winner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cpsolver.doors.batch.lines import Done
+from cpsolver.doors.batch.rows import Row
+
+EVEN = 0.5
+"""The chance from which a plan counts as in time: its predicted step is no longer than the deadline allows."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells that train one model on the same tokens, of known days and dollars: only these can be weighed.
+
+    `places`: where they stand among the sweep's. `front`: places in `cells` that no other beats, the soonest first.
+    `winner`: the cheapest of those that are as likely as not in time, or of all without a deadline; None: none is.
+    """
+
+    model: str
+    tokens: float
+    cells: tuple[Done, ...]
+    places: tuple[int, ...]
+    front: tuple[int, ...]
+    winner: int | None
+
+
+def jobs_of(done: Sequence[Done]) -> list[Job]:
+    """The sweep's jobs, in the order of their first cells."""
+    found: dict[tuple[str, float, int], list[int]] = {}
+    for place, (case, row) in enumerate(done):
+        tokens = None if case.problem is None else case.problem.spec.tokens
+        if tokens is not None and row["days"] is not None and row["dollars"] is not None:
+            found.setdefault((row["model"], tokens, row["sequence_length"]), []).append(place)
+    return [
+        Job(
+            model,
+            tokens,
+            tuple(done[place] for place in places),
+            tuple(places),
+            *_weighed([done[p][1] for p in places]),
+        )
+        for (model, tokens, _), places in found.items()
+    ]
+
+
+def _weighed(rows: Sequence[Row]) -> tuple[tuple[int, ...], int | None]:
+    """The front of some rows, and the winner."""
+    points = [(row["days"], row["dollars"]) for row in rows]
+    order = sorted(range(len(rows)), key=points.__getitem__)
+    front: list[int] = []
+    for place in order:
+        if not front or points[place][1] < points[front[-1]][1] or points[place] == points[front[-1]]:
+            front.append(place)
+    chances = [row["deadline_probability"] for row in rows]
+    in_time = [place for place in order if chances[place] is None or chances[place] >= EVEN]
+    return tuple(front), min(in_time, key=lambda place: points[place][::-1], default=None)
+
+
+def winner_words(job: Job) -> str:
+    """What makes the winner one; that there is none."""
+    timed = any(row["deadline_probability"] is not None for _, row in job.cells)
+    if job.winner is None:
+        return "Winner: none, for no cell is as likely as not in time."
+    why = " of those at least as likely as not in time" if timed else ""
+    return f"Winner: {job.cells[job.winner][0].cell.name}, the fewest dollars{why}."
+
+
+def fronts_document(done: Sequence[Done]) -> list[dict[str, Any]]:
+    """The jobs in JSON's terms: places of cells in the list of all."""
+    return [
+        {
+            "model": job.model,
+            "tokens": job.tokens,
+            "front": [job.places[cell] for cell in job.front],
+            "winner": None if job.winner is None else job.places[job.winner],
+        }
+        for job in jobs_of(done)
+    ]
