@@ -8,9 +8,7 @@ from typing import Any
 
 from cpsolver.doors.batch.lines import Done
 from cpsolver.doors.batch.rows import Row
-
-EVEN = 0.5
-"""The chance from which a plan counts as in time: its predicted step is no longer than the deadline allows."""
+from cpsolver.doors.report.outlook import MeanRange, Outlook, weighed
 
 
 @dataclass(frozen=True)
@@ -42,23 +40,16 @@ def jobs_of(done: Sequence[Done]) -> list[Job]:
             tokens,
             tuple(done[place] for place in places),
             tuple(places),
-            *_weighed([done[p][1] for p in places]),
+            *weighed([_outlook(done[p][1]) for p in places]),
         )
         for (model, tokens, _), places in found.items()
     ]
 
 
-def _weighed(rows: Sequence[Row]) -> tuple[tuple[int, ...], int | None]:
-    """The front of some rows, and the winner."""
-    points = [(row["days"], row["dollars"]) for row in rows]
-    order = sorted(range(len(rows)), key=points.__getitem__)
-    front: list[int] = []
-    for place in order:
-        if not front or points[place][1] < points[front[-1]][1] or points[place] == points[front[-1]]:
-            front.append(place)
-    chances = [row["deadline_probability"] for row in rows]
-    in_time = [place for place in order if chances[place] is None or chances[place] >= EVEN]
-    return tuple(front), min(in_time, key=lambda place: points[place][::-1], default=None)
+def _outlook(row: Row) -> Outlook:
+    """A row's days, dollars and chance of being in time."""
+    days, dollars = (MeanRange(row[f"{name}_low"], row[name], row[f"{name}_high"]) for name in ("days", "dollars"))
+    return Outlook(days, dollars, row["deadline_probability"])
 
 
 def winner_words(job: Job) -> str:

@@ -5,6 +5,7 @@ Days are of optimizer steps alone: what failures, checkpoints and evaluations ta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from math import ceil
 from typing import Any
@@ -72,6 +73,27 @@ def steps_of(problem: Problem, tokens: float) -> int:
     return ceil(tokens / (problem.batch * problem.sequence))
 
 
+EVEN = 0.5
+"""The chance from which a plan counts as in time: its predicted step is no longer than the deadline allows."""
+
+
+def weighed(outlooks: Sequence[Outlook]) -> tuple[tuple[int, ...], int | None]:
+    """The front and the winner of those whose days and dollars are known, as places.
+
+    Front: what no other beats in both, the soonest first. Winner: the cheapest of those at least as likely as not in
+    time, or of all without a deadline; None where there is none.
+    """
+    points = {p: (one.days.mean, one.dollars.mean) for p, one in enumerate(outlooks) if one.days and one.dollars}
+    order = sorted(points, key=points.__getitem__)
+    front: list[int] = []
+    for place in order:
+        if not front or points[place][1] < points[front[-1]][1] or points[place] == points[front[-1]]:
+            front.append(place)
+    chances = {place: outlooks[place].deadline_probability for place in order}
+    in_time = [place for place, chance in chances.items() if chance is None or chance >= EVEN]
+    return tuple(front), min(in_time, key=lambda place: points[place][::-1], default=None)
+
+
 def days_text(value: float) -> str:
     """Days to some three digits: 44.1."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
@@ -83,7 +105,7 @@ def total_dollars(value: float) -> str:
         if value >= size * 0.9995:
             scaled = value / size
             return f"${scaled:,.{0 if scaled >= 100 else 1 if scaled >= 10 else 2}f}{unit}"
-    return f"${value:,.2f}"
+    return f"${value:,.0f}" if value >= 100 else f"${value:,.2f}"
 
 
 def outlook_words(problem: Problem, found: Outlook) -> str:

@@ -118,7 +118,7 @@ def test_amounts_have_some_three_digits() -> None:
     amounts = (12.3456, 999.4, 1234.5, 45_678.0, 999_700.0, 1_360_000.0, 2.5e9)
     assert [total_dollars(value) for value in amounts] == [
         "$12.35",
-        "$999.40",
+        "$999",
         "$1.23 k",
         "$45.7 k",
         "$1.00 M",
