@@ -127,6 +127,15 @@ def test_the_cheapest_plans_in_time(seed: int) -> None:
     assert scores(timed, result) == pytest.approx(in_time[:4], rel=1e-9)
 
 
+def test_a_deadline_is_a_question_to_the_fastest_plan_and_no_limit() -> None:
+    problem = small(0, {})
+    late = asked(problem, {}, deadline=deadline(1e-3))
+    assert scores(late, search(late)) == scores(problem, search(problem))
+    plans = result_document(late, search(late))["plans"]
+    assert [plan["deadline_probability"] < 0.01 for plan in plans] == [True] * len(plans)
+    assert explain_deadline(late) == ()
+
+
 @pytest.mark.parametrize("seed", first(1, range(4)))
 def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     problem = small(seed, {"idle": True})
