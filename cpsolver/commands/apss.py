@@ -30,8 +30,6 @@ from cpsolver.commands.common import exit_with, json_option, say_error
     help="Tokens in a sequence: a multiple of 512, up to 1,048,576.",
 )
 @click.option("--top", type=int, default=5, show_default=True, help="How many plans, up to 100.")
-@click.option("--tokens", type=float, help="Of the whole training: its days are told on stderr.")
-@click.option("--prices", metavar="TYPE:DOLLARS[,...]", help="Per device-hour: its dollars are told too.")
 @click.option("--launcher", metavar="NAME", help="Only plans that this launcher can run, megatron-lm say.")
 @click.option(
     "--mode",
@@ -40,6 +38,8 @@ from cpsolver.commands.common import exit_with, json_option, say_error
     show_default=True,
     help="analytic: also write a trace of each plan to ./cache (for chrome://tracing or ui.perfetto.dev).",
 )
+@click.option("--tokens", type=float, help="Of the whole training: its days are told on stderr.")
+@click.option("--prices", metavar="TYPE:DOLLARS[,...]", help="Per device-hour: its dollars are told too.")
 @json_option
 def search(mode: str, as_json: bool, **flags: Any) -> None:
     """Find the fastest plans with the flags of the APSS tool; one dictionary a plan, one a line, best first.

@@ -44,10 +44,10 @@ def dollars(value: float | None) -> str:
 
 
 def chance(probability: float) -> str:
-    """A probability in whole percent, never as a certainty: `55 %`, `over 99 %`."""
+    """A probability in whole percent, never as a certainty: `55 %`, `> 99 %`."""
     if probability > 0.99:
-        return "over 99 %"
-    return "under 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+        return "> 99 %"
+    return "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
 
 
 def objective_line(problem: Problem) -> str:

@@ -55,13 +55,19 @@ def problem_from_flags(flags: Flags) -> Problem:
     """
     found: list[Trouble] = []
     chips = _chips(flags.gpu_infos, found)
-    prices = None if flags.prices is None else _prices(flags.prices, found)
-    sizes = {"num_gpus": flags.num_gpus, "gpus_per_node": flags.nproc_per_node}
-    batch = {"global_batch_size": flags.global_batch_size, "sequence_length": flags.sequence_length}
     data = {
         "model": flags.model_name,
-        "cluster": {**sizes, "chips": chips, "prices": prices},
-        "training": {**batch, "tokens": flags.tokens},
+        "cluster": {
+            "num_gpus": flags.num_gpus,
+            "gpus_per_node": flags.nproc_per_node,
+            "chips": chips,
+            "prices": _prices(flags.prices, found),
+        },
+        "training": {
+            "global_batch_size": flags.global_batch_size,
+            "sequence_length": flags.sequence_length,
+            "tokens": flags.tokens,
+        },
         "launcher": flags.launcher,
         "search": {"top": flags.top, "pin": {"vpp": 1}, "layer_split": "auto" if len(chips) > 1 else "even"},
     }
@@ -98,19 +104,6 @@ def _chips(text: str, found: list[Trouble]) -> dict[str, int]:
         elif name:
             chips[name] = int(limit) if colon else NO_LIMIT
     return chips
-
-
-def _prices(text: str, found: list[Trouble]) -> dict[str, float]:
-    """`a800:1.2,h800:2.1` as {a800: 1.2, h800: 2.1}; what cannot be read goes to `found`."""
-    prices: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, price = (piece.strip() for piece in part.partition(":"))
-        try:
-            prices[name] = float(price)
-        except ValueError:
-            found.append(Trouble("cluster.prices", "must be dollars per device-hour", text, "a800:1.2,h800:2.1 say"))
-            break
-    return prices
 
 
 def _in_flags(trouble: Trouble) -> Trouble:
@@ -200,3 +193,18 @@ def _sharding(strategy: Strategy) -> dict[str, Any]:
     if strategy.grouped:
         fields["num-distributed-optimizer-instances"] = strategy.replicas // strategy.sharding_ranks
     return fields
+
+
+def _prices(text: str | None, found: list[Trouble]) -> dict[str, float] | None:
+    """`a800:1.2,h800:2.1` as {a800: 1.2, h800: 2.1}; what cannot be read goes to `found`."""
+    if text is None:
+        return None
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, price = (piece.strip() for piece in part.partition(":"))
+        try:
+            prices[name] = float(price)
+        except ValueError:
+            found.append(Trouble("cluster.prices", "must be dollars per device-hour", text, "a800:1.2,h800:2.1 say"))
+            break
+    return prices
