@@ -10,6 +10,7 @@ COMMANDS = {
     "check": ("explaining", "Hold a plan against every rule, with numbers."),
     "explain": ("explaining", "Why there is no plan, why not yours, what your wishes cost."),
     "batch": ("batch", "Solve a sweep of models, chips, sizes and prices; kept and resumed."),
+    "compare": ("batch", "Days and dollars of several specs or clusters, in one table."),
     "export": ("export", "Turn a plan into what a framework is started with."),
     "ranks": ("export", "Which rank stands where: every group of a plan."),
     "profile": ("profiling", "Measure this machine's device and write a chip file."),

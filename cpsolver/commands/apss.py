@@ -38,6 +38,8 @@ from cpsolver.commands.common import exit_with, json_option, say_error
     show_default=True,
     help="analytic: also write a trace of each plan to ./cache (for chrome://tracing or ui.perfetto.dev).",
 )
+@click.option("--tokens", type=float, help="Of the whole training: its days are told on stderr.")
+@click.option("--prices", metavar="TYPE:DOLLARS[,...]", help="Per device-hour: its dollars are told too.")
 @json_option
 def search(mode: str, as_json: bool, **flags: Any) -> None:
     """Find the fastest plans with the flags of the APSS tool; one dictionary a plan, one a line, best first.
@@ -51,8 +53,10 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     Exit codes: 0 a plan; 2 bad input; 3 proven that there is no plan; 4 interrupted before the first plan.
     """
     import cpsolver
+    from cpsolver.doors.report.columns import shown_plan
     from cpsolver.doors.report.document import dumps_line
     from cpsolver.doors.report.open_switches import open_line, open_of_result
+    from cpsolver.doors.report.outlook import outlook_words
     from cpsolver.doors.report.progress import Terminal
     from cpsolver.doors.report.seed_tool import Flags, plan_dictionary, problem_from_flags
 
@@ -63,6 +67,10 @@ def search(mode: str, as_json: bool, **flags: Any) -> None:
     for plan in result.plans:
         line = plan_dictionary(problem, plan)
         click.echo(dumps_line(line) if as_json else repr(line))
+    for best in result.plans[:1]:
+        outlook = shown_plan(problem, "", best.strategy, best.evaluation).outlook
+        if words := outlook_words(problem, outlook):
+            click.echo(words, err=True)
     for told in open_line(open_of_result(problem, result)):
         click.echo(told.plain, err=True)
     for reason in result.reasons:

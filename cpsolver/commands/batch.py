@@ -1,4 +1,4 @@
-"""batch: many specs from one sweep file, in parallel, kept and resumed."""
+"""batch: many specs from one sweep file, in parallel, kept and resumed; compare: some, in a decision table."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cpsolver.commands.common import (
     EXIT_NO_PLAN_IN_TIME,
     calibration_option,
     json_option,
+    output_option,
     say_error,
     write_answer,
 )
@@ -20,6 +21,7 @@ from cpsolver.commands.common import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cpsolver.doors.batch.compare import Comparison
     from cpsolver.doors.batch.run import SweepAnswer, SweepRequest
 
 
@@ -115,3 +117,63 @@ def _exit_code(answer: SweepAnswer) -> int:
     if found == {"error"}:
         return EXIT_BAD_INPUT
     return EXIT_NO_PLAN_IN_TIME if "unknown" in found else EXIT_INFEASIBLE
+
+
+@click.command()
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="CHIP:N[@PRICE][,...]",
+    help="A cluster for the one SPEC, its price in dollars per device-hour; give it once for each.",
+)
+@click.option("--tokens", type=click.FloatRange(min=1), help="Of the whole training; replaces training.tokens.")
+@click.option("--nodes/--no-nodes", "resize", default=True, help="Also with a node more and a node less (the default).")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="For each search: stop after so many seconds with the best plan so far.",
+)
+@calibration_option
+@json_option
+@output_option
+def compare(as_json: bool, output: str | None, **options: Any) -> None:
+    """Weigh SPECs, or clusters for one: expected days and dollars with intervals, the chance of being in time.
+
+    \b
+    Example:
+      apss-cp compare spec.yaml --on h100:512@2.5 --on a800:768@1.2 --tokens 1e12
+      apss-cp compare on-h100.yaml on-a800.yaml
+
+    Prices are those of --on, else of the spec (cluster.prices). The winner costs the fewest dollars of those at least
+    as likely as not to meet the spec's deadline. Break-even: the price with which an option would cost as much as the
+    cheapest other one in time. Exit codes: 0 some option has a plan; 2 bad input; 3 none has one; 4 none was found in
+    time.
+    """
+    from cpsolver.doors.batch.compare import ComparisonRequest
+    from cpsolver.doors.batch.compare import compare as compared
+    from cpsolver.doors.report.progress import Terminal
+
+    found = compared(ComparisonRequest(**options), Terminal())
+
+    def document() -> dict[str, Any]:
+        from cpsolver.doors.batch.decision import comparison_document
+
+        return comparison_document(found)
+
+    def report() -> RenderableType:
+        from cpsolver.doors.batch.decision import comparison_report
+
+        return comparison_report(found)
+
+    write_answer(as_json, output, document, report)
+    click.get_current_context().exit(_compared_exit_code(found))
+
+
+def _compared_exit_code(found: Comparison) -> int:
+    statuses = {option.answer.result.status for option in found.options}
+    if statuses & {"optimal", "feasible"}:
+        return 0
+    return EXIT_NO_PLAN_IN_TIME if "unknown" in statuses else EXIT_INFEASIBLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from cpsolver.cost.modules import applicable
 from cpsolver.explanation.changes import Budget, Changer, Remedy, seconds_words, wrong_layer_sum
@@ -183,13 +184,13 @@ def without_deadline(problem: Problem) -> Problem:
 
 def explain_deadline(problem: Problem) -> tuple[str, ...]:
     """Lines for people on a problem with a deadline that no plan meets; empty where it is not the deadline."""
-    wanted = problem.spec.search.deadline
-    if wanted is None:
+    wanted, limit = problem.spec.deadline, objective_of(problem).deadline_s
+    if wanted is None or limit == inf:
         return ()
     plans = search(without_deadline(problem)).plans
     if not plans:
         return ()
-    limit, step = objective_of(problem).deadline_s, plans[0].evaluation.step_time_s
+    step = plans[0].evaluation.step_time_s
     asked = f"{wanted.tokens:,.0f} tokens in {wanted.days:g} days ask for steps of at most {seconds_words(limit)}"
     best = f"the fastest plan takes {seconds_words(step)}, on {plans[0].strategy.devices:,} devices"
     return (f"{asked}; {best}: {wanted.days * step / limit:,.1f} days.",)

@@ -104,10 +104,11 @@ class Objective:
 
 
 def objective_of(problem: Problem) -> Objective:
-    """The objective that the spec names."""
+    """The objective that the spec names. The fastest plan is an answer whether or not it is in time."""
     search = problem.spec.search
     tokens = problem.batch * problem.sequence
-    deadline_s = float("inf") if search.deadline is None else search.deadline.step_time_s(tokens)
+    limit_s = None if search.objective == "throughput" else deadline_step_s(problem)
+    deadline_s = float("inf") if limit_s is None else limit_s
     prices = None
     if search.objective == "cost":
         known = device_prices(problem)
@@ -125,6 +126,12 @@ def rank(problem: Problem, strategy: Strategy, step_s: float) -> tuple[int, floa
     return devices, replace(objective, deadline_s=float("inf")).score(strategy, step_s)
 
 
+def deadline_step_s(problem: Problem) -> float | None:
+    """The longest step with which the spec's deadline is met; None without one."""
+    deadline = problem.spec.deadline
+    return None if deadline is None else deadline.step_time_s(problem.batch * problem.sequence)
+
+
 def device_prices(problem: Problem) -> dict[str, float]:
     """Dollars per device-hour of the chip types whose price is known."""
     prices = problem.spec.cluster.prices or {}
@@ -137,8 +144,13 @@ def dollars_per_million_tokens(problem: Problem, strategy: Strategy, step_s: flo
 
     Devices that the plan leaves idle cost nothing.
     """
+    hourly = dollars_per_hour(problem, strategy)
+    return None if hourly is None else step_s * hourly / _HOUR_S / (problem.batch * problem.sequence) * _TOKENS
+
+
+def dollars_per_hour(problem: Problem, strategy: Strategy) -> float | None:
+    """What the devices that a plan uses cost in an hour; None where a chip's price is not known."""
     prices, stages = device_prices(problem), Counter(strategy.stage_chips)
     if any(name not in prices for name in stages):
         return None
-    hourly = sum(prices[name] * count for name, count in stages.items()) * strategy.stage_devices
-    return step_s * hourly / _HOUR_S / (problem.batch * problem.sequence) * _TOKENS
+    return sum(prices[name] * count for name, count in stages.items()) * strategy.stage_devices

@@ -156,11 +156,14 @@ _DAY_S = 86_400.0
 class Deadline(Part):
     """So many tokens in so many days."""
 
-    tokens: Annotated[Number, Field(ge=1)] = Field(description="tokens to train on")
+    tokens: Annotated[Number, Field(ge=1)] | None = Field(
+        default=None, description="tokens to train on; null: training.tokens"
+    )
     days: Annotated[Number, Field(gt=0)] = Field(description="days in which that must be done")
 
     def step_time_s(self, tokens_per_step: int) -> float:
-        """The longest step with which the deadline is met."""
+        """The longest step with which the deadline is met; `Spec.deadline` is sure to have the tokens."""
+        assert self.tokens is not None
         return self.days * _DAY_S / ceil(self.tokens / tokens_per_step)
 
 
@@ -178,7 +181,9 @@ class Search(Part):
         "fewest_chips: the fewest devices, in whole nodes, that meet the deadline",
     )
     deadline: Deadline | None = Field(
-        default=None, description="tokens and days: no slower plan is an answer; for objective cost or fewest_chips"
+        default=None,
+        description="days, and tokens unless training has them: reports say the chance of meeting it; with objective "
+        "cost or fewest_chips no plan that is predicted to miss it is an answer",
     )
     time_limit_s: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="seconds after which the best plans so far are returned; null: none"
@@ -304,12 +309,18 @@ def _pin_trouble(name: str, message: str, *more: str) -> Trouble:
     return Trouble(dotted(path), message, path=path)
 
 
-def deadline_troubles(deadline: Deadline | None, objective: ObjectiveName) -> Iterator[Trouble]:
-    """A deadline that the objective needs and is missing, or that it does not look at."""
+def deadline_troubles(deadline: Deadline | None, objective: ObjectiveName, tokens: float | None) -> Iterator[Trouble]:
+    """A deadline that the objective needs and is missing, or whose tokens are missing or not those of `training`."""
     path = ("search", "deadline")
     if objective == "fewest_chips" and deadline is None:
         message = "is missing: search.objective = 'fewest_chips' looks for the fewest devices that meet it"
         yield Trouble(dotted(path), message, allowed="{tokens: 1.0e+12, days: 30} say", path=path)
-    if objective == "throughput" and deadline is not None:
-        message = "says nothing to search.objective = 'throughput': the fastest plan is the fastest"
-        yield Trouble(dotted(path), message, allowed="objective: fewest_chips or cost, or no deadline", path=path)
+    if deadline is None:
+        return
+    where, place = "search.deadline.tokens", (*path, "tokens")
+    if deadline.tokens is None and tokens is None:
+        message = "is missing, and so is training.tokens: days of how many tokens?"
+        yield Trouble(where, message, allowed="training: {tokens: 1.0e+12} say", path=place)
+    elif deadline.tokens is not None and tokens not in (None, deadline.tokens):
+        message = f"is not training.tokens = {tokens:g}"
+        yield Trouble(where, message, deadline.tokens, allowed="one of the two, or equal ones", path=place)

@@ -62,6 +62,18 @@ class Spec(Part):
     )
     search: Annotated[Search, NOTHING] = Field(default=Search(), description="what to search for")
 
+    @property
+    def tokens(self) -> float | None:
+        """Tokens of the whole training, given with it or with the deadline; None: not known."""
+        deadline = self.search.deadline
+        return self.training.tokens if deadline is None or deadline.tokens is None else deadline.tokens
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """The deadline with its tokens, wherever they are given."""
+        given = self.search.deadline
+        return None if given is None else given.model_copy(update={"tokens": self.tokens})
+
 
 def load_spec(path: str | Path) -> Spec:
     """The spec in a YAML or JSON file ("-": standard input); files that it names are relative to its folder.
@@ -189,7 +201,7 @@ def _switches_against_pins(spec: Spec) -> Iterator[Trouble]:
 
 def _goals(spec: Spec) -> Iterator[Trouble]:
     yield from price_troubles(spec.cluster, spec.search.objective)
-    yield from deadline_troubles(spec.search.deadline, spec.search.objective)
+    yield from deadline_troubles(spec.search.deadline, spec.search.objective, spec.training.tokens)
 
 
 _NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
@@ -198,11 +210,11 @@ _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], 
     (_enough_chips, (_NUM_GPUS, _CHIPS)),
     (_known_chips, (_CHIPS,)),
     (_pins, ()),
-    (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"))),
+    (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"), ("training", "tokens"))),
     (lambda spec: contradictions(spec.training), (("training",),)),
     (_switches_against_pins, (("training",), ("search",))),
 )
-_STAND_INS = {"model": "-", "training": {"global_batch_size": 1, "sequence_length": 1}}
+_STAND_IN_SIZES = {"global_batch_size": 1, "sequence_length": 1}
 
 
 def _cross_checks(spec: Spec, bad: Iterable[KeyPath] = ()) -> list[Trouble]:
@@ -218,8 +230,10 @@ def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
     """The cross-checks on what is sound in a spec with mistakes, so that all problems are listed at once."""
     if () in bad or not isinstance(data, Mapping):
         return []
-    cluster, search = data.get("cluster"), data.get("search")
-    rest: dict[str, Any] = {**_STAND_INS, "cluster": {}, "search": {}}
+    cluster, search, training = data.get("cluster"), data.get("search"), data.get("training")
+    rest: dict[str, Any] = {"model": "-", "cluster": {}, "search": {}, "training": dict(_STAND_IN_SIZES)}
+    if isinstance(training, Mapping) and "tokens" in training and ("training", "tokens") not in bad:
+        rest["training"]["tokens"] = training["tokens"]
     if isinstance(cluster, Mapping):
         wrong = {path[:2] for path in bad}
         rest["cluster"] = {key: item for key, item in cluster.items() if ("cluster", key) not in wrong}

@@ -52,6 +52,7 @@ training:
   fp8_attention: null  # fp8, nvfp4: attention's products are in 8 bits too; default null: as the stack does
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
+  tokens: null  # of the whole training, 1.0e+12 say: days and dollars in reports; default null: not known
 
 stack: null  # software-stack profile (`apss-cp stacks`); default null: the launcher's own, else the chips'
 launcher: null  # framework that must be able to run the plan, megatron-lm say; default null: any
@@ -59,7 +60,7 @@ launcher: null  # framework that must be able to run the plan, megatron-lm say; 
 search:
   top: {top}  # how many plans, 1 to 100; default 3
   objective: throughput  # throughput, cost (needs prices) or fewest_chips (needs deadline); default throughput
-  deadline: null  # {{tokens: 1.0e+12, days: 30}}: no slower plan is an answer; default null
+  deadline: null  # {{days: 30}}: the chance of meeting it (tokens here or in training); default null
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best
   layer_split: auto  # auto: free; even_per_chip: equal in a chip type; even: equal everywhere; default auto
   recompute_scope: chip  # chip: recomputed layers equal in a chip type; stage: each its own; default chip

@@ -106,6 +106,9 @@ class Training(Part):
     moe_dispatcher: Dispatcher | None = Field(
         default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
     )
+    tokens: Annotated[Number, Field(ge=1)] | None = Field(
+        default=None, description="tokens of the whole training: reports say its days and dollars; null: not known"
+    )
 
     @property
     def sharded_switch(self) -> str | None:

@@ -62,7 +62,7 @@ def test_search_has_the_seeds_flags_and_defaults() -> None:
         "--mode": "fast",
     }
     options = {option.opts[0]: option.default for option in command("search").params}
-    assert set(options) - set(expected) == {"--launcher", "--json"}  # ours
+    assert set(options) - set(expected) == {"--launcher", "--tokens", "--prices", "--json"}  # ours
     assert {name: options[name] for name in expected} == expected
 
 
@@ -246,3 +246,16 @@ def test_search_lists_every_mistake() -> None:
     troubles = json.loads(result.stdout)["troubles"]
     assert {trouble["where"] for trouble in troubles} == {"--num-gpus", "--top", "--sequence-length", "--model-name"}
     assert len(result.stderr.splitlines()) == 4
+
+
+def test_search_tells_days_and_dollars_on_stderr() -> None:
+    flags = ("--model-name", "llama2-7b", "--num-gpus", "16", "--global-batch-size", "64", "--top", "1")
+    told = run("search", *flags, "--tokens", "1e9", "--prices", "a800:1.2")
+    assert re.search(
+        r"1e\+09 tokens: [\d.]+ days expected \(80 % interval .*\), \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\)\.", told.stderr
+    )
+    assert list(ast.literal_eval(told.stdout)) == SEED_KEYS
+    wrong = run("search", *flags, "--tokens", "0", "--prices", "a800")
+    assert wrong.exit_code == 2
+    assert "--prices = 'a800': must be dollars per device-hour" in wrong.stderr
+    assert "--tokens = 0.0: must be at least 1" in wrong.stderr

@@ -127,6 +127,15 @@ def test_the_cheapest_plans_in_time(seed: int) -> None:
     assert scores(timed, result) == pytest.approx(in_time[:4], rel=1e-9)
 
 
+def test_a_deadline_is_a_question_to_the_fastest_plan_and_no_limit() -> None:
+    problem = small(0, {})
+    late = asked(problem, {}, deadline=deadline(1e-3))
+    assert scores(late, search(late)) == scores(problem, search(problem))
+    plans = result_document(late, search(late))["plans"]
+    assert [plan["deadline_probability"] < 0.01 for plan in plans] == [True] * len(plans)
+    assert explain_deadline(late) == ()
+
+
 @pytest.mark.parametrize("seed", first(1, range(4)))
 def test_the_fewest_chips_that_meet_the_deadline(seed: int) -> None:
     problem = small(seed, {"idle": True})
@@ -238,7 +247,7 @@ SOON = {"tokens": 1e12, "days": 30}
         ({}, {"objective": "cost"}, "cluster.prices: lacks a800, h800"),
         ({}, {"objective": "price"}, "allowed: throughput, cost, fewest_chips"),
         ({}, {"objective": "fewest_chips"}, "search.deadline: is missing"),
-        ({}, {"deadline": SOON}, "search.deadline: says nothing to search.objective = 'throughput'"),
+        ({}, {"deadline": {"days": 30}}, "search.deadline.tokens: is missing, and so is training.tokens"),
         (
             {},
             {"objective": "fewest_chips", "deadline": {"tokens": 1e12}},
@@ -247,8 +256,8 @@ SOON = {"tokens": 1e12, "days": 30}
         ({}, {"objective": "fewest_chips", "deadline": {**SOON, "days": 0}}, "search.deadline.days = 0"),
         ({}, {"objective": "fewest_chips", "deadline": {**SOON, "weeks": 1}}, "search.deadline.weeks"),
         ({"idle": 1}, {}, "cluster.idle = 1: must be true or false"),
-        ({"prices": {"a80": 1}, "num_gpus": 7}, {"deadline": SOON}, "search.deadline: says nothing"),
-        ({"prices": {"a80": 1}, "memory_margin": 7}, {"deadline": SOON}, "search.deadline: says nothing"),
+        ({"prices": {"a80": 1}, "num_gpus": 7}, {"deadline": {"days": 3}}, "search.deadline.tokens: is missing"),
+        ({"prices": {"a80": 1}, "memory_margin": 7}, {"deadline": {"days": 3}}, "search.deadline.tokens: is missing"),
     ],
 )
 def test_what_is_wrong_is_named(cluster: dict[str, Any], search_for: dict[str, Any], said: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import Any
 
+from cpsolver.doors.batch.front import fronts_document
 from cpsolver.doors.batch.rows import COLUMNS, Row, per_dollar, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
@@ -20,7 +21,7 @@ _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
 
 
 def document(answer: SweepAnswer) -> dict[str, Any]:
-    """What `batch --json` prints: every cell's columns, labels, reasons, plans and proof."""
+    """What `batch --json` prints: every cell's columns, labels, reasons, plans and proof; fronts and winners."""
     return {
         "status": "interrupted" if answer.interrupted else "complete",
         "sweep": answer.sweep.file,
@@ -29,6 +30,7 @@ def document(answer: SweepAnswer) -> dict[str, Any]:
         "solved": answer.solved,
         "seconds": answer.seconds,
         "cells": [{**row, **_unpacked(row), "labels": dict(case.cell.labels)} for case, row in answer.done],
+        "fronts": fronts_document(answer.done),
         "versions": versions(),
     }
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
+from cpsolver.doors.batch.front import Job, jobs_of, winner_words
 from cpsolver.doors.batch.lines import MEASURES, Line, Measure, lines_of
 from cpsolver.doors.batch.rows import Row, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.summary import headline, run_line
 from cpsolver.doors.report.goals import dollars
+from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.inputs.text import count, percent, seconds
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
@@ -33,6 +35,7 @@ svg.plot { width: 100%; max-width: 52rem; height: auto; display: block }
 svg text { fill: var(--ink); font-size: 12px }
 .grid { stroke: var(--faint) } .frame { fill: none; stroke: var(--ink) }
 ul { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)) }
+tr.winner { font-weight: 600 }
 li svg { width: 28px; height: 10px; margin-right: .5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; white-space: nowrap }
 th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--faint) }
@@ -51,7 +54,11 @@ def sweep_html(answer: SweepAnswer) -> str:
     for measure in MEASURES if priced else MEASURES[:2]:
         body += [f"<h2>{escape(measure.name)} against cluster size</h2>", _plot(lines, inks, measure)]
     body += [] if priced else ["<p>Without prices (cluster.prices) there are no figures per dollar.</p>"]
-    body += ["<h2>Cells</h2>", _cells(answer)]
+    jobs = jobs_of(answer.done)
+    for job in jobs:
+        body += [f"<h2>Days and dollars: {escape(job.model)}, {job.tokens:.4g} tokens</h2>", _front(job)]
+        body.append(f"<p>{escape(winner_words(job))}</p>")
+    body += ["<h2>Cells</h2>", _cells(answer, {job.places[job.winner] for job in jobs if job.winner is not None})]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     title = f"<title>{escape(answer.sweep.file)}: apss-cp batch</title>"
     start = ["<!DOCTYPE html>", f'<html lang="en"><head>{head}{title}<style>{_STYLE}</style></head><body>']
@@ -123,13 +130,7 @@ def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
     if not every:
         return "<p>No cell has this figure.</p>"
     x, y = axes(every)
-    box = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + _BOTTOM}"'
-    parts = [f'<svg class="plot" {box} role="img" aria-label="{escape(measure.name)}">', *_grid(x, y)]
-    parts.append(f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"/>')
-    middle, base = _LEFT + _WIDTH / 2, _TOP + _HEIGHT
-    parts.append(f'<text x="{middle}" y="{base + 40}" text-anchor="middle">devices in the cluster</text>')
-    turned = f'transform="translate(14 {_TOP + _HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
-    parts.append(f"<text {turned}>{escape(measure.unit)}</text>")
+    parts = _frame(x, y, measure.name, "devices in the cluster", measure.unit)
     for name, points in drawn.items():
         parts.append(f'<g {inks[name]} stroke-width="1.5"><path d="{_way(runs[name], x, y)}" style="fill:none"/>')
         for size, figure, row in points:
@@ -137,6 +138,32 @@ def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
             at = f'cx="{x.at(size)}" cy="{y.at(figure)}"'
             parts.append(f'<circle {at} r="3" stroke="none"><title>{escape(told)}</title></circle>')
         parts.append("</g>")
+    return "\n".join([*parts, "</svg>"])
+
+
+def _frame(x: PlotAxis, y: PlotAxis, name: str, across: str, up: str) -> list[str]:
+    """A plot without its lines: the opened picture, the grid, and what stands along the axes."""
+    box = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + _BOTTOM}"'
+    parts = [f'<svg class="plot" {box} role="img" aria-label="{escape(name)}">', *_grid(x, y)]
+    parts.append(f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"/>')
+    middle, base = _LEFT + _WIDTH / 2, _TOP + _HEIGHT
+    parts.append(f'<text x="{middle}" y="{base + 40}" text-anchor="middle">{escape(across)}</text>')
+    turned = f'transform="translate(14 {_TOP + _HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
+    return [*parts, f"<text {turned}>{escape(up)}</text>"]
+
+
+def _front(job: Job) -> str:
+    """Every cell of a job by its days and dollars; a line joins those that no other beats in both."""
+    points = [(row["days"], row["dollars"]) for _, row in job.cells]
+    x, y = axes(points)
+    parts = _frame(x, y, f"days and dollars of {job.model}", "days", "dollars")
+    way = "L".join(f"{x.at(points[place][0])} {y.at(points[place][1])}" for place in job.front)
+    parts.append(f'<path d="M{way}" stroke="{_COLOURS[0]}" stroke-width="1.5" style="fill:none"/>')
+    for place, (case, row) in enumerate(job.cells):
+        told = f"{case.cell.name}\n{days_text(row['days'])} days, {total_dollars(row['dollars'])}\n{row['strategy']}"
+        colour = _COLOURS[2] if place == job.winner else _COLOURS[0] if place in job.front else "gray"
+        at = f'cx="{x.at(points[place][0])}" cy="{y.at(points[place][1])}" r="{6 if place == job.winner else 4}"'
+        parts.append(f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>')
     return "\n".join([*parts, "</svg>"])
 
 
@@ -167,19 +194,28 @@ def _grid(x: PlotAxis, y: PlotAxis) -> Iterator[str]:
         yield f'<text x="{_LEFT - 8}" y="{y.at(tick) + 4}" text-anchor="end">{tick:,.10g}</text>'
 
 
-def _cells(answer: SweepAnswer) -> str:
-    heads = ("cell", "status", "devices", "step time", "tokens/s", "MFU", "$ per M tokens", "memory", _LAST)
-    rows = ["".join(f'<th class="text">{head}</th>' if head in _TEXT else f"<th>{head}</th>" for head in heads)]
-    for case, row in answer.done:
+def _cells(answer: SweepAnswer, winners: Collection[int]) -> str:
+    """Every cell; `winners`: the places of those that win."""
+    money = (head for head, _, _ in _MONEY)
+    heads = ("cell", "status", "devices", "step time", "tokens/s", "MFU", *money, "memory", _LAST)
+    named = (f'<th class="text">{head}</th>' if head in _TEXT else f"<th>{head}</th>" for head in heads)
+    rows = [f"<tr>{''.join(named)}</tr>"]
+    for place, (case, row) in enumerate(answer.done):
         cells = [f"<td>{escape(case.cell.name)}</td>", f'<td class="text">{escape(row["status"])}</td>']
         cells.append("<td>–</td>" if row["devices"] is None else f"<td>{row['devices']:,}</td>")
         texts = (("step_time_s", seconds), ("tokens_per_s", count), ("mfu", percent))
-        for name, text in (*texts, ("dollars_per_million_tokens", dollars), ("memory_share", percent)):
+        for name, text in (*texts, *((name, text) for _, name, text in _MONEY), ("memory_share", percent)):
             cells.append("<td>–</td>" if row[name] is None else f"<td>{escape(text(row[name]))}</td>")
         told = row["strategy"] or row["error"] or reasons_text(row) or ""
-        rows.append("".join([*cells, f'<td class="text">{escape(told)}</td>']))
-    return f'<div class="wide"><table>{"".join(f"<tr>{row}</tr>" for row in rows)}</table></div>'
+        start = '<tr class="winner">' if place in winners else "<tr>"
+        rows.append("".join([start, *cells, f'<td class="text">{escape(told)}</td></tr>']))
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
 
 
+_MONEY = (
+    ("days", "days", days_text),
+    ("$ in all", "dollars", total_dollars),
+    ("$ per M tokens", "dollars_per_million_tokens", dollars),
+)
 _LAST = "plan, or why none"
 _TEXT = ("status", _LAST)

@@ -10,11 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cpsolver.doors.batch.lines import MEASURES, Done, Line, lines_of
+from cpsolver.doors.batch.front import Job, jobs_of, winner_words
+from cpsolver.doors.batch.lines import MEASURES, Done, Line, Measure, lines_of
 from cpsolver.doors.batch.progress import duration
 from cpsolver.doors.batch.rows import Row
 from cpsolver.doors.batch.run import SweepAnswer
-from cpsolver.doors.report.goals import dollars
+from cpsolver.doors.report.goals import chance, dollars
+from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.inputs.text import about, percent, plural, seconds
 
 _STATUSES = ("optimal", "feasible", "infeasible", "unknown", "error")
@@ -27,6 +29,8 @@ def summary(answer: SweepAnswer) -> RenderableType:
     lines = lines_of(answer.done)
     parts: list[RenderableType] = [Text(headline(answer), style="bold"), Text(run_line(answer)), ""]
     parts += [LineTable(lines), ""]
+    for job in jobs_of(answer.done):
+        parts += [FrontTable(job), ""]
     if len(answer.done) <= _MOST_CELLS:
         parts += [CellTable(answer.done), ""]
     else:
@@ -78,7 +82,9 @@ class LineTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         priced = any(line.best(MEASURES[2]) is not None for line in self._lines)
-        shown = MEASURES if priced and options.max_width >= _WIDE else MEASURES[:2]
+        shown: Sequence[Measure] = MEASURES[:2]
+        if priced:
+            shown = MEASURES if options.max_width >= _WIDE else (MEASURES[0], MEASURES[2])
         table = _table()
         table.add_column("model, chips", ratio=1, overflow="fold")
         for name in ("plans", *(f"best {one.name if one.digits else one.unit}" for one in shown)):
@@ -92,31 +98,69 @@ class LineTable:
         yield table
 
 
-_NARROW: Cells = (
+class FrontTable:
+    """The cells of a job that no other beats in both days and dollars, the soonest first, and the winner."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        job = self._job
+        yield Text(f"{job.model}, {job.tokens:.4g} tokens: no other cell is both sooner and cheaper", style="bold")
+        table = _table()
+        table.add_column("cell", ratio=1, overflow="fold")
+        timed = any(row["deadline_probability"] is not None for _, row in job.cells)
+        for name in ("GPUs", "days", "80 %", "dollars", "80 %", *(["in time"] if timed else [])):
+            table.add_column(name, justify="right", no_wrap=True)
+        for place in job.front:
+            case, row = job.cells[place]
+            cells = [f"{row['devices']:,}", *_range(row, "days", days_text), *_range(row, "dollars", total_dollars)]
+            cells += [_number(row, "deadline_probability", chance)] if timed else []
+            table.add_row(Text(case.cell.name), *cells, style="green" if place == job.winner else None)
+        yield table
+        yield Text(winner_words(job), style="green" if job.winner is not None else "yellow")
+
+
+_FIRST: Cells = (
     ("status", lambda row: row["status"]),
     ("GPUs", lambda row: "–" if row["devices"] is None else f"{row['devices']:,}"),
     ("step time", lambda row: _number(row, "step_time_s", seconds)),
+)
+_RATES: Cells = (
     ("tokens/s", lambda row: MEASURES[0].text(row)),
     ("MFU", lambda row: _number(row, "mfu", percent)),
 )
-_MORE: Cells = (
-    ("80 % interval", lambda row: _interval(row)),
-    ("$/M tokens", lambda row: _number(row, "dollars_per_million_tokens", dollars)),
-    ("memory", lambda row: _number(row, "memory_share", percent)),
+_TOTALS: Cells = (
+    ("days", lambda row: _number(row, "days", days_text)),
+    ("$ in all", lambda row: _number(row, "dollars", total_dollars)),
 )
+_COST: Cells = (("$/M tokens", lambda row: _number(row, "dollars_per_million_tokens", dollars)),)
+_MEMORY: Cells = (("memory", lambda row: _number(row, "memory_share", percent)),)
+_INTERVAL: Cells = (("80 % interval", lambda row: _interval(row)),)
+
+
+def _shown(wide: bool, days: bool, totals: bool, priced: bool) -> Cells:
+    """The columns: dollars, where they are known, come before rates in a narrow terminal."""
+    whole = (_TOTALS if totals else _TOTALS[:1]) if days else ()
+    cost = _COST if priced else ()
+    if wide:
+        return (*_FIRST, *_RATES, *_INTERVAL, *whole, *cost, *_MEMORY)
+    if totals:
+        return (*_FIRST, *whole)
+    return (*_FIRST, *(_RATES[:1] if priced or days else _RATES), *whole, *cost)
 
 
 class CellTable:
-    """A row for each cell; what a wide terminal has room for: interval, dollars, memory and the plan in one line."""
+    """A row for each cell; what a wide terminal has room for: interval, memory and the plan in one line."""
 
     def __init__(self, done: Sequence[Done]) -> None:
         self._done = done
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= _WIDE
-        cells = [*_NARROW, *_MORE] if wide else list(_NARROW)
-        if not any(row["dollars_per_million_tokens"] is not None for _, row in self._done):
-            cells = [cell for cell in cells if not cell[0].startswith("$")]
+        columns = ("days", "dollars", "dollars_per_million_tokens")
+        known = (any(row[name] is not None for _, row in self._done) for name in columns)
+        cells = _shown(wide, *known)
         table = _table()
         table.add_column("cell", ratio=1, overflow="fold")
         for name, _ in cells:
@@ -135,6 +179,11 @@ def _table() -> Table:
 
 def _number(row: Row, name: str, text: Callable[[float], str]) -> str:
     return "–" if row[name] is None else text(row[name])
+
+
+def _range(row: Row, name: str, text: Callable[[float], str]) -> tuple[str, str]:
+    """A mean and its interval."""
+    return text(row[name]), f"{text(row[f'{name}_low'])}–{text(row[f'{name}_high'])}"
 
 
 def _interval(row: Row) -> str:

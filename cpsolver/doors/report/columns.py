@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
-from cpsolver.doors.report.goals import goal_numbers, goal_rows, worse_than_best
+from cpsolver.doors.report.goals import chance, goal_numbers, goal_rows, worse_than_best
 from cpsolver.doors.report.interval import Interval, interval_of
+from cpsolver.doors.report.outlook import UNKNOWN, Outlook, days_text, outlook, total_dollars
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
@@ -28,6 +29,7 @@ class ShownPlan:
     strategy: Strategy
     evaluation: Evaluation
     interval: Interval
+    outlook: Outlook = UNKNOWN
     tie: bool = True
 
 
@@ -68,8 +70,10 @@ class PlanFigure:
 
 
 def shown_plan(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> ShownPlan:
-    """A plan with its interval, under that title."""
-    return ShownPlan(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
+    """A plan with its interval and outlook, under that title."""
+    step_s = evaluation.step_time_s
+    interval = interval_of(problem, strategy, step_s)
+    return ShownPlan(title, strategy, evaluation, interval, outlook(problem, strategy, step_s, interval))
 
 
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
@@ -102,6 +106,39 @@ def _step_fields(_problem: Problem, plan: ShownPlan) -> Fields:
 
 def _goal_rows(problem: Problem, _plans: Sequence[ShownPlan]) -> Sequence[Row]:
     return [(label, lambda p, cell=cell: cell(p.strategy, p.evaluation)) for label, cell in goal_rows(problem)]  # type: ignore[misc]
+
+
+def _outlook_rows(_problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
+    """Days, dollars and the chance of being in time, as far as they are known of some plan."""
+
+    def days(plan: ShownPlan) -> str:
+        return days_text(plan.outlook.days.mean) if plan.outlook.days else "?"
+
+    def dollars(plan: ShownPlan) -> str:
+        return total_dollars(plan.outlook.dollars.mean) if plan.outlook.dollars else "?"
+
+    def in_time(plan: ShownPlan) -> str:
+        probability = plan.outlook.deadline_probability
+        return "?" if probability is None else chance(probability)
+
+    known = [plan.outlook for plan in plans]
+    rows: list[Row] = [("days", days)] if any(one.days for one in known) else []
+    rows += [("$ in all", dollars)] if any(one.dollars for one in known) else []
+    rows += [("in time, chance", in_time)] if any(one.deadline_probability is not None for one in known) else []
+    return rows
+
+
+def _range_columns(name: str, meaning: str) -> tuple[SweepColumn, ...]:
+    """The mean and both ends of a plan's days or dollars; None where they are not known."""
+
+    def part(end: str) -> Callable[[Mapping[str, Any]], float | None]:
+        return lambda plan: None if plan[name] is None else plan[name][end]
+
+    return (
+        SweepColumn(name, "real", f"expected {meaning}", part("mean")),
+        SweepColumn(f"{name}_low", "real", "lower end of their 80 % interval", part("low")),
+        SweepColumn(f"{name}_high", "real", "upper end of their 80 % interval", part("high")),
+    )
 
 
 def _dollars_per_hour(plan: Mapping[str, Any]) -> float | None:
@@ -166,6 +203,15 @@ FIGURES = (
         (
             SweepColumn("dollars_per_million_tokens", "real", "dollars; empty without prices"),
             SweepColumn("dollars_per_hour", "real", "dollars an hour of the devices in use", _dollars_per_hour),
+        ),
+    ),
+    PlanFigure(
+        _outlook_rows,
+        lambda _, p: p.outlook.document(),
+        (
+            *_range_columns("days", "days of the whole training; empty without tokens"),
+            *_range_columns("dollars", "dollars of the whole training; empty without tokens or prices"),
+            SweepColumn("deadline_probability", "real", "chance that the deadline is met, 0 to 1; empty without one"),
         ),
     ),
     PlanFigure(_of_strategies(lambda problem, plans: size_rows(plans, problem.model.moe is not None))),

@@ -25,6 +25,7 @@ from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_s
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result, switches_table
 from cpsolver.doors.report.operators import operators_table, operators_title
+from cpsolver.doors.report.outlook import outlook_words
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
 from cpsolver.doors.report.text import assumptions
@@ -67,7 +68,8 @@ def evaluation_report(
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
-    parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column), legality(violations)]
+    parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column)]
+    parts += [*whole_training(problem, column), legality(violations)]
     left_open = open_of_plan(problem, strategy, evaluation)
     parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy), *open_line(left_open)]
     if violations:
@@ -116,6 +118,12 @@ def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
     )
 
 
+def whole_training(problem: Problem, column: ShownPlan) -> Iterator[Text]:
+    """Days and dollars of the whole training, where its tokens are known."""
+    if said := outlook_words(problem, column.outlook):
+        yield Text(said, style="bold")
+
+
 def foreign(problem: Problem) -> Iterator[RenderableType]:
     """A word of warning where the stack's kernels are of another vendor than a chip."""
     told = foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies))
@@ -153,7 +161,9 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
     considered = plural(proof.considered, "candidate")
     if result.plans:
         yield headline(problem, "Best plan", columns[0])
-        if said := fewest_line(problem, [column.strategy for column in columns]):
+        yield from whole_training(problem, columns[0])
+        strategies, probability = [column.strategy for column in columns], columns[0].outlook.deadline_probability
+        if said := fewest_line(problem, strategies, probability):
             yield Text(said, style="green")
     if result.status == "optimal":
         best = best_word(problem)

@@ -11,7 +11,7 @@ from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.search.objective import device_prices, dollars_per_million_tokens, objective_of
+from cpsolver.search.objective import deadline_step_s, device_prices, dollars_per_million_tokens, objective_of
 from cpsolver.search.result import Proof
 
 _BEST = {"throughput": "fastest", "cost": "cheapest", "fewest_chips": "fastest on the fewest GPUs"}
@@ -43,6 +43,13 @@ def dollars(value: float | None) -> str:
     return f"${value:,.3f}" if value < 10 else f"${value:,.2f}"
 
 
+def chance(probability: float) -> str:
+    """A probability in whole percent, never as a certainty: `55 %`, `> 99 %`."""
+    if probability > 0.99:
+        return "> 99 %"
+    return "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+
+
 def objective_line(problem: Problem) -> str:
     """What is asked for other than the fastest plan on all devices; empty where it is just that."""
     search, parts = problem.spec.search, []
@@ -50,9 +57,10 @@ def objective_line(problem: Problem) -> str:
         parts.append("the fewest dollars per token")
     if search.objective == "fewest_chips":
         parts.append("the fewest GPUs that meet the deadline")
-    if search.deadline is not None:
-        limit = seconds(objective_of(problem).deadline_s)
-        parts.append(f"{search.deadline.tokens:.4g} tokens in {search.deadline.days:g} days: {limit} per step at most")
+    deadline, limit_s = problem.spec.deadline, deadline_step_s(problem)
+    if deadline is not None and limit_s is not None:
+        most = f"{seconds(limit_s)} per step at most"
+        parts.append(f"{deadline.tokens:.4g} tokens in {deadline.days:g} days: {most}")
     if problem.may_idle:
         parts.append("nodes may idle")
     return "objective: " + "; ".join(parts) if parts else ""
@@ -116,19 +124,27 @@ def counts_line(proof: Proof) -> str:
     return f"{numbers}: {counts.searched:,} searched, {counts.cut:,} cut by a bound or needless{left}"
 
 
-def fewest_line(problem: Problem, plans: Sequence[Strategy]) -> str:
-    """That fewer devices will not do; empty for other objectives."""
-    if problem.spec.search.objective != "fewest_chips" or not plans:
+def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float | None) -> str:
+    """That fewer devices will not do; empty for other objectives. `probability`: that the first plan is in time.
+
+    The proof is about predicted times, and the least number of devices often meets the deadline only just.
+    """
+    if problem.spec.search.objective != "fewest_chips" or not plans or probability is None:
         return ""
-    return f"Proven: no plan on fewer than {plural(plans[0].devices, 'GPU')} meets the deadline."
+    least = plural(plans[0].devices, "GPU")
+    return (
+        f"Proven of predicted times: no plan on fewer than {least} meets the deadline. The chance that these "
+        f"{plans[0].devices:,} do is {chance(probability)}."
+    )
 
 
 def objective_document(problem: Problem) -> dict[str, Any]:
     """The objective in JSON's terms."""
-    deadline, limit = problem.spec.search.deadline, objective_of(problem).deadline_s
+    deadline, limit = problem.spec.deadline, deadline_step_s(problem)
     return {
         "objective": problem.spec.search.objective,
         "objective_unit": objective_of(problem).unit,
+        "tokens": problem.spec.tokens,
         "deadline": None if deadline is None else {**deadline.model_dump(), "step_time_s": limit},
         "idle": problem.may_idle,
         "dollars_per_device_hour": device_prices(problem) or None,

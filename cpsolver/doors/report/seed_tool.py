@@ -23,6 +23,8 @@ FLAG_OF = {
     "cluster.chips": "--gpu-infos",
     "training.global_batch_size": "--global-batch-size",
     "training.sequence_length": "--sequence-length",
+    "training.tokens": "--tokens",
+    "cluster.prices": "--prices",
     "search.top": "--top",
     "launcher": "--launcher",
     "model": "--model-name",
@@ -42,6 +44,8 @@ class Flags:
     sequence_length: int
     top: int
     launcher: str | None = None
+    tokens: float | None = None
+    prices: str | None = None
 
 
 def problem_from_flags(flags: Flags) -> Problem:
@@ -53,8 +57,17 @@ def problem_from_flags(flags: Flags) -> Problem:
     chips = _chips(flags.gpu_infos, found)
     data = {
         "model": flags.model_name,
-        "cluster": {"num_gpus": flags.num_gpus, "gpus_per_node": flags.nproc_per_node, "chips": chips},
-        "training": {"global_batch_size": flags.global_batch_size, "sequence_length": flags.sequence_length},
+        "cluster": {
+            "num_gpus": flags.num_gpus,
+            "gpus_per_node": flags.nproc_per_node,
+            "chips": chips,
+            "prices": _prices(flags.prices, found),
+        },
+        "training": {
+            "global_batch_size": flags.global_batch_size,
+            "sequence_length": flags.sequence_length,
+            "tokens": flags.tokens,
+        },
         "launcher": flags.launcher,
         "search": {"top": flags.top, "pin": {"vpp": 1}, "layer_split": "auto" if len(chips) > 1 else "even"},
     }
@@ -180,3 +193,18 @@ def _sharding(strategy: Strategy) -> dict[str, Any]:
     if strategy.grouped:
         fields["num-distributed-optimizer-instances"] = strategy.replicas // strategy.sharding_ranks
     return fields
+
+
+def _prices(text: str | None, found: list[Trouble]) -> dict[str, float] | None:
+    """`a800:1.2,h800:2.1` as {a800: 1.2, h800: 2.1}; what cannot be read goes to `found`."""
+    if text is None:
+        return None
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, price = (piece.strip() for piece in part.partition(":"))
+        try:
+            prices[name] = float(price)
+        except ValueError:
+            found.append(Trouble("cluster.prices", "must be dollars per device-hour", text, "a800:1.2,h800:2.1 say"))
+            break
+    return prices

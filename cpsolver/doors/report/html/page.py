@@ -59,6 +59,7 @@ def evaluation_page(
     document = evaluation_document(problem, strategy, evaluation, violations, left_open)
     columns = [] if evaluation is None else [shown_plan(problem, "", strategy, evaluation)]
     said = [console.headline(problem, "The plan", column) for column in columns]
+    said += [line for column in columns for line in console.whole_training(problem, column)]
     parts = [_header(problem, [*said, console.legality(violations)], document["plans"], columns, left_open)]
     parts += sections.lines("violations", "Broken rules", [str(found) for found in violations])
     if columns:

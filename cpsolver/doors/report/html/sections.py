@@ -8,9 +8,11 @@ from typing import Any
 from cpsolver.doors.report import open_switches
 from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.degrees import layer_traffic
+from cpsolver.doors.report.goals import chance
 from cpsolver.doors.report.html.bars import NOTHING, Range, StackedBar, alike, ranges, stacked
 from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, scrolling, section, tag
 from cpsolver.doors.report.operators import HEADS, operator_rows, unmeasured_text
+from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.operators import StageOperators
@@ -54,14 +56,26 @@ def tiles(plan: Document) -> Html:
     step = plan["step_time_s"]
     low, high = (about(plan[f"step_time_{end}_s"], step) for end in ("low", "high"))
     chip, share = fullest(plan)
-    told = (
+    told: tuple[tuple[str, str, str], ...] = (
         ("step time", f"{about(step)} {unit(step)}", f"80 % interval {low} to {high} {unit(step)}"),
         ("tokens/s", count(plan["throughput_tokens_per_s"]), f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU"),
         ("MFU", percent(plan["mfu"]), "of the peak; recomputation not counted"),
         ("memory, fullest", percent(share), f"of {gib(plan['capacity_gib'][chip])} usable, {chip}"),
     )
+    told += _outlook_tiles(plan)
     tile = (tag("div", tag("dt", name), tag("dd", value), tag("dd", more)) for name, value, more in told)
     return tag("dl", *tile, class_="tiles")
+
+
+def _outlook_tiles(plan: Document) -> tuple[tuple[str, str, str], ...]:
+    """Days and dollars of the whole training and the chance of being in time, as far as they are known."""
+    told = []
+    for name, title, text in (("days", "days", days_text), ("dollars", "dollars", total_dollars)):
+        if (found := plan[name]) is not None:
+            told.append((title, text(found["mean"]), f"80 % interval {text(found['low'])} to {text(found['high'])}"))
+    if (probability := plan["deadline_probability"]) is not None:
+        told.append(("in time", chance(probability), "chance that the deadline is met"))
+    return tuple(told)
 
 
 def fullest(plan: Document) -> tuple[str, float]:

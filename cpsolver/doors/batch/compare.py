@@ -1,0 +1,203 @@
+"""One decision over specs or clusters: days and dollars of each, break-even prices, a node more and a node less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.report.columns import ShownPlan, shown_plan
+from cpsolver.doors.report.outlook import UNKNOWN, Outlook, weighed
+from cpsolver.explanation.account import SILENT, SearchDisplay, solve
+from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.problem.load import problem_from
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
+from cpsolver.profiles.constants import load_overlay
+from cpsolver.search.objective import dollars_per_hour
+from cpsolver.search.result import Result
+from cpsolver.spec.spec import Spec
+
+_HOURS = 24.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A problem's best plan, if it has one. `name`: what tells it from the others."""
+
+    name: str
+    problem: Problem
+    result: Result
+
+    @property
+    def plan(self) -> ShownPlan | None:
+        """The best plan with its interval and outlook."""
+        if not self.result.plans:
+            return None
+        best = self.result.plans[0]
+        return shown_plan(self.problem, self.name, best.strategy, best.evaluation)
+
+    @property
+    def outlook(self) -> Outlook:
+        """Its days, its dollars, its chance of being in time."""
+        return UNKNOWN if self.plan is None else self.plan.outlook
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Of the devices in use; None without a plan or prices."""
+        return None if self.plan is None else dollars_per_hour(self.problem, self.plan.strategy)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A spec or cluster to decide on. `resized`: the same with a node more and with a node less of each chip type.
+
+    `break_even`: dollars per device-hour with which it would cost what `rival` does, the place of the cheapest other
+    option in time; both None where there is no rival.
+    """
+
+    answer: Answer
+    resized: tuple[Answer, ...]
+    rival: int | None
+    break_even: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The options in the order in which they were given. `front` and `winner`: places among them, as of a sweep's."""
+
+    options: tuple[Option, ...]
+    front: tuple[int, ...]
+    winner: int | None
+
+
+@dataclass(frozen=True)
+class ComparisonRequest:
+    """What to compare: specs' files, or one file on several clusters (`on`: `h100:512@2.5,a800:64@1.2` each).
+
+    `tokens` takes the place of the specs' own. `resize`: also with a node more and a node less.
+    """
+
+    specs: tuple[str, ...]
+    on: tuple[str, ...] = ()
+    tokens: float | None = None
+    resize: bool = True
+    time_limit_s: float | None = None
+    calibration: str | None = None
+
+
+def compare(request: ComparisonRequest, display: SearchDisplay = SILENT) -> Comparison:
+    """Solve every option, each with a single plan. Raises InputError, for options that train other tokens too."""
+    named = problems_of(request)
+    solved = [Answer(name, problem, solve(problem, display)) for name, problem in named]
+    resized = [
+        tuple(Answer(name, other, solve(other, display)) for name, other in resized_of(problem))
+        if request.resize and answer.result.plans
+        else ()
+        for answer, (_, problem) in zip(solved, named, strict=True)
+    ]
+    return comparison(solved, resized)
+
+
+def comparison(answers: Sequence[Answer], resized: Sequence[tuple[Answer, ...]]) -> Comparison:
+    """The decision over solved options."""
+    outlooks = [answer.outlook for answer in answers]
+    front, winner = weighed(outlooks)
+    options = []
+    for place, (answer, others) in enumerate(zip(answers, resized, strict=True)):
+        rest = [UNKNOWN if other == place else outlook for other, outlook in enumerate(outlooks)]
+        rival = weighed(rest)[1]
+        options.append(Option(answer, others, rival, _break_even(answer, None if rival is None else rest[rival])))
+    return Comparison(tuple(options), front, winner)
+
+
+def _break_even(answer: Answer, rival: Outlook | None) -> float | None:
+    days = answer.outlook.days
+    if answer.plan is None or days is None or rival is None or rival.dollars is None:
+        return None
+    return rival.dollars.mean / (days.mean * _HOURS * answer.plan.strategy.devices)
+
+
+def problems_of(request: ComparisonRequest) -> list[tuple[str, Problem]]:
+    """The options by name, each to be solved for one plan."""
+    if request.on and len(request.specs) > 1:
+        raise InputError(Trouble("--on", "says on what one spec is compared, and there are several"))
+    if len(request.specs) + len(request.on) < 2:
+        raise InputError(
+            Trouble("SPEC", "is alone: give another one, or clusters (--on h100:512@2.5 --on a800:768@1.2)")
+        )
+    overlay = None if request.calibration is None else load_overlay(request.calibration)
+    found = []
+    for path in request.specs:
+        document = load_yaml(path)
+        base = None if path == "-" else Path(path).parent
+        for on in request.on or (None,):
+            data = _asked(document.data, request, None if on is None else cluster_of(on))
+            found.append((on or path, problem_from(data, None if on else document, base, overlay)))
+    _same_tokens(found)
+    return found
+
+
+def _asked(data: Mapping[str, Any], request: ComparisonRequest, cluster: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A spec's values with what the request replaces, where its sections are sound."""
+    changes: dict[str, dict[str, Any]] = {"search": {"top": 1}}
+    if request.time_limit_s is not None:
+        changes["search"]["time_limit_s"] = request.time_limit_s
+    if request.tokens is not None:
+        changes["training"] = {"tokens": request.tokens}
+        deadline = (data.get("search") or {}).get("deadline")
+        if isinstance(deadline, Mapping):
+            changes["search"]["deadline"] = {**deadline, "tokens": None}
+    if cluster is not None:
+        known = (data.get("cluster") or {}).get("prices")
+        kept = {name: known[name] for name in cluster["chips"] if name in known} if isinstance(known, Mapping) else {}
+        prices = {**kept, **cluster["prices"]} or (None if isinstance(known, Mapping) else known)
+        changes["cluster"] = {**cluster, "prices": prices}
+    return {**data, **{name: {**(data.get(name) or {}), **fields} for name, fields in changes.items()}}
+
+
+def cluster_of(text: str) -> dict[str, Any]:
+    """Chips, devices and prices of `h100:512@2.5,a800:64`: a price is dollars per device-hour, and may be left out."""
+    chips: dict[str, int] = {}
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, rest = part.strip().partition(":")
+        number, at, price = rest.partition("@")
+        try:
+            chips[name] = int(number)
+            if at:
+                prices[name] = float(price)
+        except ValueError:
+            raise InputError(Trouble("--on", "must be CHIP:DEVICES or CHIP:DEVICES@DOLLARS, ...", text)) from None
+    return {"num_gpus": sum(chips.values()), "chips": chips, "prices": prices}
+
+
+def _same_tokens(named: Sequence[tuple[str, Problem]]) -> None:
+    """Raises InputError unless all train on as many tokens."""
+    found = {name: problem.spec.tokens for name, problem in named}
+    missing = [name for name, tokens in found.items() if tokens is None]
+    if missing:
+        message = f"is missing in {', '.join(missing)}: days and dollars of how many tokens?"
+        raise InputError(Trouble("training.tokens", message, allowed="training: {tokens: 1.0e+12}, or --tokens 1e12"))
+    if len(set(found.values())) > 1:
+        said = ", ".join(f"{name}: {tokens:g}" for name, tokens in found.items())
+        raise InputError(Trouble("training.tokens", f"differs ({said}): days and dollars are of other trainings"))
+
+
+def resized_of(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """The problem with a node more and a node less of each chip type that has a limit, or of all together."""
+    data, node = problem.spec.model_dump(mode="json"), problem.node
+    chips = data["cluster"]["chips"]
+    limited = [name for name, chip in chips.items() if chip["max"] is not None] or [None]
+    for name in limited:
+        for sign, word in ((1, "+1"), (-1, "-1")):
+            size, own = problem.num_gpus + sign * node, dict(chips)
+            if name is not None:
+                own[name] = {**chips[name], "max": chips[name]["max"] + sign * node}
+            if size < node or (name is not None and own[name]["max"] < node):
+                continue
+            changed = {**data, "cluster": {**data["cluster"], "num_gpus": size, "chips": own}}
+            of = f" of {name}" if len(limited) > 1 else ""
+            yield f"{word} node{of}", resolve(Spec.model_validate(changed), problem.overlay)

@@ -1,0 +1,128 @@
+"""A comparison for people, as a decision table, and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cpsolver.doors.batch.compare import Answer, Comparison, Option
+from cpsolver.doors.report.document import versions
+from cpsolver.doors.report.goals import chance, dollars
+from cpsolver.doors.report.outlook import UNKNOWN, MeanRange, days_text, total_dollars
+from cpsolver.inputs.text import plural
+from cpsolver.problem.strategy_file import strategy_to_dict
+
+_HEADS = ("GPUs", "$ an hour", "days", "dollars", "in time", "even at")
+
+
+def comparison_report(found: Comparison) -> RenderableType:
+    """The decision table, what it says, and why options have no plan."""
+    problem = found.options[0].answer.problem
+    deadline = problem.spec.deadline
+    within = f", within {deadline.days:g} days" if deadline else ""
+    title = f"{plural(len(found.options), 'option')}: {problem.model.name}, {problem.spec.tokens:.4g} tokens{within}"
+    return Group(Text(title, style="bold"), "", _table(found), "", *_conclusions(found))
+
+
+def _table(found: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold")
+    table.add_column("option", ratio=1, overflow="fold")
+    for name in _HEADS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for place, option in enumerate(found.options):
+        answer, even = option.answer, option.break_even
+        style = "green" if place == found.winner else None
+        table.add_row(Text(answer.name), *_cells(answer), "–" if even is None else dollars(even), style=style)
+        for other in option.resized:
+            table.add_row(Text(f"  {other.name}", style="dim"), *_cells(other, answer), "")
+    return table
+
+
+def _cells(answer: Answer, against: Answer | None = None) -> list[str]:
+    """The figures of a best plan (`none`: proven that there is none, `?`: none found in time).
+
+    Below days and dollars stands their interval, or the change `against` another answer.
+    """
+    plan, outlook, hourly = answer.plan, answer.outlook, answer.dollars_per_hour
+    if plan is None:
+        return ["none" if answer.result.status == "infeasible" else "?", *("–" for _ in _HEADS[2:])]
+    base = UNKNOWN if against is None else against.outlook
+    probability = outlook.deadline_probability
+    return [
+        f"{plan.strategy.devices:,}",
+        "–" if hourly is None else f"${hourly:,.0f}",
+        _mean(outlook.days, base.days, days_text),
+        _mean(outlook.dollars, base.dollars, total_dollars),
+        "–" if probability is None else chance(probability),
+    ]
+
+
+def _mean(found: MeanRange | None, against: MeanRange | None, text: Any) -> str:
+    if found is None:
+        return "–"
+    below = f"{text(found.low)}–{text(found.high)}"
+    if against is not None:
+        below = f"{(found.mean / against.mean - 1) * 100:+.1f} %"
+    return f"{text(found.mean)}\n{below}"
+
+
+def _conclusions(found: Comparison) -> Iterator[RenderableType]:
+    timed = any(option.answer.outlook.deadline_probability is not None for option in found.options)
+    if found.winner is not None:
+        why = " of those at least as likely as not in time" if timed else ""
+        winner = found.options[found.winner].answer
+        yield Text(f"Winner: {winner.name}, the fewest dollars{why}.", style="green")
+        sooner = [found.options[place].answer.name for place in found.front if place != found.winner]
+        if sooner:
+            yield Text(f"No other is both sooner and cheaper than: {'; '.join(sooner)}.")
+    elif any(option.answer.outlook.dollars for option in found.options):
+        yield Text("Winner: none, for no option is as likely as not in time.", style="yellow")
+    else:
+        yield Text("Without prices (cluster.prices, or --on CHIP:N@PRICE) there are no dollars.", style="yellow")
+    if any(option.break_even is not None for option in found.options):
+        yield Text("Even at: dollars per GPU-hour with which it costs as much as the cheapest other one in time.")
+    yield Text("Below days and dollars: the 80 % interval; of a node more or less, the change.", style="dim")
+    for option in found.options:
+        for reason in option.answer.result.reasons:
+            yield Text(f"{option.answer.name}: {reason}", style="red")
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """What `compare --json` prints."""
+    return {
+        "status": "compared",
+        "tokens": found.options[0].answer.problem.spec.tokens,
+        "options": [_option(option) for option in found.options],
+        "front": list(found.front),
+        "winner": found.winner,
+        "versions": versions(),
+    }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {
+        **_answer(option.answer),
+        "rival": option.rival,
+        "break_even_dollars_per_device_hour": option.break_even,
+        "nodes": [_answer(other) for other in option.resized],
+    }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    plan = answer.plan
+    return {
+        "name": answer.name,
+        "status": answer.result.status,
+        "model": answer.problem.model.name,
+        "num_gpus": answer.problem.num_gpus,
+        "devices": plan and plan.strategy.devices,
+        "dollars_per_hour": answer.dollars_per_hour,
+        "step_time_s": plan and plan.evaluation.step_time_s,
+        **answer.outlook.document(),
+        "strategy": plan and strategy_to_dict(plan.strategy),
+        "reasons": list(answer.result.reasons),
+    }

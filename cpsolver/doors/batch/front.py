@@ -1,0 +1,74 @@
+"""Which cells of a sweep are worth a choice: those that no other beats in both days and dollars, and the winner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cpsolver.doors.batch.lines import Done
+from cpsolver.doors.batch.rows import Row
+from cpsolver.doors.report.outlook import MeanRange, Outlook, weighed
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells that train one model on the same tokens, of known days and dollars: only these can be weighed.
+
+    `places`: where they stand among the sweep's. `front`: places in `cells` that no other beats, the soonest first.
+    `winner`: the cheapest of those that are as likely as not in time, or of all without a deadline; None: none is.
+    """
+
+    model: str
+    tokens: float
+    cells: tuple[Done, ...]
+    places: tuple[int, ...]
+    front: tuple[int, ...]
+    winner: int | None
+
+
+def jobs_of(done: Sequence[Done]) -> list[Job]:
+    """The sweep's jobs, in the order of their first cells."""
+    found: dict[tuple[str, float, int], list[int]] = {}
+    for place, (case, row) in enumerate(done):
+        tokens = None if case.problem is None else case.problem.spec.tokens
+        if tokens is not None and row["days"] is not None and row["dollars"] is not None:
+            found.setdefault((row["model"], tokens, row["sequence_length"]), []).append(place)
+    return [
+        Job(
+            model,
+            tokens,
+            tuple(done[place] for place in places),
+            tuple(places),
+            *weighed([_outlook(done[p][1]) for p in places]),
+        )
+        for (model, tokens, _), places in found.items()
+    ]
+
+
+def _outlook(row: Row) -> Outlook:
+    """A row's days, dollars and chance of being in time."""
+    days, dollars = (MeanRange(row[f"{name}_low"], row[name], row[f"{name}_high"]) for name in ("days", "dollars"))
+    return Outlook(days, dollars, row["deadline_probability"])
+
+
+def winner_words(job: Job) -> str:
+    """What makes the winner one; that there is none."""
+    timed = any(row["deadline_probability"] is not None for _, row in job.cells)
+    if job.winner is None:
+        return "Winner: none, for no cell is as likely as not in time."
+    why = " of those at least as likely as not in time" if timed else ""
+    return f"Winner: {job.cells[job.winner][0].cell.name}, the fewest dollars{why}."
+
+
+def fronts_document(done: Sequence[Done]) -> list[dict[str, Any]]:
+    """The jobs in JSON's terms: places of cells in the list of all."""
+    return [
+        {
+            "model": job.model,
+            "tokens": job.tokens,
+            "front": [job.places[cell] for cell in job.front],
+            "winner": None if job.winner is None else job.places[job.winner],
+        }
+        for job in jobs_of(done)
+    ]
