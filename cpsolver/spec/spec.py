@@ -49,7 +49,7 @@ class Spec(Part):
     """The whole request. Frozen, no unknown fields; `model_dump(mode="json")` parses to an equal spec."""
 
     model: Annotated[str | dict[str, Any], PlainValidator(_model), WithJsonSchema(_MODEL_SCHEMA)] = Field(
-        description="a catalogue name, a .yaml or .json file, or the model's fields"
+        description="a catalogue name, a repository on Hugging Face, a .yaml or .json file, or the model's fields"
     )
     cluster: Cluster = Field(description="the devices")
     training: Training = Field(description="batch, sequence and precision")

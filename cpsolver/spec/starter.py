@@ -13,7 +13,7 @@ _TEMPLATE = """\
 # What to train, on what. Three parts are needed; everything else has the default that stands here.
 # A field that is commented out shows an example; `null` or leaving it out means its default.
 
-model: {model}  # a catalogue name (`apss-cp models`), a .yaml or .json file, or the model's fields
+model: {model}  # a name (`apss-cp models`) or Hugging Face repository, a .yaml or .json file, or its fields
 
 cluster:
   num_gpus: {num_gpus}  # devices in use, 1 to 1,048,576; a multiple of gpus_per_node
