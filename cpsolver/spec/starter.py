@@ -22,7 +22,7 @@ cluster:
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
   memory_margin: null  # share of device memory kept free, 0 to 0.5; default: the stack's, 0.04 for megatron-core
   idle: false  # true: a plan may leave whole nodes idle; default false
-  prices: null  # dollars per device-hour, {{{chip}: 2.5}} say; default null: not known
+  prices: null  # dollars per device-hour, 2.5 or {{{chip}: 2.5}} say; default null: not known
 
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576
