@@ -16,10 +16,11 @@ from models_zoo import (
     layer_parameters,
     list_architectures,
     load_architecture,
+    nearest_plannable,
+    other_names,
     total_parameters,
     unsupported_reasons,
 )
-from models_zoo.catalogue import other_names
 
 SEED_NAMES = [
     "llama-7b",
@@ -240,6 +241,13 @@ def test_an_unknown_repository_gives_the_nearest_one(unknown: str, nearest: str)
 @pytest.mark.parametrize("name", ["llama3p1_405b", "llama3.1-405b"])
 def test_other_spelling_of_the_dot(name: str) -> None:
     assert load_architecture(name).name == "llama3.1-405b"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("deepseek-v3.2-671b", "deepseek-v3-671b"), ("nemotron3-nano-30b-a3b", "qwen3-30b-a3b")]
+)
+def test_nearest_of_those_that_can_be_planned(name: str, nearest: str) -> None:
+    assert nearest_plannable(load_architecture(name)).name == nearest
 
 
 def test_unknown_name_gives_the_nearest() -> None:
