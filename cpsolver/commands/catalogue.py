@@ -61,15 +61,25 @@ def init(path: str, force: bool) -> None:
     \b
     Example:
       apss-cp init my-run.yaml
+
+    The spec's JSON Schema goes beside it as apss-cp.schema.json, unless it is there: editors that know the first line
+    of the spec then complete its fields, models, chips, launchers and stacks, and mark what is wrong.
     """
-    from cpsolver.inputs.output import write_new_file
+    import json
+    from pathlib import Path
+
+    from cpsolver.inputs.output import write_file, write_new_file
+    from cpsolver.spec.json_schema import SCHEMA_FILE, SCHEMA_LINE, spec_json_schema
     from cpsolver.spec.starter import starter_spec
 
-    text = starter_spec()
+    text = SCHEMA_LINE + starter_spec()
     if path == "-":
         click.echo(text, nl=False)
         return
     write_new_file(path, text, force)
+    beside = Path(path).parent / SCHEMA_FILE
+    if force or not beside.exists():
+        write_file(str(beside), json.dumps(spec_json_schema(), indent=2) + "\n")
     click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
 
 
@@ -83,6 +93,6 @@ def schema() -> None:
     """
     import json
 
-    from cpsolver.spec.spec import spec_json_schema
+    from cpsolver.spec.json_schema import spec_json_schema
 
     click.echo(json.dumps(spec_json_schema(), indent=2))

@@ -96,17 +96,6 @@ def parse_spec(data: Mapping[str, Any], document: Document | None = None, base_d
     return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
 
 
-def spec_json_schema() -> dict[str, Any]:
-    """The JSON Schema of what `load_spec` accepts, short forms included; every field has a description."""
-    schema = Spec.model_json_schema()
-    search = schema["$defs"]["Search"]["properties"]
-    spots = ((search, "pin", "Decisions"), (search, "forbid", "Decisions"))
-    for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
-        place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
-        place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
-
-
 def names_a_file(model: str) -> bool:
     """Whether a model's text is a file (it ends in .yaml, .yml or .json) rather than a catalogue name."""
     return model.lower().endswith(FILE_ENDINGS)
