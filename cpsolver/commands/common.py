@@ -71,6 +71,13 @@ spec_argument = click.argument("spec")
 rank_option = click.option(
     "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
 )
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A decision of the plan, tp=8 say, in place of a file; may be repeated.",
+)
 calibration_option = click.option(
     "--calibration", metavar="FILE", help="Constants learnt from your own runs: what `apss-cp calibrate` wrote."
 )

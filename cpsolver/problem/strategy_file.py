@@ -80,7 +80,7 @@ def strategy_from(document: Document, problem: Problem | None = None, number: in
     fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else data
     prefix = (*prefix, "strategy") if isinstance(inner, Mapping) else prefix
     seed = any(key in fields for key in SEED_KEYS)
-    read = seed_strategy if seed else _from_fields
+    read = seed_strategy if seed else strategy_from_fields
     found = list(document.troubles)
     strategy: Strategy | None = None
     try:
@@ -120,7 +120,8 @@ def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     return _Stages.model_fields if len(path) == 2 and path[0] == "stages" else {}
 
 
-def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
+def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
+    """The plan in plain values, as its file holds them. Raises InputError with every problem."""
     try:
         plan: Any = _Plan.model_validate(dict(data))
     except ValidationError as error:
