@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, write_answer
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.models)
 @json_option
 def models(name: str | None, as_json: bool) -> None:
     """List the catalogue's models, or show the one called NAME with its shape, sources and aliases.
@@ -23,7 +24,7 @@ def models(name: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.chips)
 @json_option
 def chips(name: str | None, as_json: bool) -> None:
     """List the catalogue's chips, or show the one called NAME with its efficiencies, sources and aliases.
@@ -38,7 +39,7 @@ def chips(name: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.stacks)
 @json_option
 def stacks(name: str | None, as_json: bool) -> None:
     """List the software-stack profiles, or show the one called NAME: every constant, how sure it is, its source.
