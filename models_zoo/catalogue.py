@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,16 @@ _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]{0,99}")
 
 
 class UnknownModelError(KeyError):
-    """No model of that name or alias; `nearest` holds the closest names, best first."""
+    """No model of that name, alias or repository."""
 
-    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-        self.nearest = nearest
+
+    @cached_property
+    def nearest(self) -> tuple[str, ...]:
+        """The closest names, best first. Reads every file when somebody asks."""
+        return _nearest(_normalise(self.name))
 
     def __str__(self) -> str:
         hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
@@ -48,7 +52,7 @@ def load_architecture(name: str) -> Architecture:
                 architecture = _load_file(path)
                 if wanted in map(_normalise, other_names(architecture)):
                     return architecture
-    raise UnknownModelError(name, _nearest(wanted))
+    raise UnknownModelError(name)
 
 
 def other_names(architecture: Architecture) -> tuple[str, ...]:
