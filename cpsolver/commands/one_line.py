@@ -75,7 +75,7 @@ def plan(
     \b
     Example:
       apss-cp plan llama3.1-70b --on h100:512 --batch 1024 --seq 8192
-      apss-cp plan Qwen/Qwen3-235B-A22B --on h800:256,a800:256 --batch 1024 --seq 4096 --launcher megatron-lm
+      apss-cp plan meta-llama/Llama-3.1-70B --on h800:64,a800:64 --batch 512 --seq 4096 --launcher megatron-lm
 
     MODEL: a name of `apss-cp models`, a repository on Hugging Face, or a file. The answer is that of `solve`; every
     other wish stands in a spec, which --write-spec begins. Exit codes: 0 a plan; 2 bad input; 3 proven that there is

@@ -69,6 +69,8 @@ def fill_strategy(problem: Problem, given: Mapping[str, Any]) -> Filled:
     values.setdefault("stage_chips", _stage_chips(problem, values))
     values.setdefault("layers", _even_layers(problem.model.layers, values["pp"], values["vpp"]))
     values.setdefault("recompute", "none")
+    if values["recompute"] in ("block", "uniform"):
+        values.setdefault("recompute_layers", 1)
     fields = {name: value for name, value in values.items() if name in PLAN_FIELDS}
     try:
         strategy = strategy_from_fields({**fields, "stages": _stages(values)}, problem)
@@ -179,8 +181,6 @@ def _stages(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         message = f"pp {values['pp']}, {len(chips)} chips and the layers {layers} are not as many stages"
         raise InputError(Trouble("--set", message))
     more = {name: values[name] for name in ("recompute_layers", "recompute_modules") if name in values}
-    if values["recompute"] in ("block", "uniform"):
-        more.setdefault("recompute_layers", 1)
     return [
         {"chip": c, "layers": n, "recompute": values["recompute"], **more} for c, n in zip(chips, layers, strict=True)
     ]

@@ -77,6 +77,12 @@ def test_flags_are_the_launchers_usual(launcher: str, given: dict[str, Any], dec
     assert {name: getattr(plan, name) for name in decisions} == decisions
 
 
+def test_a_unit_of_recomputed_layers_is_told() -> None:
+    filled = fill_strategy(problem(), {"tp": 8, "recompute": "uniform"})
+    assert filled.strategy.recompute_layers == (1,)
+    assert filled.added["recompute_layers"] == 1
+
+
 def test_what_is_given_stays() -> None:
     given = {"tp": 4, "pp": 4, "mbs": 2, "distributed_optimizer": False, "recompute": "block", "recompute_layers": 3}
     plan = fill_strategy(problem(), given).strategy
