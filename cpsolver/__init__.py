@@ -56,6 +56,7 @@ __all__ = [
     "load_problem",
     "load_strategy",
     "make_problem",
+    "make_strategy",
     "solve",
 ]
 
@@ -160,6 +161,17 @@ def load_strategy(path: File, problem: Problem | None = None, number: int = 1) -
     from cpsolver.problem.strategy_file import load_strategy as load
 
     return load(fspath(path), problem, number)
+
+
+def make_strategy(problem: Problem, **decisions: object) -> Strategy:
+    """The plan with some decisions given (`tp=8, pp=4, layers=[20, 20, 20, 20]`), the rest filled in evenly.
+
+    Degrees are 1 and dp is what is left, micro batches are of 1, flags as the spec's launcher has them. Whether it is
+    legal is for `check`. Raises InputError.
+    """
+    from cpsolver.problem.filled import fill_strategy
+
+    return fill_strategy(problem, decisions).strategy
 
 
 def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = None) -> Result:

@@ -3,7 +3,14 @@
 Imports nothing of the planner.
 """
 
-from models_zoo.catalogue import UnknownModelError, architecture_names, list_architectures, load_architecture
+from models_zoo.catalogue import (
+    UnknownModelError,
+    architecture_names,
+    list_architectures,
+    load_architecture,
+    nearest_plannable,
+    other_names,
+)
 from models_zoo.hugging_face import UnsupportedConfigError, from_hugging_face, is_hugging_face, supported_families
 from models_zoo.params import (
     LayerParameters,
@@ -31,6 +38,8 @@ __all__ = [
     "layer_parameters",
     "list_architectures",
     "load_architecture",
+    "nearest_plannable",
+    "other_names",
     "supported_families",
     "total_parameters",
     "unsupported_reasons",

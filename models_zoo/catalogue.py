@@ -1,25 +1,34 @@
-"""Finds architectures by name. Loading one by its canonical name reads one file."""
+"""Finds architectures by name: the catalogue's own, an alias, or a repository on Hugging Face.
+
+Loading one by its canonical name reads one file.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from models_zoo.schema import Architecture
+from models_zoo.params import active_parameters, total_parameters
+from models_zoo.schema import Architecture, unsupported_reasons
 
 _DATA = Path(__file__).parent / "data"
 _SAFE_NAME = re.compile(r"[a-z0-9][a-z0-9.\-]{0,99}")
 
 
 class UnknownModelError(KeyError):
-    """No model of that name or alias; `nearest` holds the closest names, best first."""
+    """No model of that name, alias or repository."""
 
-    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
-        self.nearest = nearest
+
+    @cached_property
+    def nearest(self) -> tuple[str, ...]:
+        """The closest names, best first. Reads every file when somebody asks."""
+        return _nearest(_normalise(self.name))
 
     def __str__(self) -> str:
         hint = f" Nearest: {', '.join(self.nearest)}." if self.nearest else ""
@@ -27,22 +36,41 @@ class UnknownModelError(KeyError):
 
 
 def load_architecture(name: str) -> Architecture:
-    """The architecture of that canonical name or alias; case does not matter and "_" reads as "-".
+    """The architecture of that canonical name, alias or repository on Hugging Face, whose owner may be left out.
+
+    Case does not matter and "_" reads as "-".
 
     Raises:
         UnknownModelError: with the nearest names.
     """
     wanted = _normalise(name)
-    if _SAFE_NAME.fullmatch(wanted):
-        path = _DATA / f"{wanted}.yaml"
-        if path.is_file():
-            return _load_file(path)
+    if _SAFE_NAME.fullmatch(wanted) and (path := _DATA / f"{wanted}.yaml").is_file():
+        return _load_file(path)
+    if wanted:
         for path in _files():
             if wanted in _normalise(path.read_text(encoding="utf-8")):
                 architecture = _load_file(path)
-                if wanted in map(_normalise, architecture.aliases):
+                if wanted in map(_normalise, other_names(architecture)):
                     return architecture
-    raise UnknownModelError(name, _nearest(wanted))
+    raise UnknownModelError(name)
+
+
+def other_names(architecture: Architecture) -> tuple[str, ...]:
+    """What else a model answers to: its aliases, and its repositories with and without their owners."""
+    plain = (repository.partition("/")[2] for repository in architecture.hugging_face)
+    return tuple(dict.fromkeys((*architecture.aliases, *architecture.hugging_face, *plain)))
+
+
+def nearest_plannable(architecture: Architecture) -> Architecture:
+    """The model of the catalogue, of those that can be planned, that is closest in parameters, all and active ones.
+
+    Factors count: half as many are as far as twice as many. Reads every file.
+    """
+
+    def distance(other: Architecture) -> float:
+        return sum(abs(math.log(count(other) / count(architecture))) for count in (total_parameters, active_parameters))
+
+    return min((each for each in list_architectures() if not unsupported_reasons(each)), key=distance)
 
 
 def list_architectures() -> list[Architecture]:
@@ -72,8 +100,15 @@ def _load_file(path: Path) -> Architecture:
 
 
 def _nearest(wanted: str) -> tuple[str, ...]:
+    """Of the three models whose names are closest: the repository where its name was the close one, else the name."""
     import difflib
 
-    owner = {_normalise(alias): arch.name for arch in list_architectures() for alias in (arch.name, *arch.aliases)}
-    close = difflib.get_close_matches(wanted, owner, n=5, cutoff=0.5)
-    return tuple(dict.fromkeys(owner[match] for match in close))[:3]
+    spelt: dict[str, tuple[str, str]] = {}
+    for arch in list_architectures():
+        spelt |= {_normalise(other): (arch.name, other if "/" in other else arch.name) for other in other_names(arch)}
+        spelt[_normalise(arch.name)] = (arch.name, arch.name)
+    close = difflib.get_close_matches(wanted, spelt, n=8, cutoff=0.5)
+    best: dict[str, str] = {}
+    for match in close:
+        best.setdefault(*spelt[match])
+    return tuple(best.values())[:3]

@@ -47,9 +47,16 @@ def from_hugging_face(config: Config) -> Fields:
     if isinstance(inner, Mapping) and "hidden_size" in inner:
         outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
         return from_hugging_face({**outer, **inner, "model_type": inner.get("model_type", config["model_type"])})
+    if isinstance(inner, Mapping) and "hidden_size" not in config:
+        owner = inner.get("_name_or_path")
+        whose = f" ({owner})" if isinstance(owner, str) and owner else ""
+        reason = (
+            f"leaves the text model's sizes to defaults that it does not say: give that model's own config.json{whose}"
+        )
+        raise UnsupportedConfigError("text_config", None, [reason])
     family = str(config["model_type"])
     if family not in _FAMILIES:
-        near = difflib.get_close_matches(family, _FAMILIES, n=2, cutoff=0.5)
+        near = difflib.get_close_matches(family, _FAMILIES, n=2, cutoff=0.8)  # misspelt; relatives differ in shape
         allowed = ", ".join(supported_families())
         raise UnsupportedConfigError("model_type", family, ["is not a family that can be read"], allowed, tuple(near))
     reader = Reader(config)

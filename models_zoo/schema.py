@@ -13,7 +13,7 @@ _INTEGER = SchemaValidator(core_schema.int_schema())
 
 DESCRIPTIVE_FIELDS = {
     *("name", "aliases", "family", "max_positions", "confidence", "proposal", "inferred_fields", "sources", "notes"),
-    *("published_params_billion", "published_params_basis", "published_params_gap"),
+    *("hugging_face", "published_params_billion", "published_params_basis", "published_params_gap"),
 }
 """Fields of an architecture that change neither time nor memory."""
 
@@ -124,7 +124,8 @@ class Architecture(_ArchitectureRecord):
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
     experts, each a layer of its own with one norm. `published_params_gap` says why the computed count may
-    be off the published one by over 1 %.
+    be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have this shape, base
+    models first, by their own names.
 
     Raises:
         pydantic.ValidationError: with every problem found, each naming its field.
@@ -132,6 +133,7 @@ class Architecture(_ArchitectureRecord):
 
     name: str = Field(min_length=1)
     aliases: tuple[str, ...] = ()
+    hugging_face: tuple[str, ...] = ()
     family: str = ""
     layers: PositiveInt
     hidden: PositiveInt

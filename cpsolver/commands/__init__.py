@@ -4,6 +4,7 @@ Imports from every room: options in, one call, the answer printed.
 """
 
 COMMANDS = {
+    "plan": ("one_line", "The best plans for a model on some chips, in one line."),
     "solve": ("planning", "Find the K fastest plans for a spec, with proof."),
     "search": ("apss", "The same search with the flags and the output of the APSS tool."),
     "evaluate": ("planning", "What a given plan gives, and which rules it breaks."),

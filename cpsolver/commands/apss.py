@@ -7,17 +7,25 @@ from typing import Any
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import exit_with, json_option, say_error
 
 
 @click.command()
-@click.option("--model-name", default="llama2-70b", show_default=True, help="Name in `apss-cp models`.")
+@click.option(
+    "--model-name",
+    default="llama2-70b",
+    show_default=True,
+    help="Name in `apss-cp models`.",
+    shell_complete=completion.models,
+)
 @click.option("--num-gpus", type=int, default=256, show_default=True, help="GPUs in use, up to 1,048,576.")
 @click.option(
     "--gpu-infos",
     default="a800",
     show_default=True,
     metavar="TYPE[:MAX][,...]",
+    shell_complete=completion.counted_chips,
     help="Chip types and the most devices of each; -1, or no number: no limit. Names in `apss-cp chips`.",
 )
 @click.option("--nproc-per-node", type=int, default=8, show_default=True, help="GPUs in a node.")
@@ -30,7 +38,12 @@ from cpsolver.commands.common import exit_with, json_option, say_error
     help="Tokens in a sequence: a multiple of 512, up to 1,048,576.",
 )
 @click.option("--top", type=int, default=5, show_default=True, help="How many plans, up to 100.")
-@click.option("--launcher", metavar="NAME", help="Only plans that this launcher can run, megatron-lm say.")
+@click.option(
+    "--launcher",
+    metavar="NAME",
+    help="Only plans that this launcher can run, megatron-lm say.",
+    shell_complete=completion.launchers,
+)
 @click.option(
     "--mode",
     type=click.Choice(["fast", "analytic"]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, write_answer
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.models)
 @json_option
 def models(name: str | None, as_json: bool) -> None:
     """List the catalogue's models, or show the one called NAME with its shape, sources and aliases.
@@ -23,7 +24,7 @@ def models(name: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.chips)
 @json_option
 def chips(name: str | None, as_json: bool) -> None:
     """List the catalogue's chips, or show the one called NAME with its efficiencies, sources and aliases.
@@ -38,7 +39,7 @@ def chips(name: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.stacks)
 @json_option
 def stacks(name: str | None, as_json: bool) -> None:
     """List the software-stack profiles, or show the one called NAME: every constant, how sure it is, its source.
@@ -61,15 +62,25 @@ def init(path: str, force: bool) -> None:
     \b
     Example:
       apss-cp init my-run.yaml
+
+    The spec's JSON Schema goes beside it as apss-cp.schema.json, unless it is there: editors that know the first line
+    of the spec then complete its fields, models, chips, launchers and stacks, and mark what is wrong.
     """
-    from cpsolver.inputs.output import write_new_file
+    import json
+    from pathlib import Path
+
+    from cpsolver.inputs.output import write_file, write_new_file
+    from cpsolver.spec.json_schema import SCHEMA_FILE, SCHEMA_LINE, spec_json_schema
     from cpsolver.spec.starter import starter_spec
 
-    text = starter_spec()
+    text = SCHEMA_LINE + starter_spec()
     if path == "-":
         click.echo(text, nl=False)
         return
     write_new_file(path, text, force)
+    beside = Path(path).parent / SCHEMA_FILE
+    if force or not beside.exists():
+        write_file(str(beside), json.dumps(spec_json_schema(), indent=2) + "\n")
     click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
 
 
@@ -83,6 +94,6 @@ def schema() -> None:
     """
     import json
 
-    from cpsolver.spec.spec import spec_json_schema
+    from cpsolver.spec.json_schema import spec_json_schema
 
     click.echo(json.dumps(spec_json_schema(), indent=2))

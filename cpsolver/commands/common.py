@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cpsolver.commands import completion
+
 if TYPE_CHECKING:
     from cpsolver import InputError, Result
 
@@ -67,9 +69,16 @@ output_option = click.option(
     callback=lambda _ctx, _param, value: None if value == "-" else value,
     help="Write the answer to FILE instead of stdout (-).",
 )
-spec_argument = click.argument("spec")
+spec_argument = click.argument("spec", shell_complete=completion.files)
 rank_option = click.option(
     "--plan-rank", type=click.IntRange(min=1), default=1, show_default=True, help="Which plan of `solve --json`."
+)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A decision of the plan, tp=8 say, in place of a file; may be repeated.",
 )
 calibration_option = click.option(
     "--calibration", metavar="FILE", help="Constants learnt from your own runs: what `apss-cp calibrate` wrote."

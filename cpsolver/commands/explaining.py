@@ -11,28 +11,39 @@ from cpsolver.commands.common import (
     json_option,
     output_option,
     rank_option,
+    set_option,
     spec_argument,
     write_answer,
 )
-from cpsolver.commands.planning import sound_evaluation
+from cpsolver.commands.planning import chosen_plan, sound_evaluation
 
 _HOW = "YAML, JSON or an APSS line."
 
 
 @click.command()
 @spec_argument
-@click.option("--strategy", "-s", required=True, metavar="FILE", help=f"The plan: {_HOW}")
+@click.option("--strategy", "-s", metavar="FILE", help=f"The plan: {_HOW}")
+@set_option
 @rank_option
 @json_option
 @calibration_option
 @output_option
-def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: str | None, output: str | None) -> None:
+def check(
+    spec: str,
+    strategy: str | None,
+    settings: tuple[str, ...],
+    plan_rank: int,
+    as_json: bool,
+    calibration: str | None,
+    output: str | None,
+) -> None:
     """Hold one plan for SPEC against every rule, and say which it breaks, with numbers.
 
     \b
     Example:
       apss-cp check examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
 
+    --set tp=8 --set pp=8 in place of --strategy: the rest is filled in as `evaluate` does.
     Exit codes: 0 legal; 2 bad input, or sizes that do not add up; 3 a rule is broken.
     """
     import cpsolver
@@ -40,8 +51,8 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: 
     from cpsolver.inputs.output import check_writable
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
-    plan = cpsolver.load_strategy(strategy, problem, plan_rank)
-    check_writable(output, spec, strategy)
+    plan, _ = chosen_plan(problem, strategy, settings, plan_rank)
+    check_writable(output, spec, *filter(None, [strategy]))
     broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
     write_answer(as_json, output, lambda: check_document(plan, broken), lambda: check_report(plan, broken, evaluation))
     click.get_current_context().exit((EXIT_BAD_INPUT if evaluation is None else EXIT_INFEASIBLE) if broken else 0)
@@ -50,12 +61,19 @@ def check(spec: str, strategy: str, plan_rank: int, as_json: bool, calibration: 
 @click.command()
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
+@set_option
 @rank_option
 @json_option
 @calibration_option
 @output_option
 def explain(
-    spec: str, strategy: str | None, plan_rank: int, as_json: bool, calibration: str | None, output: str | None
+    spec: str,
+    strategy: str | None,
+    settings: tuple[str, ...],
+    plan_rank: int,
+    as_json: bool,
+    calibration: str | None,
+    output: str | None,
 ) -> None:
     """Say why SPEC has no plan and what would give it one, what its wishes cost, or why a plan is not the best.
 
@@ -63,8 +81,8 @@ def explain(
     Example:
       apss-cp explain examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
 
-    Without --strategy: for a spec that has no plan the requirements that exclude each other and the smallest single
-    changes that help, each solved; for one that has plans what each pin, ban and setting costs. With --strategy:
+    Without --strategy or --set: for a spec that has no plan the requirements that exclude each other and the smallest
+    single changes that help, each solved; for one that has plans what each pin, ban and setting costs. With a plan:
     the rules that the plan breaks, or the time that it loses against the best, and which of its decisions, freed
     alone, help most. Exit codes: 0 there is a plan, and yours is legal; 2 bad input; 3 there is none, or yours is not
     legal.
@@ -75,7 +93,8 @@ def explain(
     from cpsolver.inputs.output import check_writable
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
-    plan = None if strategy is None else cpsolver.load_strategy(strategy, problem, plan_rank)
+    asked = strategy is not None or bool(settings)
+    plan = chosen_plan(problem, strategy, settings, plan_rank)[0] if asked else None
     check_writable(output, spec, *filter(None, [strategy]))
     if plan is None:
         account = cpsolver.explain(problem, display=Terminal())

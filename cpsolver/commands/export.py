@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import (
     EXIT_INFEASIBLE,
     calibration_option,
@@ -28,7 +29,14 @@ plan_option = click.option(
 
 @click.command()
 @spec_argument
-@click.option("--to", "target", required=True, metavar="TARGET", help="The framework: a launcher's name.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="TARGET",
+    help="The framework: a launcher's name.",
+    shell_complete=completion.launchers,
+)
 @plan_option
 @rank_option
 @click.option("--output", "-o", "folder", metavar="DIR", help="Write the files into DIR instead of stdout.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import json_option
 
 if TYPE_CHECKING:
@@ -15,14 +16,29 @@ if TYPE_CHECKING:
 
 @click.command("import")
 @click.argument("source")
-@click.option("--chip", metavar="NAME", help="The chip that it trains on, as `apss-cp chips` names it.")
+@click.option(
+    "--chip",
+    metavar="NAME",
+    help="The chip that it trains on, as `apss-cp chips` names it.",
+    shell_complete=completion.chips,
+)
 @click.option("--num-gpus", type=click.IntRange(1), metavar="N", help="Devices; replaces what the script says.")
 @click.option("--gpus-per-node", type=click.IntRange(1), metavar="M", help="Devices in a node; likewise.")
 @click.option("--global-batch-size", type=click.IntRange(1), metavar="N", help="Sequences of a step; likewise.")
 @click.option("--sequence-length", type=click.IntRange(1), metavar="N", help="Tokens of a sequence; likewise.")
 @click.option("--vocab-size", type=click.IntRange(1), metavar="N", help="The vocabulary, where a tokenizer has it.")
-@click.option("--stack", metavar="NAME", help="The software stack (`apss-cp stacks`); replaces the guess.")
-@click.option("--launcher", metavar="NAME", help="The launcher profile, or any; replaces the guess.")
+@click.option(
+    "--stack",
+    metavar="NAME",
+    help="The software stack (`apss-cp stacks`); replaces the guess.",
+    shell_complete=completion.stacks,
+)
+@click.option(
+    "--launcher",
+    metavar="NAME",
+    help="The launcher profile, or any; replaces the guess.",
+    shell_complete=completion.launchers,
+)
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A shell variable's value; may be repeated.")
 @click.option("--output", "-o", metavar="FILE", help="Write the spec to FILE; without it, to stdout.")
 @click.option("--strategy-output", metavar="FILE", help="Write the plan that the script runs today to FILE.")

@@ -81,6 +81,8 @@ def main() -> None:
 
     \b
     Start with:
+      apss-cp plan llama3.1-70b --on h100:512 --batch 1024 --seq 8192
+    or, with every wish in a file:
       apss-cp init spec.yaml
       apss-cp solve spec.yaml
     """

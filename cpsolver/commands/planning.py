@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +16,7 @@ from cpsolver.commands.common import (
     output_option,
     rank_option,
     say_error,
+    set_option,
     spec_argument,
     write_answer,
 )
@@ -90,7 +91,8 @@ def solve(
 
 @click.command()
 @spec_argument
-@click.option("--strategy", "-s", required=True, metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@click.option("--strategy", "-s", metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
+@set_option
 @rank_option
 @json_option
 @calibration_option
@@ -99,7 +101,8 @@ def solve(
 @trace_option
 def evaluate(
     spec: str,
-    strategy: str,
+    strategy: str | None,
+    settings: tuple[str, ...],
     plan_rank: int,
     as_json: bool,
     calibration: str | None,
@@ -112,9 +115,11 @@ def evaluate(
     \b
     Example:
       apss-cp evaluate examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
+      apss-cp evaluate examples/llama2-70b-a800-256.yaml --set tp=8 --set pp=8
 
-    The plan's file is what `solve --json` prints (--plan-rank says which of its plans), has the shape of "strategy" in
-    it, or is one line of `apss-cp search`.
+    With --set the rest is filled in, and told: dp is what is left, micro batches of 1, layers split evenly, flags as
+    the spec's launcher has them. The plan's file is what `solve --json` prints (--plan-rank says which
+    of its plans), has the shape of "strategy" in it, or is one line of `apss-cp search`.
     Exit codes: 0 evaluated and legal; 2 bad input, or no plan that could be evaluated (its layers, degrees,
     batch or chips do not add up); 3 evaluated, but a rule refuses it (out of memory, say).
     """
@@ -122,10 +127,10 @@ def evaluate(
     from cpsolver.inputs.output import check_files, write_file
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
-    plan = cpsolver.load_strategy(strategy, problem, plan_rank)
-    check_files({"--output": output, "--html": html, "--trace": trace}, spec, strategy)
+    plan, added = chosen_plan(problem, strategy, settings, plan_rank)
+    check_files({"--output": output, "--html": html, "--trace": trace}, spec, *filter(None, [strategy]))
     broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
-    _write_evaluation(problem, plan, evaluation, broken, as_json, output)
+    _write_evaluation(problem, plan, evaluation, broken, added, as_json, output)
     if html is not None:
         from cpsolver.doors.report.html.page import evaluation_page
 
@@ -135,9 +140,28 @@ def evaluate(
         _write_trace(trace, problem, answer, "the plan could not be evaluated")
     if evaluation is None:
         for violation in broken:
-            say_error(f"{strategy}: {violation}")
+            say_error(f"{strategy or '--set'}: {violation}")
         click.get_current_context().exit(EXIT_BAD_INPUT)
     click.get_current_context().exit(EXIT_INFEASIBLE if broken else 0)
+
+
+def chosen_plan(
+    problem: Problem, strategy: str | None, settings: Sequence[str], rank: int
+) -> tuple[Strategy, Mapping[str, Any]]:
+    """The plan of --strategy, or that of --set with what was filled in, which stderr tells. Raises InputError."""
+    import cpsolver
+    from cpsolver.inputs.errors import InputError, Trouble
+    from cpsolver.problem.filled import fill_strategy, read_settings
+
+    if strategy is not None and settings:
+        raise InputError(Trouble("--set", "makes a plan, and --strategy names one: give one of them"))
+    if strategy is not None:
+        return cpsolver.load_strategy(strategy, problem, rank), {}
+    if not settings:
+        raise InputError(Trouble("", "which plan? Give --strategy FILE, or decisions of it: --set tp=8 --set pp=8"))
+    filled = fill_strategy(problem, read_settings(settings))
+    click.echo(f"filled in: {filled}", err=True)
+    return filled.strategy, filled.added
 
 
 def sound_evaluation(problem: Problem, plan: Strategy) -> Evaluation | None:
@@ -172,16 +196,21 @@ def _write_evaluation(
     plan: Strategy,
     evaluation: Evaluation | None,
     broken: Sequence[Violation],
+    added: Mapping[str, Any],
     as_json: bool,
     output: str | None,
 ) -> None:
-    """Write the answer of `evaluate`; as text there is none for a plan that could not be evaluated."""
+    """Write the answer of `evaluate`; as text there is none for a plan that could not be evaluated.
+
+    `added`: the decisions that were filled in, which the document names.
+    """
 
     def document() -> dict[str, Any]:
         from cpsolver.doors.report.document import evaluation_document
         from cpsolver.doors.report.open_switches import open_of_plan
 
-        return evaluation_document(problem, plan, evaluation, broken, open_of_plan(problem, plan, evaluation))
+        told = evaluation_document(problem, plan, evaluation, broken, open_of_plan(problem, plan, evaluation))
+        return {**told, "filled_in": dict(added)} if added else told
 
     def report() -> RenderableType:
         from cpsolver.doors.report.console import evaluation_report

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import EXIT_INTERRUPTED, json_option, write_answer
 
 if TYPE_CHECKING:
@@ -37,10 +38,16 @@ _positive = click.FloatRange(min=0, min_open=True)
 @click.option(
     "--replaces",
     metavar="CHIP",
+    shell_complete=completion.chips,
     help="The catalogue entry that gives what is not measured (guessed from the device's name).",
 )
 @click.option(
-    "--model", default="llama2-7b", show_default=True, metavar="MODEL", help="Whose shapes: a catalogue name or a file."
+    "--model",
+    default="llama2-7b",
+    show_default=True,
+    metavar="MODEL",
+    help="Whose shapes: a catalogue name or a file.",
+    shell_complete=completion.models,
 )
 @click.option(
     "--seq",

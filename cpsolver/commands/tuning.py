@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, spec_argument, write_answer
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ _positive = click.FloatRange(min=0, min_open=True)
 @spec_argument
 @click.option("--run", "template", metavar="TEMPLATE", help="The command that trains, with fields: {arguments}, {tp} …")
 @click.option("--shell", is_flag=True, help="Run TEMPLATE with /bin/sh; values in it are quoted.")
-@click.option("--to", "target", metavar="TARGET", help="What {arguments} and the files are for, as in `export`.")
+@click.option(
+    "--to",
+    "target",
+    metavar="TARGET",
+    help="What {arguments} and the files are for, as in `export`.",
+    shell_complete=completion.launchers,
+)
 @click.option("--state", metavar="DIR", help="Where trials are kept; by default SPEC with the ending .tune.")
 @click.option("--policy", metavar="NAME", help="Who chooses: thompson, or top: the search's plans in order.")
 @click.option("--top", type=click.IntRange(1, 100), help="Plans of a search; policy top: replaces search.top.")

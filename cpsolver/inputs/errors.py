@@ -162,8 +162,7 @@ _IS_A: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (type(None), ", and nothing is given"),
     (bool, ", not true or false"),
     (str, ", not text"),
-    (float, ", written without a decimal point or exponent"),
-    (int, ", not a number"),
+    ((float, int), ", not a number"),
     (Mapping, ", not a mapping"),
     ((list, tuple), ", not a list"),
 )
@@ -182,12 +181,13 @@ def _explain(kind: str, value: object, context: Mapping[str, Any], fallback: str
     if kind == "literal_error":
         return "is not one of the choices"
     if kind in ("int_type", "int_from_float", "int_parsing_size", "int_parsing"):
-        return "must be a whole number" + _what_it_is(value)
+        point = isinstance(value, float)
+        return "must be a whole number" + (", written without a decimal point or exponent" if point else _is_a(value))
     text = _NOT_A.get(kind, fallback)
-    return text + _what_it_is(value) if kind.endswith("_type") else text
+    return text + _is_a(value) if kind.endswith("_type") else text
 
 
-def _what_it_is(value: object) -> str:
+def _is_a(value: object) -> str:
     return next((words for kind, words in _IS_A if isinstance(value, kind)), "")
 
 

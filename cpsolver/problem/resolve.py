@@ -31,6 +31,7 @@ from models_zoo import (
     from_hugging_face,
     is_hugging_face,
     load_architecture,
+    nearest_plannable,
     unsupported_reasons,
 )
 
@@ -210,7 +211,8 @@ def _model(model: str | Mapping[str, Any]) -> Architecture:
     reasons = unsupported_reasons(found)
     if reasons:
         message = f"not yet supported by the cost model: {', '.join(reasons)}"
-        raise InputError(Trouble("model", message, value=found.name, path=("model",)))
+        like = f"{nearest_plannable(found).name}, the nearest in size that can be planned"
+        raise InputError(Trouble("model", message, found.name, like, path=("model",)))
     return found
 
 

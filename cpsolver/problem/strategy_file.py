@@ -80,7 +80,7 @@ def strategy_from(document: Document, problem: Problem | None = None, number: in
     fields: Mapping[str, Any] = inner if isinstance(inner, Mapping) else data
     prefix = (*prefix, "strategy") if isinstance(inner, Mapping) else prefix
     seed = any(key in fields for key in SEED_KEYS)
-    read = seed_strategy if seed else _from_fields
+    read = seed_strategy if seed else strategy_from_fields
     found = list(document.troubles)
     strategy: Strategy | None = None
     try:
@@ -120,12 +120,13 @@ def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     return _Stages.model_fields if len(path) == 2 and path[0] == "stages" else {}
 
 
-def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
+def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
+    """The plan in plain values, as its file holds them. Raises InputError with every problem."""
     try:
         plan: Any = _Plan.model_validate(dict(data))
     except ValidationError as error:
         details = error.errors(include_url=False)
-        found = [validation_trouble(detail, data, _fields_at) for detail in details]
+        found = [_with_example(validation_trouble(detail, data, _fields_at), problem) for detail in details]
         raise InputError((*found, *chip_troubles(_chips_written(data), problem))) from None
     found = list(_length_troubles(plan))
     found += chip_troubles([(("stages", i, "chip"), part.chip) for i, part in enumerate(plan.stages)], problem)
@@ -142,6 +143,15 @@ def _from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
     read = Strategy(**values, groups=merged_groups(groups))
     alike = problem is not None and read.micro_batches == (plan.mbs,) * read.microbatches(problem.batch)
     return replace(read, micro_batches=()) if alike else read
+
+
+def _with_example(trouble: Trouble, problem: Problem | None) -> Trouble:
+    """Stages that are missing come with an example, and with the way to have them filled in."""
+    if trouble.path != ("stages",) or trouble.value is not None:
+        return trouble
+    chip = problem.chip_names[0] if problem is not None else "h100"
+    example = f"stages: [{{chip: {chip}, layers: [20, 20]}}], layers of each stage in order"
+    return replace(trouble, allowed=f"{example}; or --set tp=8 --set pp=2 for stages filled in evenly")
 
 
 def _group(part: _Stages) -> StageGroup:

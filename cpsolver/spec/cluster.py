@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
@@ -69,6 +79,12 @@ _CHIPS_SCHEMA: dict[str, Any] = {
 }
 
 
+_PRICE_SCHEMA: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0}
+_PRICES_SCHEMA: dict[str, Any] = {
+    "anyOf": [_PRICE_SCHEMA, {"type": "object", "additionalProperties": _PRICE_SCHEMA}, {"type": "null"}]
+}
+
+
 class ChipRequest(Part):
     """How many devices of a chip type there are, and where its fields stand if not in the catalogue."""
 
@@ -102,9 +118,21 @@ class Cluster(Part):
         description="share of each device's memory that the plan must leave free; null: the stack's own",
     )
     idle: StrictBool = Field(default=False, description="a plan may leave whole nodes idle")
-    prices: dict[Name, Annotated[Number, Field(gt=0)]] | None = Field(
-        default=None, description="dollars per device-hour: chip name -> number; null: not known"
+    prices: Annotated[dict[Name, Annotated[Number, Field(gt=0)]] | None, WithJsonSchema(_PRICES_SCHEMA)] = Field(
+        default=None, description="dollars per device-hour: one number, or chip name -> number; null: not known"
     )
+
+    @field_validator("prices", mode="before")
+    @classmethod
+    def _one_price(cls, value: Any, info: ValidationInfo) -> Any:
+        """One number is the price of every chip of the cluster."""
+        if value is None or isinstance(value, Mapping):
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong("must be a number for all chips, or a mapping name -> number")
+        if not (value > 0 and math.isfinite(value)):
+            raise wrong("must be more than 0")
+        return dict.fromkeys(info.data.get("chips", ()), value)
 
 
 def not_a_chip(path: Path, name: str, chips: list[str]) -> Trouble:

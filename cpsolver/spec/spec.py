@@ -49,7 +49,7 @@ class Spec(Part):
     """The whole request. Frozen, no unknown fields; `model_dump(mode="json")` parses to an equal spec."""
 
     model: Annotated[str | dict[str, Any], PlainValidator(_model), WithJsonSchema(_MODEL_SCHEMA)] = Field(
-        description="a catalogue name, a .yaml or .json file, or the model's fields"
+        description="a catalogue name, a repository on Hugging Face, a .yaml or .json file, or the model's fields"
     )
     cluster: Cluster = Field(description="the devices")
     training: Training = Field(description="batch, sequence and precision")
@@ -108,17 +108,6 @@ def parse_spec(data: Mapping[str, Any], document: Document | None = None, base_d
     return spec.model_copy(update={"model": model, "cluster": spec.cluster.model_copy(update={"chips": chips})})
 
 
-def spec_json_schema() -> dict[str, Any]:
-    """The JSON Schema of what `load_spec` accepts, short forms included; every field has a description."""
-    schema = Spec.model_json_schema()
-    search = schema["$defs"]["Search"]["properties"]
-    spots = ((search, "pin", "Decisions"), (search, "forbid", "Decisions"))
-    for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
-        place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
-        place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
-
-
 def names_a_file(model: str) -> bool:
     """Whether a model's text is a file (it ends in .yaml, .yml or .json) rather than a catalogue name."""
     return model.lower().endswith(FILE_ENDINGS)
@@ -159,8 +148,56 @@ def _troubles(details: Iterable[ErrorDetails], data: Any) -> Iterator[Trouble]:
         if detail["type"] == "extra_forbidden" and not trouble.nearest:
             key = str(detail["loc"][-1])
             homes = [dotted((*section, key)) for section in _PARTS if key in _fields_at(section)]
+            homes = homes or _known_as(detail["loc"][:-1], key, trouble.value)
             trouble = replace(trouble, nearest=tuple(homes), allowed=None if homes else trouble.allowed)
         yield trouble
+
+
+_OTHER_NAMES = {
+    "gbs": "global_batch_size",
+    "batch": "global_batch_size",
+    "batch_size": "global_batch_size",
+    "train_batch_size": "global_batch_size",
+    "seq": "sequence_length",
+    "seq_len": "sequence_length",
+    "seq_length": "sequence_length",
+    "max_seq_len": "sequence_length",
+    "dtype": "precision",
+    "gpus": "num_gpus",
+    "devices": "num_gpus",
+    "world_size": "num_gpus",
+    "nproc_per_node": "gpus_per_node",
+    "framework": "launcher",
+    "micro_batch_size": "mbs",
+    "micro_batch": "mbs",
+    "sp": "sequence_parallel",
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+}
+"""What other tools and papers call a field of the spec."""
+_ZERO_STAGES = {
+    0: "distributed_optimizer: false",
+    1: "sharded: optimizer",
+    2: "sharded: gradients",
+    3: "sharded: parameters",
+}
+"""DeepSpeed's stages of ZeRO as decisions of a plan."""
+
+
+def _known_as(section: KeyPath, key: str, value: object) -> list[str]:
+    """What a field is called here that other tools call `key`, with its section where that is another one."""
+    plain = key.lower().replace("-", "_")
+    if plain in ("zero", "zero_stage"):
+        stage = _ZERO_STAGES.get(value) if type(value) is int else None
+        told, field = stage or "sharded: optimizer, gradients or parameters", "sharded"
+    else:
+        told = field = _OTHER_NAMES.get(plain, "")
+    if field in _fields_at(section):
+        return [told]
+    home = next((place for place in _PARTS if field in _fields_at(place)), None)
+    return [] if home is None else [dotted((*home, told))]
 
 
 def _node_size(spec: Spec) -> Iterator[Trouble]:

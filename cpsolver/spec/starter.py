@@ -13,7 +13,7 @@ _TEMPLATE = """\
 # What to train, on what. Three parts are needed; everything else has the default that stands here.
 # A field that is commented out shows an example; `null` or leaving it out means its default.
 
-model: {model}  # a catalogue name (`apss-cp models`), a .yaml or .json file, or the model's fields
+model: {model}  # a name (`apss-cp models`) or Hugging Face repository, a .yaml or .json file, or its fields
 
 cluster:
   num_gpus: {num_gpus}  # devices in use, 1 to 1,048,576; a multiple of gpus_per_node
@@ -22,7 +22,7 @@ cluster:
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
   memory_margin: null  # share of device memory kept free, 0 to 0.5; default: the stack's, 0.04 for megatron-core
   idle: false  # true: a plan may leave whole nodes idle; default false
-  prices: null  # dollars per device-hour, {{{chip}: 2.5}} say; default null: not known
+  prices: null  # dollars per device-hour, 2.5 or {{{chip}: 2.5}} say; default null: not known
 
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576

@@ -232,6 +232,20 @@ def test_an_unknown_family_names_those_there_are_and_the_nearest() -> None:
     assert set(supported_families()) == set(str(caught.value.allowed).split(", "))
 
 
+def test_a_relative_that_differs_in_shape_is_not_suggested() -> None:
+    with pytest.raises(UnsupportedConfigError) as caught:
+        from_hugging_face({"model_type": "qwen3_next"})
+    assert "qwen3_vl_text" not in caught.value.nearest
+
+
+def test_a_text_model_that_is_left_to_defaults_is_named() -> None:
+    """As in llava-1.5's file, whose text_config has the name of its text model and no sizes."""
+    text = {"model_type": "llama", "_name_or_path": "lmsys/vicuna-7b-v1.5", "vocab_size": 32064}
+    with pytest.raises(UnsupportedConfigError, match="lmsys/vicuna-7b") as caught:
+        from_hugging_face({"model_type": "llava", "text_config": text})
+    assert caught.value.where == "text_config"
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from models_zoo import (
     layer_parameters,
     list_architectures,
     load_architecture,
+    nearest_plannable,
+    other_names,
     total_parameters,
     unsupported_reasons,
 )
@@ -69,8 +72,17 @@ def test_computed_count_is_the_published_one(name: str) -> None:
 
 
 def test_no_two_models_answer_to_one_name() -> None:
-    claims = [claim.lower().replace("_", "-") for arch in list_architectures() for claim in (arch.name, *arch.aliases)]
-    assert len(claims) == len(set(claims))
+    owners: dict[str, str] = {}
+    for arch in list_architectures():
+        for claim in (arch.name, *other_names(arch)):
+            assert owners.setdefault(claim.lower().replace("_", "-"), arch.name) == arch.name, claim
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_repositories_are_an_owner_and_a_name(name: str) -> None:
+    for repository in load_architecture(name).hugging_face:
+        assert re.fullmatch(r"[\w-]+/[\w.-]+", repository), repository
+        assert load_architecture(repository).name == name
 
 
 def test_catalogue_holds_the_seed_names_and_all_known_architectures() -> None:
@@ -202,9 +214,40 @@ def test_aliases_and_case(name: str) -> None:
     assert load_architecture(name).name == "llama2-35b"
 
 
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("meta-llama/Llama-3.1-70B", "llama3.1-70b"),
+        ("meta-llama/meta-llama-3.1-70b-instruct", "llama3.1-70b"),
+        ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3-671b"),
+        ("Llama-3.1-8B", "llama3.1-8b"),
+    ],
+)
+def test_repositories_on_hugging_face_are_names(repository: str, name: str) -> None:
+    assert load_architecture(repository).name == name
+
+
+@pytest.mark.parametrize(
+    ("unknown", "nearest"),
+    [("meta-llama/Llama-3.1-71B", "meta-llama/Llama-3.1-70B"), ("deepseek-ai/DeepSeek-V5", "deepseek-ai/DeepSeek-V3")],
+)
+def test_an_unknown_repository_gives_the_nearest_one(unknown: str, nearest: str) -> None:
+    with pytest.raises(UnknownModelError) as caught:
+        load_architecture(unknown)
+    assert nearest in caught.value.nearest
+
+
 @pytest.mark.parametrize("name", ["llama3p1_405b", "llama3.1-405b"])
 def test_other_spelling_of_the_dot(name: str) -> None:
     assert load_architecture(name).name == "llama3.1-405b"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("deepseek-v3.2-671b", "deepseek-v3-671b"), ("nemotron3-nano-30b-a3b", "qwen3-30b-a3b")]
+)
+def test_nearest_of_those_that_can_be_planned(name: str, nearest: str) -> None:
+    assert nearest_plannable(load_architecture(name)).name == nearest
 
 
 def test_unknown_name_gives_the_nearest() -> None:

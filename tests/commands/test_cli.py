@@ -273,6 +273,8 @@ def test_init_writes_a_spec_that_loads_and_never_overwrites_unasked() -> None:
     result = run("init", "my.yaml")
     assert result.exit_code == 0
     assert load_spec("my.yaml").model == "llama2-70b"
+    named = Path("my.yaml").read_text().splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert json.loads(Path(named).read_text())["title"] == "apss-cp spec"
     write("my.yaml", "mine")
     result = run("init", "my.yaml")
     assert result.exit_code == 2

@@ -142,6 +142,7 @@ def test_every_mistake_is_listed_with_its_place(problem: Problem) -> None:
         ("recompute_layers: 3", "recompute_layers: [1, 2, 3]", "has 3 entries for the 2 stages"),
         ("{chip: a800, layers: [3]}", "a800", "stages[0] = 'a800': must be a mapping"),
         ("stages:", "stages: []\nother:", "stages"),
+        ("stages:", "other:", "stages: [{chip: h100, layers: [20, 20]}]"),
     ],
 )
 def test_single_mistakes(old: str, new: str, said: str) -> None:

@@ -242,6 +242,9 @@ SOON = {"tokens": 1e12, "days": 30}
         ({"prices": {"a80": 1}}, {}, "cluster.prices.a80: 'a80' is not one of cluster.chips (allowed: a800, h800)"),
         ({"prices": {"a80": 1}}, {}, "did you mean 'a800'"),
         ({"prices": {"a800": 0}}, {}, "cluster.prices.a800 = 0: must be more than 0"),
+        ({"prices": 0}, {}, "cluster.prices = 0: must be more than 0"),
+        ({"prices": "cheap"}, {}, "cluster.prices = 'cheap': must be a number for all chips, or a mapping"),
+        ({"prices": True}, {}, "cluster.prices = true: must be a number for all chips"),
         ({"prices": {"a800": "cheap"}}, {}, "cluster.prices.a800 = 'cheap': must be a number"),
         ({"prices": {"a800": 1}}, {"objective": "cost"}, "cluster.prices: lacks h800: search.objective = 'cost'"),
         ({}, {"objective": "cost"}, "cluster.prices: lacks a800, h800"),
@@ -262,6 +265,14 @@ SOON = {"tokens": 1e12, "days": 30}
 )
 def test_what_is_wrong_is_named(cluster: dict[str, Any], search_for: dict[str, Any], said: str) -> None:
     assert said in wrong(cluster, **search_for)
+
+
+def test_one_price_is_that_of_every_chip() -> None:
+    fields = {"model": "llama2-7b", "training": {"global_batch_size": 8, "sequence_length": 512}}
+    cluster = {"num_gpus": 16, "chips": ["a800", "h800"], "prices": 2.5}
+    spec = parse_spec({**fields, "cluster": cluster})
+    assert spec.cluster.prices == {"a800": 2.5, "h800": 2.5}
+    assert parse_spec(spec.model_dump(mode="json")) == spec
 
 
 def test_a_spec_with_prices_and_a_deadline_keeps_them(tmp_path: Any) -> None:

@@ -126,6 +126,13 @@ def test_a_section_commented_out_is_its_default() -> None:
         ("clusters", {}, "clusters = {}: is not a known field; did you mean 'cluster'?"),
         ("cluster.num-gpu", 8, "cluster.num-gpu = 8: is not a known field; did you mean 'num_gpus'?"),
         ("num_gpus", 8, "num_gpus = 8: is not a known field; did you mean 'cluster.num_gpus'?"),
+        ("training.gbs", 8, "training.gbs = 8: is not a known field; did you mean 'global_batch_size'?"),
+        ("seq_len", 8, "seq_len = 8: is not a known field; did you mean 'training.sequence_length'?"),
+        ("search.pin.zero", 3, "search.pin.zero = 3: is not a known field; did you mean 'sharded: parameters'?"),
+        ("zero_stage", 1, "did you mean 'search.pin.sharded: optimizer'?"),
+        ("search.pin.zero", "on", "did you mean 'sharded: optimizer, gradients or parameters'?"),
+        ("cluster.chips", 2.5, "cluster.chips = 2.5: must be a mapping name -> number, a list of names or one name"),
+        ("training", 2.5, "training = 2.5: must be a mapping of fields, not a number"),
         ("search.tp", 8, "is not a known field; did you mean 'top'"),
         ("search.mbs", 8, "is not a known field; did you mean 'search.pin.mbs' or 'search.forbid.mbs'?"),
         (

@@ -6,8 +6,9 @@ from typing import Any
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.json_schema import SCHEMA_LINE, spec_json_schema
 from cpsolver.spec.search import Decisions, Search
-from cpsolver.spec.spec import Spec, parse_spec, spec_json_schema
+from cpsolver.spec.spec import Spec, parse_spec
 from cpsolver.spec.starter import starter_spec
 from cpsolver.spec.training import OFFLOAD_MODULES, Training
 
@@ -51,8 +52,23 @@ def test_the_schema_describes_every_field_and_takes_the_short_forms() -> None:
     assert {*schema["required"]} == {"model", "cluster", "training"}
     assert {*schema["properties"]} == {*Spec.model_fields}
     chips = schema["$defs"]["Cluster"]["properties"]["chips"]["anyOf"]
-    assert [form["type"] for form in chips] == ["string", "array", "object"]
+    assert [form.get("type") for form in chips] == [None, "string", "array", "object"]
     pin = schema["$defs"]["Decisions"]["properties"]
     assert [form["type"] for form in pin["tp"]["anyOf"]] == ["integer", "array", "null"]
     assert {"object", "null"} <= {form.get("type") for form in pin["recompute"]["anyOf"]}
     json.dumps(schema)
+
+
+def test_the_schema_names_what_the_catalogues_have() -> None:
+    schema = spec_json_schema()
+    models, chips = schema["properties"]["model"]["anyOf"][0]["enum"], schema["$defs"]["Cluster"]["properties"]["chips"]
+    assert {"llama3.1-70b", "meta-llama/Llama-3.1-70B", "deepseek-ai/DeepSeek-V3"} <= set(models)
+    assert {"h100", "ascend_910b"} <= set(chips["anyOf"][0]["enum"])
+    assert "h100" in chips["anyOf"][-1]["properties"]
+    assert "megatron-lm" in schema["properties"]["launcher"]["anyOf"][0]["enum"]
+    assert "megatron-core" in schema["properties"]["stack"]["anyOf"][0]["enum"]
+    assert schema["$defs"]["Training"]["properties"]["precision"]["enum"] == ["bf16", "fp16", "fp8", "nvfp4"]
+
+
+def test_the_line_that_names_the_schema_is_a_comment() -> None:
+    assert parse_yaml(SCHEMA_LINE + starter_spec()).data == parse_yaml(starter_spec()).data

@@ -140,6 +140,10 @@ def test_commands_use_the_library_and_the_doors() -> None:
     assert deeper == {
         ("export", "cpsolver.search.search"),  # among the plans that a target runs, without reasons where it runs none
         ("export", "cpsolver.problem.ranks"),
+        ("one_line", "cpsolver.problem.flags"),  # troubles in the names of its flags
+        ("planning", "cpsolver.problem.filled"),  # what was filled in is told
+        ("completion", "models_zoo"),  # names of the catalogues, no more
+        ("completion", "hw_specs"),
     }
 
 

@@ -161,6 +161,7 @@ def _model_detail(arch: Architecture) -> RenderableType:
         ("inferred", arch.inferred_fields or ""),
         ("published size", _published(arch)),
         ("aliases", ", ".join(arch.aliases)),
+        ("Hugging Face", ", ".join(arch.hugging_face)),
         ("sources", arch.sources),
         ("notes", arch.notes or ""),
     ]

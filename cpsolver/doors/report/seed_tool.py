@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import CORE, RecomputeKind, Strategy
+from cpsolver.problem.flags import in_flags, read_chips
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 from cpsolver.search.result import Plan
-from cpsolver.spec.cluster import NO_LIMIT
 from hw_specs.units import bytes_to_gib
 
 SEQUENCE_STEP = 512
@@ -54,7 +54,7 @@ def problem_from_flags(flags: Flags) -> Problem:
     The dictionaries can tell neither interleaving nor, for one chip type, unequal stages: neither is searched.
     """
     found: list[Trouble] = []
-    chips = _chips(flags.gpu_infos, found)
+    chips = read_chips(flags.gpu_infos, found)
     data = {
         "model": flags.model_name,
         "cluster": {
@@ -82,45 +82,8 @@ def problem_from_flags(flags: Flags) -> Problem:
     except InputError as error:
         found += [trouble for trouble in error.troubles if chips or not trouble.where.startswith("cluster.chips")]
     if found or problem is None:
-        raise InputError(tuple(_in_flags(trouble) for trouble in found))
+        raise InputError(tuple(in_flags(trouble, FLAG_OF) for trouble in found))
     return problem
-
-
-def _chips(text: str, found: list[Trouble]) -> dict[str, int]:
-    """`a800:128,h800` as {a800: 128, h800: -1}; what cannot be read goes to `found`."""
-    chips: dict[str, int] = {}
-    form = "type[:max][,type[:max]...], for example a800:128,h800:-1"
-    for part in text.split(","):
-        name, colon, limit = (piece.strip() for piece in part.partition(":"))
-        problem = None
-        if not name:
-            problem = "names no chip type" if not part.strip() else f"{part.strip()!r} names no chip type"
-        elif name in chips:
-            problem = f"names {name!r} twice"
-        elif colon and not limit.removeprefix("-").isdecimal():
-            problem = f"the most devices of {name} must be a whole number, not {limit!r}"
-        if problem:
-            found.append(Trouble("cluster.chips", problem, text, form))
-        elif name:
-            chips[name] = int(limit) if colon else NO_LIMIT
-    return chips
-
-
-def _in_flags(trouble: Trouble) -> Trouble:
-    where, message, allowed = trouble.where, trouble.message, trouble.allowed or ""
-    for field, flag in FLAG_OF.items():
-        if where == field or where.startswith(field + "."):
-            where = " ".join((flag, where[len(field) + 1 :])).strip()
-        message, allowed = _named(message, field, flag), _named(allowed, field, flag)
-    allowed = allowed.replace(", or the chip's own fields", "").replace(", or the model's own fields", ", or a file")
-    allowed = allowed.replace(", or leave the chip out", "")
-    return replace(trouble, where=where, message=message, allowed=allowed or None)
-
-
-def _named(text: str, field: str, flag: str) -> str:
-    """The text with the field's dotted name turned into the flag; a plain word such as `model` stays."""
-    text = text.replace(field, flag) if "." in field else text
-    return text.replace(f"another {field.rpartition('.')[2]}", f"another {flag}")
 
 
 _RECOMPUTE: Mapping[RecomputeKind, tuple[str | None, str | None]] = {

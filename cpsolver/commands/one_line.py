@@ -1,0 +1,100 @@
+"""plan: the best plans for a model on some chips, asked in one line."""
+
+from __future__ import annotations
+
+import click
+
+from cpsolver.commands import completion
+from cpsolver.commands.common import calibration_option, exit_with, json_option, output_option
+from cpsolver.commands.planning import html_option, write_result
+
+
+@click.command()
+@click.argument("model", shell_complete=completion.models)
+@click.option(
+    "--on",
+    required=True,
+    metavar="CHIP:N[,CHIP:N...]",
+    help="The chips and how many of each: h100:512, or h800:64,a800:64.",
+    shell_complete=completion.counted_chips,
+)
+@click.option("--batch", type=int, required=True, metavar="N", help="Sequences in one optimizer step.")
+@click.option("--seq", type=int, required=True, metavar="TOKENS", help="Tokens in a sequence.")
+@click.option(
+    "--launcher",
+    metavar="NAME",
+    help="Only plans that this launcher can run, megatron-lm say.",
+    shell_complete=completion.launchers,
+)
+@click.option(
+    "--stack",
+    metavar="NAME",
+    help="The software stack (`apss-cp stacks`); else the launcher's or the chips' own.",
+    shell_complete=completion.stacks,
+)
+@click.option(
+    "--precision",
+    metavar="NAME",
+    help="bf16 (the default), fp16, fp8 or nvfp4.",
+    shell_complete=completion.precisions,
+)
+@click.option("--gpus-per-node", type=int, metavar="M", help="Devices in a node: 8, or all where there are fewer.")
+@click.option("--top", type=click.IntRange(1, 100), help="How many plans (3).")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop after so many seconds with the best plans so far.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
+@click.option("--write-spec", metavar="FILE", help="Write the spec that the line stands for, to go on with.")
+@calibration_option
+@json_option
+@output_option
+@html_option
+def plan(
+    model: str,
+    on: str,
+    batch: int,
+    seq: int,
+    launcher: str | None,
+    stack: str | None,
+    precision: str | None,
+    gpus_per_node: int | None,
+    top: int | None,
+    time_limit: float | None,
+    verbose: bool,
+    write_spec: str | None,
+    calibration: str | None,
+    as_json: bool,
+    output: str | None,
+    html: str | None,
+) -> None:
+    """Find the best plans for MODEL on some chips, asked in one line; nothing is written unless asked.
+
+    \b
+    Example:
+      apss-cp plan llama3.1-70b --on h100:512 --batch 1024 --seq 8192
+      apss-cp plan meta-llama/Llama-3.1-70B --on h800:64,a800:64 --batch 512 --seq 4096 --launcher megatron-lm
+
+    MODEL: a name of `apss-cp models`, a repository on Hugging Face, or a file. The answer is that of `solve`; every
+    other wish stands in a spec, which --write-spec begins. Exit codes: 0 a plan; 2 bad input; 3 proven that there is
+    no plan; 4 no plan found within the time limit.
+    """
+    import cpsolver
+    from cpsolver.doors.report.progress import Terminal
+    from cpsolver.inputs.output import check_files, write_file, write_new_file
+    from cpsolver.problem.flags import OneLine
+
+    line = OneLine(model, on, batch, seq, launcher, stack, precision, gpus_per_node)
+    problem = line.problem(calibration, top=top, time_limit_s=time_limit)
+    check_files({"--output": output, "--html": html, "--write-spec": write_spec})
+    if write_spec is not None:
+        write_new_file(write_spec, line.spec_text(write_spec, top=top, time_limit_s=time_limit), force=False)
+    result = cpsolver.solve(problem, display=Terminal(verbose))
+    write_result(problem, result, as_json, output)
+    if html is not None:
+        from cpsolver.doors.report.html.page import result_page
+
+        write_file(html, result_page(problem, result))
+    exit_with(result)

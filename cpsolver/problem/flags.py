@@ -1,0 +1,128 @@
+"""A spec in flags: chips as `a800:128,h800:64`, a whole spec in one line, and troubles in the names of the flags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.problem.load import make_problem
+from cpsolver.problem.problem import Problem
+from cpsolver.spec.cluster import NO_LIMIT
+from cpsolver.spec.spec import names_a_file
+
+_USUAL_NODE = 8
+_FLAG_OF = {
+    "cluster.num_gpus": "--on",
+    "cluster.gpus_per_node": "--gpus-per-node",
+    "cluster.chips": "--on",
+    "training.global_batch_size": "--batch",
+    "training.sequence_length": "--seq",
+    "training.precision": "--precision",
+    "launcher": "--launcher",
+    "stack": "--stack",
+    "model": "MODEL",
+}
+
+
+@dataclass(frozen=True)
+class OneLine:
+    """What `apss-cp plan` says, as given: `on` is chips with how many of each, `h800:64,a800:64`.
+
+    What is None has the spec's default; nodes have 8 devices, or all of them where there are fewer.
+    """
+
+    model: str
+    on: str
+    batch: int
+    seq: int
+    launcher: str | None = None
+    stack: str | None = None
+    precision: str | None = None
+    gpus_per_node: int | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """The spec that the line stands for, in plain values. Raises InputError for chips that cannot be read."""
+        found: list[Trouble] = []
+        chips = read_chips(self.on, found)
+        form = "how many of each, for example h800:64,a800:64"
+        without = [name for name, count in chips.items() if count < 1]
+        found += [Trouble("--on", f"does not say how many {name} there are", self.on, form) for name in without]
+        if found:
+            raise InputError(replace(trouble, where="--on", allowed=form) for trouble in found)
+        devices = sum(chips.values())
+        training = {"global_batch_size": self.batch, "sequence_length": self.seq, "precision": self.precision}
+        node = self.gpus_per_node or min(_USUAL_NODE, devices)
+        data = {
+            "model": self.model,
+            "cluster": {"num_gpus": devices, "gpus_per_node": node, "chips": chips},
+            "training": {name: value for name, value in training.items() if value is not None},
+            "stack": self.stack,
+            "launcher": self.launcher,
+        }
+        return {name: value for name, value in data.items() if value is not None}
+
+    def problem(self, calibration: str | None = None, **search: Any) -> Problem:
+        """The problem that the line stands for; raises InputError with every trouble, named by its flag."""
+        spec = self.spec()
+        try:
+            return make_problem(spec, {}, {"search": search}, calibration)
+        except InputError as error:
+            raise InputError(in_flags(trouble, _FLAG_OF) for trouble in error.troubles) from None
+
+    def spec_text(self, path: str, **search: Any) -> str:
+        """The spec as the text of a YAML file at `path`, from whose folder a model's file is then found.
+
+        `search`: fields of its search section; those that are None are left out.
+        """
+        from ruamel.yaml import YAML
+
+        wishes = {name: value for name, value in search.items() if value is not None}
+        spec = {**self.spec(), **({"search": wishes} if wishes else {})}
+        if names_a_file(self.model):
+            spec["model"] = os.path.relpath(self.model, Path(path).parent)
+        stream = StringIO()
+        YAML().dump(spec, stream)
+        return f"# What to train, on what; `apss-cp init` writes every field with its default.\n{stream.getvalue()}"
+
+
+def read_chips(text: str, found: list[Trouble]) -> dict[str, int]:
+    """`a800:128,h800` as {a800: 128, h800: -1}; what cannot be read goes to `found`."""
+    chips: dict[str, int] = {}
+    form = "type[:max][,type[:max]...], for example a800:128,h800:-1"
+    for part in text.split(","):
+        name, colon, limit = (piece.strip() for piece in part.partition(":"))
+        problem = None
+        if not name:
+            problem = "names no chip type" if not part.strip() else f"{part.strip()!r} names no chip type"
+        elif name in chips:
+            problem = f"names {name!r} twice"
+        elif colon and not limit.removeprefix("-").isdecimal():
+            problem = f"the most devices of {name} must be a whole number, not {limit!r}"
+        if problem:
+            found.append(Trouble("cluster.chips", problem, text, form))
+        elif name:
+            chips[name] = int(limit) if colon else NO_LIMIT
+    return chips
+
+
+def in_flags(trouble: Trouble, flags: Mapping[str, str]) -> Trouble:
+    """A trouble with the spec in the words of a command line; `flags` has the flag that stands for each field."""
+    where, message, allowed = trouble.where, trouble.message, trouble.allowed or ""
+    for field, flag in flags.items():
+        if where == field or where.startswith(field + "."):
+            where = " ".join((flag, where[len(field) + 1 :])).strip()
+        message, allowed = _named(message, field, flag), _named(allowed, field, flag)
+    allowed = allowed.replace(", or the chip's own fields", "").replace(", or the model's own fields", ", or a file")
+    allowed = allowed.replace(", or leave the chip out", "")
+    return replace(trouble, where=where, message=message, allowed=allowed or None)
+
+
+def _named(text: str, field: str, flag: str) -> str:
+    """The text with the field's dotted name turned into the flag; a plain word such as `model` stays."""
+    text = text.replace(field, flag) if "." in field else text
+    return text.replace(f"another {field.rpartition('.')[2]}", f"another {flag}")
