@@ -7,13 +7,14 @@ sweep keeps: a column of a report is added here and nowhere else (docs/adding-a-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
-from cpsolver.doors.report.goals import goal_numbers, goal_rows, worse_than_best
-from cpsolver.doors.report.interval import Interval, interval_of
+from cpsolver.doors.report.goals import best_word, comparable, goal_numbers, goal_rows, score_rates, worse_than_best
+from cpsolver.doors.report.interval import Interval, interval_of, ties
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evidence.chances import best_chances, out_of_memory_probability
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -22,13 +23,17 @@ from hw_specs.units import bytes_to_gib
 
 @dataclass(frozen=True)
 class ShownPlan:
-    """A plan as a report has it. `tie`: the best plan cannot be told apart from it."""
+    """A plan as a report has it. `tie`: its interval overlaps the best plan's. `out_of_memory`: the chance that it runs
+    out of memory; `fastest`: that it is truly the best of the plans shown.
+    """
 
     title: str
     strategy: Strategy
     evaluation: Evaluation
     interval: Interval
     tie: bool = True
+    out_of_memory: float = 0.0
+    fastest: float = 1.0
 
 
 Row = tuple[str, Callable[[ShownPlan], str]]
@@ -68,8 +73,26 @@ class PlanFigure:
 
 
 def shown_plan(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> ShownPlan:
-    """A plan with its interval, under that title."""
-    return ShownPlan(title, strategy, evaluation, interval_of(problem, strategy, evaluation.step_time_s))
+    """A plan with its interval and its chance of running out of memory, under that title."""
+    interval = interval_of(problem, strategy, evaluation.step_time_s)
+    risk = out_of_memory_probability(problem, strategy, evaluation)
+    return ShownPlan(title, strategy, evaluation, interval, out_of_memory=risk)
+
+
+def compared(problem: Problem, plans: Sequence[ShownPlan]) -> list[ShownPlan]:
+    """Plans of one answer, with what is known of each beside the others."""
+    strategies = [plan.strategy for plan in plans]
+    tied = ties(comparable(problem, strategies, [plan.interval for plan in plans]))
+    scores = [
+        rate * plan.evaluation.step_time_s for rate, plan in zip(score_rates(problem, strategies), plans, strict=True)
+    ]
+    chances = best_chances(scores, [plan.evaluation for plan in plans])
+    return [replace(plan, tie=tie, fastest=chance) for plan, tie, chance in zip(plans, tied, chances, strict=True)]
+
+
+def chance(share: float) -> str:
+    """A chance in whole per cent; `< 1 %` where there is next to none."""
+    return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{share * 100:.0f} %"
 
 
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
@@ -87,6 +110,7 @@ def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
     if len(plans) > 1:
         label, cell = worse_than_best(problem, best, best_s)
         rows.append((label, lambda p: cell(p.strategy, p.evaluation)))
+        rows.append((f"  P({best_word(problem).split()[0]})", lambda p: chance(p.fastest)))
     return rows
 
 
@@ -97,6 +121,7 @@ def _step_fields(_problem: Problem, plan: ShownPlan) -> Fields:
         "step_time_high_s": plan.interval.high_s,
         "interval_basis": plan.interval.basis,
         "tie_with_best": plan.tie,
+        "probability_fastest": plan.fastest,
     }
 
 
@@ -127,6 +152,7 @@ def _memory_fields(problem: Problem, plan: ShownPlan) -> Fields:
     return {
         "memory_gib": {name: bytes_to_gib(size) for name, size in used.items()},
         "capacity_gib": {name: bytes_to_gib(size) for name, size in capacity.items()},
+        "out_of_memory_probability": plan.out_of_memory,
     }
 
 
@@ -179,6 +205,7 @@ FIGURES = (
     PlanFigure(_of_strategies(lambda _, plans: flag_rows(plans))),
     PlanFigure(_chip_order),
     PlanFigure(
+        _row("P(out of memory)", lambda p: chance(p.out_of_memory)),
         fields=_memory_fields,
         kept=(
             SweepColumn(
