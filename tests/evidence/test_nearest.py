@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def case(chips: str = "a800", stack: str = "nemo", sequence: int = 4096, **more:
     return resolve(parse_spec(spec))
 
 
-def plan(chip: str = "a800", **more: int) -> Strategy:
+def plan(chip: str = "a800", **more: Any) -> Strategy:
     return strategy_of(f"{chip}:4,4", **{"dp": 8 // more.get("cp", 1), **more})
 
 
