@@ -23,7 +23,7 @@ def evidence(problem: Problem, strategy: Strategy) -> list[RenderableType]:
     runs = nearest_runs(problem, strategy)
     table = figure_table("run", "tp·pp·cp·ep", "vpp", "measured", "predicted")
     for run in runs:
-        told = f"{run.model[:_NAME]}, {run.devices:,} {run.chip}, {run.sequence:,} tokens"
+        told = f"{run.model[:_NAME]}, {run.devices:,} {run.chip}, seq {run.sequence:,}"
         degrees = "·".join(str(degree) for degree in (run.tp, run.pp, run.cp, run.ep))
         off = (run.predicted_s or 0.0) / run.measured_s - 1
         table.add_row(told, degrees, str(run.vpp), seconds(run.measured_s), f"{off * 100:+.0f} %")

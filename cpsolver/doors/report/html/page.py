@@ -13,6 +13,8 @@ from rich.text import Text
 from cpsolver.doors.report import console
 from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
 from cpsolver.doors.report.document import evaluation_document, result_document, versions
+from cpsolver.doors.report.evidence import TITLE as EVIDENCE
+from cpsolver.doors.report.evidence import evidence
 from cpsolver.doors.report.html import sections
 from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
@@ -111,6 +113,7 @@ def _of_plan(
     title = f"Where the memory goes: GiB per GPU{whose}"
     yield section("memory", title, sections.memory_parts(plans[0]), *notes)
     yield section("uncertainty", "How sure the times are", sections.intervals(plans), *map(block, chances))
+    yield section("evidence", EVIDENCE, *map(block, evidence(problem, strategy)))
 
 
 def _basis(problem: Problem, columns: Sequence[ShownPlan], chips: Sequence[str]) -> Html:
