@@ -76,14 +76,14 @@ def test_readings_of_memory_are_learnt_from_and_left_out_in_turn() -> None:
     plain = cluster_rows(4)
     first = json.loads(run("validate", write("runs.csv", text_of(plain)), "--json").stdout)["rows"]
     rows = [
-        {**each, "peak_mem_gib": 1.2 * one["peak_mem_gib_predicted"], "peak_mem_kind": "device"}
+        {**each, "peak_mem_gib": 1.1 * one["peak_mem_gib_predicted"], "peak_mem_kind": "device"}
         for each, one in zip(plain, first, strict=True)
     ]
     result = run("calibrate", write("runs.csv", text_of(rows)), "-o", "ours.yaml", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["memory"]
-    assert [round(each["before"], 2) for each in found] == [-0.17] * 4
-    assert all(abs(each["after"]) < 0.08 for each in found)
+    assert [round(each["before"], 2) for each in found] == [-0.09] * 4
+    assert all(abs(each["after"]) < 0.055 for each in found)
     after = json.loads(run("validate", "runs.csv", "--json", "--calibration", "ours.yaml").stdout)["rows"]
-    assert after[0]["peak_mem_gib_predicted"] > 1.1 * first[0]["peak_mem_gib_predicted"]
+    assert after[0]["peak_mem_gib_predicted"] > 1.03 * first[0]["peak_mem_gib_predicted"]
     assert Path("ours.yaml").exists()

@@ -24,13 +24,16 @@ def test_no_factor_takes_an_efficiency_above_the_peak() -> None:
 
 
 def test_the_published_factors_would_take_the_h20_above_its_peak() -> None:
-    """fp8 products: 0.85 * 1.097 of all chips' products * 1.383 of those in fp8 = 1.290 is cut to 1; of Hopper's own
-    then 1 * 0.8749. Kernels of a chip with little compute reach nearly all of it without the factor of others."""
+    """Its fp8 products, times the factors of all chips' products and of those in fp8, are cut to 1; then Hopper's own.
+
+    Kernels of a chip with little compute reach nearly all of it without the factor of others.
+    """
     calibration, chip = load_calibration(), load_chip("h20")
     every, own = calibration.chips[ALL], calibration.chips["hopper"]
     product = chip.efficiency_value("gemm_fp8") * every["gemm"].value * every["gemm_fp8"].value
-    assert product == pytest.approx(1.290, abs=0.001)
-    assert calibration.chip(chip).efficiency_value("gemm_fp8") == pytest.approx(own["gemm"].value) == 0.8749
+    assert product > 1.1
+    assert calibration.chip(chip).efficiency_value("gemm_fp8") == pytest.approx(own["gemm"].value)
+    assert own["gemm"].value < 1
 
 
 def test_factors_of_a_variant_come_after_those_of_its_architecture() -> None:
