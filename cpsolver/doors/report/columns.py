@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
-from cpsolver.doors.report.goals import best_word, comparable, goal_numbers, goal_rows, score_rates, worse_than_best
+from cpsolver.doors.report.goals import (
+    best_word,
+    chance,
+    comparable,
+    goal_numbers,
+    goal_rows,
+    score_rates,
+    worse_than_best,
+)
 from cpsolver.doors.report.interval import Interval, interval_of, ties
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evidence.chances import best_chances, out_of_memory_probability
@@ -88,11 +96,6 @@ def compared(problem: Problem, plans: Sequence[ShownPlan]) -> list[ShownPlan]:
     ]
     chances = best_chances(scores, [plan.evaluation for plan in plans])
     return [replace(plan, tie=tie, fastest=chance) for plan, tie, chance in zip(plans, tied, chances, strict=True)]
-
-
-def chance(share: float) -> str:
-    """A chance in whole per cent; `< 1 %` where there is next to none."""
-    return "< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{share * 100:.0f} %"
 
 
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:

@@ -9,13 +9,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
-from cpsolver.doors.report.columns import ShownPlan, chance, compared, shown_plan
+from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
     bound_words,
+    chance,
     cost_and_devices,
     counts_line,
     fewest_line,

@@ -43,6 +43,13 @@ def dollars(value: float | None) -> str:
     return f"${value:,.3f}" if value < 10 else f"${value:,.2f}"
 
 
+def chance(probability: float) -> str:
+    """A probability in whole percent, never as a certainty: `55 %`, `> 99 %`."""
+    if probability > 0.99:
+        return "> 99 %"
+    return "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+
+
 def objective_line(problem: Problem) -> str:
     """What is asked for other than the fastest plan on all devices; empty where it is just that."""
     search, parts = problem.spec.search, []
