@@ -6,7 +6,7 @@
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
 # make bench      times whole solves
 # make fit        fits and cross-validates the cost model's constants (half an hour)
-# make accuracy   writes docs/accuracy.md
+# make accuracy   writes docs/accuracy.md and docs/chances.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -71,9 +71,11 @@ bench: $(READY)
 
 fit: $(READY)
 	$(BIN)/python -m benchmarks.fit
+	$(BIN)/python -m benchmarks.fit_risk
 
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.chances
 
 clean:
 	rm -rf $(VENV) $(REAL) build dist *.egg-info

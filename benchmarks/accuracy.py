@@ -38,8 +38,8 @@ DIMENSIONS = {
 
 def main() -> None:
     """Predict, score, write."""
-    table = read_runs(PUBLISHED)
-    validation = validate(table.runs, predict, troubles=table.troubles)
+    found = read_runs(PUBLISHED)
+    validation = validate(found.runs, predict, troubles=found.troubles)
     calibration = load_calibration()
     OUTPUT.write_text("\n".join(_document(validation, calibration)) + "\n", encoding="utf-8")
     _fill_readme(_in_short(validation, load_left_out("source")))
@@ -120,7 +120,8 @@ def _prose() -> dict[str, str]:
     return {name: "\n".join(lines).strip().format(**figures) for name, lines in sections.items()}
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown."""
     yield "| " + " | ".join(heads) + " |"
     yield "|" + "---|" * len(heads)
     for row in rows:
@@ -159,7 +160,7 @@ def _cells(score: TimeScore, scored: Sequence[Scored], left_out: dict[str, float
 
 def _headline(validation: Validation, left_out: dict[str, float]) -> Iterator[str]:
     assert validation.time is not None
-    yield from _table(("", *HEADS), [["all", *_cells(validation.time, validation.scored, left_out)]])
+    yield from table(("", *HEADS), [["all", *_cells(validation.time, validation.scored, left_out)]])
     yield ""
     yield "Runs that the fit had not seen, by what was left out of it together (layouts: an eighth at a time):"
     yield ""
@@ -172,7 +173,7 @@ def _headline(validation: Validation, left_out: dict[str, float]) -> Iterator[st
             rows.append(
                 [whose, kind, str(len(off)), _percent(fmean(off)), _percent(median(off)), f"{inside * 100:.0f} %"]
             )
-    yield from _table(("left out", "models", "runs", "mean error", "median", "inside interval"), rows)
+    yield from table(("left out", "models", "runs", "mean error", "median", "inside interval"), rows)
 
 
 def _by_kind(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
@@ -196,7 +197,7 @@ def _groups(validation: Validation, dimension: str, left_out: dict[str, float]) 
     for name, score in validation.time_by[dimension].items():
         members = [one for one in validation.scored if GROUPS[dimension](one) == name]
         rows.append([name, *_cells(score, members, left_out)])
-    yield from _table((dimension, *HEADS), rows)
+    yield from table((dimension, *HEADS), rows)
 
 
 def _residuals(calibration: Calibration) -> Iterator[str]:
@@ -204,7 +205,7 @@ def _residuals(calibration: Calibration) -> Iterator[str]:
         [key, str(group.rows), _percent(exp(group.low) - 1, signed=True), _percent(exp(group.high) - 1, signed=True)]
         for key, group in sorted(calibration.residuals.items())
     ]
-    yield from _table(("runs of (stack / architecture / kind / scale)", "runs", "from", "to"), rows)
+    yield from table(("runs of (stack / architecture / kind / scale)", "runs", "from", "to"), rows)
 
 
 def _ranks(validation: Validation) -> Iterator[str]:
@@ -222,7 +223,7 @@ def _ranks(validation: Validation) -> Iterator[str]:
         ]
         for each in rank.groups
     ]
-    yield from _table(("group of", "layouts", "Kendall tau", "regret"), rows)
+    yield from table(("group of", "layouts", "Kendall tau", "regret"), rows)
 
 
 def _memory(validation: Validation) -> Iterator[str]:
@@ -241,7 +242,7 @@ def _memory(validation: Validation) -> Iterator[str]:
         ]
         for kind, score in scores
     ]
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
     short = [one for one in validation.scored if (one.memory_error or 0.0) < -0.05]
     yield from (
         "",
@@ -265,7 +266,7 @@ def _constants(calibration: Calibration) -> Iterator[str]:
                 own, of_all = free.get((kind, group, name)), free.get((kind, ALL, name))
                 reason = next((one.why for one in (own, of_all) if one and one.why), "readings of memory")
                 rows.append([f"all {kind}" if group == ALL else group, name, *_fitted(entry, own), reason])
-    yield from _table(("of", "constant", "value", "error", "prior", "start", "pull", "runs", "what shows it"), rows)
+    yield from table(("of", "constant", "value", "error", "prior", "start", "pull", "runs", "what shows it"), rows)
 
 
 def _fitted(entry: Fitted, free: Free | None) -> list[str]:
@@ -284,7 +285,7 @@ def _worst(validation: Validation) -> Iterator[str]:
         parts = sorted(one.prediction.breakdown_s.items(), key=lambda item: -item[1])[:3]
         told = ", ".join(f"{name} {value / total:.0%}" for name, value in parts)
         rows.append([one.run.id, f"{one.measured_s:.4g} s", f"{total:.4g} s", _percent(one.error, signed=True), told])
-    yield from _table(("run", "measured", "predicted", "error", "largest parts"), rows)
+    yield from table(("run", "measured", "predicted", "error", "largest parts"), rows)
 
 
 def _skipped(validation: Validation) -> Iterator[str]:
@@ -296,7 +297,7 @@ def _skipped(validation: Validation) -> Iterator[str]:
             else reason
         )
         kinds[kind] = kinds.get(kind, 0) + len(ids)
-    yield from _table(("reason", "rows"), [[reason, str(number)] for reason, number in kinds.items()])
+    yield from table(("reason", "rows"), [[reason, str(number)] for reason, number in kinds.items()])
     yield from ("", "`apss-cp validate` names them.")
 
 

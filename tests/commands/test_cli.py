@@ -136,7 +136,7 @@ def test_a_solved_plan_can_be_evaluated_with_the_same_numbers() -> None:
         assert result.exit_code == 0
         assert (document["status"], document["legal"], document["violations"]) == ("evaluated", True, [])
         for name, value in document["plans"][0].items():
-            assert name in ("rank", "tie_with_best") or value == plan[name]
+            assert name in ("rank", "tie_with_best", "probability_fastest") or value == plan[name]
 
 
 def test_top_and_time_limit_replace_the_specs() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cpsolver.doors.report import interval as intervals
 from cpsolver.doors.report.document import dumps, evaluation_document, result_document
-from cpsolver.doors.report.interval import Interval, interval_of, provenance, tie_sentence, ties
+from cpsolver.doors.report.interval import Interval, interval_of, provenance, ties
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence import intervals as uncertainty
 from cpsolver.evidence.intervals import interval, keys_of, spread
@@ -102,17 +102,10 @@ def some(low: float, high: float) -> Interval:
     return Interval(low, high, "", 0)
 
 
-def test_plans_tie_with_the_best_when_their_intervals_overlap() -> None:
+def test_a_plan_s_interval_overlaps_the_best_one_s() -> None:
     assert ties([some(9, 11), some(10.9, 13), some(11, 14), some(11.1, 14)]) == [True, True, True, False]
     assert ties([some(9, 11), some(11.1, 12), some(8, 20)]) == [True, False, True]
     assert ties([some(9, 11)]) == [True]
-
-
-def test_ties_are_named() -> None:
-    assert tie_sentence([1]) == ""
-    assert tie_sentence([1, 2]).startswith("Plans 1 and 2 are a tie within what is known")
-    assert tie_sentence([1, 2, 3]).startswith("Plans 1 to 3 are")
-    assert tie_sentence([1, 2, 5]).startswith("Plans 1, 2 and 5 are")
 
 
 def test_a_report_says_what_the_interval_rests_on() -> None:

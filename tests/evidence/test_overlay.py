@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from cpsolver.doors.report.interval import Interval, interval_of, provenance
+from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.calibrate.observations import evidence_of
 from cpsolver.evidence.calibrate.overlay import overlay_of, overlay_text
 from cpsolver.evidence.calibrate.result import CalibrationResult, calibrate
+from cpsolver.evidence.chances import out_of_memory_probability
 from cpsolver.evidence.intervals import WITHIN_80, half_width, spread
 from cpsolver.evidence.posterior.forecast import forecast, posterior_of
 from cpsolver.evidence.posterior.predictions import PlacedPlan
@@ -166,3 +168,22 @@ def test_shares_stay_shares_and_factors_above_nothing(text: str, tmp_path: Path)
         (tmp_path / "bad.yaml").write_text(wrong, encoding="utf-8")
         with pytest.raises(InputError, match=told):
             load_overlay(tmp_path / "bad.yaml")
+
+
+def test_own_readings_of_memory_make_a_full_device_s_chance_surer(result: CalibrationResult, overlay: Overlay) -> None:
+    place = result.evidence.rows[0].observation.plan
+    published, learnt = place.problem, place.problem.with_constants(overlay)
+    found = evaluate(published, place.strategy)
+    size = published.supplies[0].chip.memory_capacity_bytes
+    need = replace(found.stages[0].memory, activations=0.0)
+    need = replace(need, activations=0.94 * size - need.total)
+    nearly_full = replace(found, stages=(replace(found.stages[0], memory=need),))
+    before, unlearnt = (out_of_memory_probability(each, place.strategy, nearly_full) for each in (published, learnt))
+    assert 0.0 < before < 0.3
+    assert unlearnt <= before
+    sure = {
+        name: each.model_copy(update={"sd": 0.1 * each.sd_before})
+        for name, each in overlay.stacks[published.stack.name].items()
+    }
+    surer = overlay.model_copy(update={"stacks": {**overlay.stacks, published.stack.name: sure}})
+    assert out_of_memory_probability(published.with_constants(surer), place.strategy, nearly_full) < before

@@ -7,14 +7,23 @@ sweep keeps: a column of a report is added here and nowhere else (docs/adding-a-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
-from cpsolver.doors.report.goals import chance, goal_numbers, goal_rows, worse_than_best
-from cpsolver.doors.report.interval import Interval, interval_of
+from cpsolver.doors.report.goals import (
+    best_word,
+    chance,
+    comparable,
+    goal_numbers,
+    goal_rows,
+    score_rates,
+    worse_than_best,
+)
+from cpsolver.doors.report.interval import Interval, interval_of, ties
 from cpsolver.doors.report.outlook import UNKNOWN, Outlook, days_text, outlook, total_dollars
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.evidence.chances import best_chances, out_of_memory_probability
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -23,7 +32,9 @@ from hw_specs.units import bytes_to_gib
 
 @dataclass(frozen=True)
 class ShownPlan:
-    """A plan as a report has it. `tie`: the best plan cannot be told apart from it."""
+    """A plan as a report has it. `tie`: its interval overlaps the best plan's. `out_of_memory`: the chance that it runs
+    out of memory; `fastest`: that it is truly the best of the plans shown.
+    """
 
     title: str
     strategy: Strategy
@@ -31,6 +42,8 @@ class ShownPlan:
     interval: Interval
     outlook: Outlook = UNKNOWN
     tie: bool = True
+    out_of_memory: float = 0.0
+    fastest: float = 1.0
 
 
 Row = tuple[str, Callable[[ShownPlan], str]]
@@ -70,10 +83,23 @@ class PlanFigure:
 
 
 def shown_plan(problem: Problem, title: str, strategy: Strategy, evaluation: Evaluation) -> ShownPlan:
-    """A plan with its interval and outlook, under that title."""
+    """A plan with its interval, its outlook and its chance of running out of memory, under that title."""
     step_s = evaluation.step_time_s
     interval = interval_of(problem, strategy, step_s)
-    return ShownPlan(title, strategy, evaluation, interval, outlook(problem, strategy, step_s, interval))
+    risk = out_of_memory_probability(problem, strategy, evaluation)
+    planned = outlook(problem, strategy, step_s, interval)
+    return ShownPlan(title, strategy, evaluation, interval, planned, out_of_memory=risk)
+
+
+def compared(problem: Problem, plans: Sequence[ShownPlan]) -> list[ShownPlan]:
+    """Plans of one answer, with what is known of each beside the others."""
+    strategies = [plan.strategy for plan in plans]
+    tied = ties(comparable(problem, strategies, [plan.interval for plan in plans]))
+    scores = [
+        rate * plan.evaluation.step_time_s for rate, plan in zip(score_rates(problem, strategies), plans, strict=True)
+    ]
+    chances = best_chances(scores, [plan.evaluation for plan in plans])
+    return [replace(plan, tie=tie, fastest=chance) for plan, tie, chance in zip(plans, tied, chances, strict=True)]
 
 
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
@@ -91,6 +117,7 @@ def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
     if len(plans) > 1:
         label, cell = worse_than_best(problem, best, best_s)
         rows.append((label, lambda p: cell(p.strategy, p.evaluation)))
+        rows.append((f"  P({best_word(problem).split()[0]})", lambda p: chance(p.fastest)))
     return rows
 
 
@@ -101,6 +128,7 @@ def _step_fields(_problem: Problem, plan: ShownPlan) -> Fields:
         "step_time_high_s": plan.interval.high_s,
         "interval_basis": plan.interval.basis,
         "tie_with_best": plan.tie,
+        "probability_fastest": plan.fastest,
     }
 
 
@@ -164,6 +192,7 @@ def _memory_fields(problem: Problem, plan: ShownPlan) -> Fields:
     return {
         "memory_gib": {name: bytes_to_gib(size) for name, size in used.items()},
         "capacity_gib": {name: bytes_to_gib(size) for name, size in capacity.items()},
+        "out_of_memory_probability": plan.out_of_memory,
     }
 
 
@@ -225,6 +254,7 @@ FIGURES = (
     PlanFigure(_of_strategies(lambda _, plans: flag_rows(plans))),
     PlanFigure(_chip_order),
     PlanFigure(
+        _row("P(out of memory)", lambda p: chance(p.out_of_memory)),
         fields=_memory_fields,
         kept=(
             SweepColumn(

@@ -9,19 +9,21 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
-from cpsolver.doors.report.columns import ShownPlan, shown_plan
+from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
+from cpsolver.doors.report.evidence import TITLE as EVIDENCE
+from cpsolver.doors.report.evidence import evidence
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
     bound_words,
-    comparable,
+    chance,
     cost_and_devices,
     counts_line,
     fewest_line,
     objective_line,
     worse_word,
 )
-from cpsolver.doors.report.interval import Interval, in_words, provenance, tie_sentence, ties
+from cpsolver.doors.report.interval import Interval, in_words, provenance
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result, switches_table
 from cpsolver.doors.report.operators import operators_table, operators_title
@@ -32,7 +34,7 @@ from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
-from cpsolver.evidence.reach import beyond_runs
+from cpsolver.evidence.nearest import unmeasured as unmeasured_parts
 from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
@@ -48,13 +50,13 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
     """The report of a search."""
-    columns = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    columns = compared(problem, [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans])
     parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
     if result.plans:
         best = result.plans[0]
         left_open = open_of_result(problem, result)
         parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy), *open_line(left_open)]
-        parts += section("Plans", PlanTable(problem, columns), *tie_lines(problem, result, columns))
+        parts += section("Plans", PlanTable(problem, columns), *chance_lines(problem, columns))
         whose = " of plan 1" if len(columns) > 1 else ""
         parts += _details(problem, best.strategy, best.evaluation, whose, left_open)
     parts += section("Proof", proof_account(problem, result))
@@ -81,13 +83,15 @@ def evaluation_report(
     return Group(*parts)
 
 
-def tie_lines(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
-    """Which plans the best one cannot be told apart from, if any."""
-    strategies, intervals = [column.strategy for column in columns], [column.interval for column in columns]
-    tied = ties(comparable(problem, strategies, intervals))
-    said = tie_sentence([plan.rank for plan, tie in zip(result.plans, tied, strict=True) if tie])
-    if said:
-        yield Text("\n" + said, style="yellow")
+def chance_lines(problem: Problem, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
+    """How likely the first plan is truly the best of those shown; nothing of a plan alone."""
+    if len(columns) > 1:
+        best = best_word(problem)
+        what = f"Chance that plan 1 is truly the {best} of these: {chance(columns[0].fastest)}"
+        likeliest = max(columns, key=lambda column: column.fastest)
+        other = "" if likeliest is columns[0] else f"; {likeliest.title} has {chance(likeliest.fastest)}"
+        why = "What is uncertain of all of them alike is left out; their order rests on the rest."
+        yield Text(f"\n{what}{other}. {why}", style="yellow")
 
 
 def task(problem: Problem) -> Group:
@@ -132,8 +136,8 @@ def foreign(problem: Problem) -> Iterator[RenderableType]:
 
 
 def unmeasured(problem: Problem, strategy: Strategy) -> Iterator[RenderableType]:
-    """A word of warning where a plan lies beyond all published runs."""
-    if told := beyond_runs(problem, strategy):
+    """A word of warning where no published run has had what a plan has."""
+    if told := unmeasured_parts(problem, strategy):
         kind = "models with experts" if problem.model.moe is not None else "dense models"
         yield Text(f"Beyond every published run of {kind}: {'; '.join(told)}.", style="yellow")
 
@@ -207,6 +211,7 @@ def _details(
         *(section(f"{TITLE}: a step{whose}", *switches_table(left_open)) if left_open else ()),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
         *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
+        *section(EVIDENCE, *evidence(problem, strategy)),
     ]
 
 

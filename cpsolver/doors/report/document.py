@@ -6,18 +6,18 @@ import json
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from cpsolver.doors.report.columns import ShownPlan, plan_fields, shown_plan
-from cpsolver.doors.report.goals import comparable, objective_document
-from cpsolver.doors.report.interval import ties
+from cpsolver.doors.report.columns import ShownPlan, compared, plan_fields, shown_plan
+from cpsolver.doors.report.goals import objective_document
 from cpsolver.doors.report.open_switches import open_document
 from cpsolver.doors.report.operators import operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
+from cpsolver.evidence.nearest import nearest_runs, unmeasured
 from cpsolver.evidence.reach import beyond_runs
 from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.errors import InputError
@@ -50,9 +50,7 @@ def _finite(value: Any) -> Any:
 
 def result_document(problem: Problem, result: Result, left_open: OpenSwitches | None = None) -> dict[str, Any]:
     """What `solve --json` prints. `left_open`: what the spec leaves open of the best plan's step time."""
-    shown = [shown_plan(problem, "", plan.strategy, plan.evaluation) for plan in result.plans]
-    tied = ties(comparable(problem, [plan.strategy for plan in shown], [plan.interval for plan in shown]))
-    shown = [replace(plan, tie=tie) for plan, tie in zip(shown, tied, strict=True)]
+    shown = compared(problem, [shown_plan(problem, "", plan.strategy, plan.evaluation) for plan in result.plans])
     return {
         "status": result.status,
         "problem": problem_document(problem),
@@ -123,6 +121,8 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     return {
         **plan_fields(problem, plan),
         "beyond_runs": list(beyond_runs(problem, strategy)),
+        "unmeasured": unmeasured(problem, strategy),
+        "evidence": [run.id for run in nearest_runs(problem, strategy)],
         "breakdown_s": dict(evaluation.breakdown_s),
         "operators": operators_document(compute_by_operator(problem, strategy, evaluation)),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),

@@ -100,11 +100,15 @@ def worse_than_best(problem: Problem, best: Strategy, best_s: float) -> tuple[st
 
 
 def comparable(problem: Problem, strategies: Sequence[Strategy], intervals: Sequence[Interval]) -> list[Interval]:
-    """The intervals in the objective's unit, for telling which plans are a tie."""
-    objective = replace(objective_of(problem), deadline_s=float("inf"))
-    rates = [objective.score(strategy, 1.0) for strategy in strategies]
-    pairs = zip(intervals, rates, strict=True)
+    """The intervals in the objective's unit, for telling which of them overlap."""
+    pairs = zip(intervals, score_rates(problem, strategies), strict=True)
     return [replace(one, low_s=one.low_s * rate, high_s=one.high_s * rate) for one, rate in pairs]
+
+
+def score_rates(problem: Problem, strategies: Sequence[Strategy]) -> list[float]:
+    """What a second of each plan's step counts in the objective."""
+    objective = replace(objective_of(problem), deadline_s=float("inf"))
+    return [objective.score(strategy, 1.0) for strategy in strategies]
 
 
 def bound_words(problem: Problem, proof: Proof) -> str:

@@ -1,4 +1,4 @@
-"""The 80 % interval of a plan's step time, what it rests on, and which plans it cannot tell apart."""
+"""The 80 % interval of a plan's step time, what it rests on, and which intervals overlap."""
 
 from __future__ import annotations
 
@@ -53,19 +53,6 @@ def interval_of(
 def ties(intervals: Sequence[Interval]) -> list[bool]:
     """For each plan whether its interval overlaps the first one's; the first overlaps itself."""
     return [each.overlaps(intervals[0]) for each in intervals]
-
-
-def tie_sentence(ranks: Sequence[int]) -> str:
-    """That the plans of these ranks, the best among them, cannot be told apart; empty for the best alone."""
-    if len(ranks) < 2:
-        return ""
-    first, last = ranks[0], ranks[-1]
-    together = len(ranks) == last - first + 1 > 2
-    named = f"{first} to {last}" if together else f"{', '.join(map(str, ranks[:-1]))} and {last}"
-    return (
-        f"Plans {named} are a tie within what is known: their intervals overlap. Absolute times are uncertain by that "
-        "much; most of that error is common to all plans, so this order is the best guess, but it is not settled."
-    )
 
 
 def in_words(interval: Interval, seconds: float) -> str:

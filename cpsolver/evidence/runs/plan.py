@@ -150,6 +150,11 @@ def _with_layout(run: MeasuredRun, known: dict[str, Any]) -> MeasuredRun:
     return run
 
 
+def stack_of(run: MeasuredRun) -> str:
+    """The stack that a run's framework stands for. Raises Unpredictable for a framework that is not known."""
+    return _stack_name(run, framework(run.framework))
+
+
 def _stack_name(run: MeasuredRun, known: dict[str, Any]) -> str:
     by_model = known.get("stack_by_model", {})
     stack = by_model[own] if (own := _longest(run.model, by_model)) else known["stack"]

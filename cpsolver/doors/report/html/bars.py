@@ -107,7 +107,7 @@ def _rounded(bar: StackedBar) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Range:
-    """One interval: its label, its ends and the value within, what to write beside it, and whether it is a tie."""
+    """One interval: its label, its ends and the value within, what to write beside it; does it overlap the first?"""
 
     label: str
     low: float

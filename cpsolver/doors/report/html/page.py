@@ -11,8 +11,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cpsolver.doors.report import console
-from cpsolver.doors.report.columns import ShownPlan, shown_plan
+from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
 from cpsolver.doors.report.document import evaluation_document, result_document, versions
+from cpsolver.doors.report.evidence import TITLE as EVIDENCE
+from cpsolver.doors.report.evidence import evidence
 from cpsolver.doors.report.html import sections
 from cpsolver.doors.report.html.elements import Html, block, inline, section, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
@@ -36,14 +38,14 @@ def result_page(problem: Problem, result: Result) -> str:
     """The page of `solve`; a result without plans has its reasons instead of numbers."""
     left_open = open_of_result(problem, result)
     document = result_document(problem, result, left_open)
-    columns = [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans]
+    columns = compared(problem, [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans])
     said = [line for line in console.verdict(problem, result, columns) if isinstance(line, Text)]
     parts = [_header(problem, said, document["plans"], columns, left_open)]
     if columns:
         best, whose = columns[0], " of plan 1" if len(columns) > 1 else ""
-        ties = list(console.tie_lines(problem, result, columns))
+        chances = list(console.chance_lines(problem, columns))
         parts.append(sections.plans(problem, columns, "Plans compared" if len(columns) > 1 else "The plan"))
-        parts += _of_plan(problem, best, document["plans"], whose, ties, left_open)
+        parts += _of_plan(problem, best, document["plans"], whose, chances, left_open)
     parts += sections.lines("reasons", "Why there is no plan, and what would help", document["reasons"])
     parts.append(section("proof", "Proof", block(console.proof_account(problem, result))))
     used = list(dict.fromkeys(chip for column in columns for chip in column.strategy.stage_chips))
@@ -96,7 +98,7 @@ def _of_plan(
     best: ShownPlan,
     plans: Sequence[Mapping[str, Any]],
     whose: str,
-    ties: Sequence[RenderableType],
+    chances: Sequence[RenderableType],
     left_open: OpenSwitches | None,
 ) -> Iterator[Html]:
     strategy, evaluation = best.strategy, best.evaluation
@@ -111,7 +113,8 @@ def _of_plan(
     notes = [tag("p", note, class_="dim") for note in console.memory_notes(problem, evaluation)]
     title = f"Where the memory goes: GiB per GPU{whose}"
     yield section("memory", title, sections.memory_parts(plans[0]), *notes)
-    yield section("uncertainty", "How sure the times are", sections.intervals(plans), *map(block, ties))
+    yield section("uncertainty", "How sure the times are", sections.intervals(plans), *map(block, chances))
+    yield section("evidence", EVIDENCE, *map(block, evidence(problem, strategy)))
 
 
 def _basis(problem: Problem, columns: Sequence[ShownPlan], chips: Sequence[str]) -> Html:

@@ -199,7 +199,7 @@ def intervals(plans: Sequence[Document]) -> Html:
         note = f"{about(step)} {unit(step)} ({about(low, step)} to {about(high, step)})"
         rows.append(Range(f"plan {plan['rank']}", low, step, high, note, plan["tie_with_best"] and len(plans) > 1))
     what = "Step time with its 80 % interval; the line within: the prediction."
-    return ranges(rows, what + (" Orange: a tie with the best." if any(row.tie for row in rows) else ""))
+    return ranges(rows, what + (" Orange: overlaps the first plan's." if any(row.tie for row in rows) else ""))
 
 
 def lines(key: str, title: str, told: Sequence[str]) -> Iterator[Html]:

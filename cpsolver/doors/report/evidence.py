@@ -1,0 +1,36 @@
+"""The published runs nearest to a plan: what they were, measured against predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cpsolver.doors.report.layout import figure_table
+from cpsolver.evidence.nearest import PublishedRun, nearest_runs
+from cpsolver.inputs.text import seconds
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+TITLE = "Evidence: the published runs nearest to it"
+_NAME = 16
+"""So many characters of a model's name are shown."""
+
+
+def evidence(problem: Problem, strategy: Strategy) -> list[RenderableType]:
+    """A line a run: model, chips, sequence, layout; step time measured, and how far off the prediction is."""
+    runs = nearest_runs(problem, strategy)
+    table = figure_table("run", "tp·pp·cp·ep", "vpp", "measured", "predicted")
+    for run in runs:
+        told = f"{run.model[:_NAME]}, {run.devices:,} {run.chip}, seq {run.sequence:,}"
+        degrees = "·".join(str(degree) for degree in (run.tp, run.pp, run.cp, run.ep))
+        off = (run.predicted_s or 0.0) / run.measured_s - 1
+        table.add_row(told, degrees, str(run.vpp), seconds(run.measured_s), f"{off * 100:+.0f} %")
+    return [table, Text(_origin(problem, runs), style="dim")]
+
+
+def _origin(problem: Problem, runs: Sequence[PublishedRun]) -> str:
+    stacks = ", ".join(dict.fromkeys(run.stack for run in runs))
+    ids = ", ".join(run.id for run in runs)
+    return f"Rows {ids} of the table of published runs, of {stacks} (the plan: {problem.stack.name})."

@@ -1,0 +1,125 @@
+"""Published runs beside a plan: the nearest ones, and what of the plan no run has had.
+
+The runs come from nearest_runs.csv, the table of published runs with what a report needs of it and the predictions of
+those that the cost model can judge (benchmarks/fit_risk.py writes it): reading the whole table takes too long here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from cpsolver.evidence.intervals import kind_of
+from cpsolver.evidence.reach import beyond_runs
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from models_zoo import total_parameters
+
+NEAREST = Path(__file__).parent / "runs" / "nearest_runs.csv"
+MOST = 3
+"""So many runs stand beside a plan."""
+_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+_MAY_LACK = ("predicted_s", "measured_gib", "predicted_gib")
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A published run. `stack` is empty where its framework is unknown or its layout beyond the cost model; what was
+    predicted, or not measured, is None where there is nothing. `parameters` 0: not known.
+    """
+
+    id: str
+    model: str
+    parameters: float
+    stack: str
+    architecture: str
+    chip: str
+    experts: bool
+    devices: int
+    sequence: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    vpp: int
+    measured_s: float
+    predicted_s: float | None = None
+    measured_gib: float | None = None
+    predicted_gib: float | None = None
+
+    @classmethod
+    def columns(cls) -> list[str]:
+        """Of the file."""
+        return [field.name for field in fields(cls)]
+
+    def cells(self) -> list[str]:
+        """Its row of the file."""
+        values = [getattr(self, name) for name in self.columns()]
+        return ["" if value is None else str(int(value) if isinstance(value, bool) else value) for value in values]
+
+
+@cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """All runs of the file."""
+    with NEAREST.open(encoding="utf-8", newline="") as file:
+        return tuple(_read(row) for row in csv.DictReader(file))
+
+
+def _read(row: dict[str, str]) -> PublishedRun:
+    values: dict[str, Any] = dict(row)
+    values |= {name: int(row[name]) for name in ("devices", "sequence", *_DEGREES)}
+    values |= {name: float(row[name]) for name in ("parameters", "measured_s")}
+    values |= {name: float(row[name]) if row[name] else None for name in _MAY_LACK}
+    return PublishedRun(**{**values, "experts": row["experts"] == "1"})
+
+
+def nearest_runs(problem: Problem, strategy: Strategy) -> list[PublishedRun]:
+    """The predicted runs most like a plan, at most MOST: of the same kind of model, stack and architecture of chips
+    first, then nearest in doublings of the model's size, the degrees, the devices and the sequence.
+    """
+    size, experts = total_parameters(problem.model), kind_of(problem) == "experts"
+    architectures = _architectures(problem, strategy)
+
+    def distance(run: PublishedRun) -> tuple[int, float, str]:
+        unlike = (run.experts != experts) + (run.stack != problem.stack.name) + (run.architecture not in architectures)
+        apart = sum(abs(log2(getattr(run, name) / getattr(strategy, name))) for name in _DEGREES)
+        apart += abs(log2(run.parameters / size)) + abs(log2(run.sequence / problem.sequence))
+        return unlike, apart + abs(log2(run.devices / strategy.devices)), run.id
+
+    return sorted((run for run in published_runs() if run.predicted_s and run.parameters), key=distance)[:MOST]
+
+
+def unmeasured(problem: Problem, strategy: Strategy) -> list[str]:
+    """What of a plan no published run has had, in words; none where all of it lies within what was measured."""
+    return [*beyond_runs(problem, strategy), *_pairs(problem, strategy)]
+
+
+def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:
+    """What was measured one by one, and not together."""
+    runs, experts = published_runs(), kind_of(problem) == "experts"
+    names = list(dict.fromkeys(strategy.stage_chips))
+    if len(names) > 1:
+        yield "a pipeline over several chip types"
+    for name in _architectures(problem, strategy):
+        there = [run for run in runs if run.architecture == name]
+        if not there:
+            yield f"a chip of the kind {name}"
+        elif not any(run.stack == problem.stack.name for run in there):
+            yield f"{problem.stack.name} on {name}"
+        elif experts and not any(run.stack == problem.stack.name and run.experts for run in there):
+            yield f"experts with {problem.stack.name} on {name}"
+        if there and strategy.cp > 1 and not any(run.cp > 1 for run in there):
+            yield f"cp on {name}"
+    alike = [run for run in runs if run.experts == experts]
+    if strategy.cp > 1 and not any(run.cp >= strategy.cp and run.sequence <= problem.sequence for run in alike):
+        yield f"cp {strategy.cp} at {problem.sequence:,} tokens"
+
+
+def _architectures(problem: Problem, strategy: Strategy) -> list[str]:
+    chips = [problem.supply(name).chip for name in dict.fromkeys(strategy.stage_chips)]
+    return list(dict.fromkeys(chip.architecture or chip.name for chip in chips))
