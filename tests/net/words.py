@@ -5,11 +5,13 @@ from __future__ import annotations
 from tests.net.case import Case, example
 
 COMMANDS = (
+    "plan",
     "solve",
     "search",
     "evaluate",
     "check",
     "explain",
+    "compare",
     "batch",
     "export",
     "ranks",
