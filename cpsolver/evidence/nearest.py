@@ -16,6 +16,7 @@ from typing import Any
 
 from cpsolver.evidence.intervals import kind_of
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.plans.dimensions import CUTS
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import total_parameters
@@ -23,7 +24,6 @@ from models_zoo import total_parameters
 NEAREST = Path(__file__).parent / "runs" / "nearest_runs.csv"
 MOST = 3
 """So many runs stand beside a plan."""
-_DEGREES = ("tp", "pp", "cp", "ep", "vpp")
 _MAY_LACK = ("predicted_s", "measured_gib", "predicted_gib")
 
 
@@ -72,7 +72,7 @@ def published_runs() -> tuple[PublishedRun, ...]:
 
 def _read(row: dict[str, str]) -> PublishedRun:
     values: dict[str, Any] = dict(row)
-    values |= {name: int(row[name]) for name in ("devices", "sequence", *_DEGREES)}
+    values |= {name: int(row[name]) for name in ("devices", "sequence", *CUTS)}
     values |= {name: float(row[name]) for name in ("parameters", "measured_s")}
     values |= {name: float(row[name]) if row[name] else None for name in _MAY_LACK}
     return PublishedRun(**{**values, "experts": row["experts"] == "1"})
@@ -87,7 +87,7 @@ def nearest_runs(problem: Problem, strategy: Strategy) -> list[PublishedRun]:
 
     def distance(run: PublishedRun) -> tuple[int, float, str]:
         unlike = (run.experts != experts) + (run.stack != problem.stack.name) + (run.architecture not in architectures)
-        apart = sum(abs(log2(getattr(run, name) / getattr(strategy, name))) for name in _DEGREES)
+        apart = sum(abs(log2(getattr(run, name) / getattr(strategy, name))) for name in CUTS)
         apart += abs(log2(run.parameters / size)) + abs(log2(run.sequence / problem.sequence))
         return unlike, apart + abs(log2(run.devices / strategy.devices)), run.id
 

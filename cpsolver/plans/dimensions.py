@@ -189,6 +189,10 @@ DEGREES = tuple(
     name for part in ("layout", "variant", "frame") for name in names(part, kinds=("size",)) if name != "ulysses"
 )
 """The sizes in the order of a line of text, those of the devices first; ulysses is part of how cp communicates."""
+OF_DEVICES = tuple(name for name in DEGREES if DIMENSIONS[name].group == "sizes" and name not in ("ep", "etp"))
+"""Those whose product is the number of devices: experts have a grid of their own on the same ones."""
+CUTS = tuple(name for name in DEGREES if name not in ("dp", "mbs", "etp"))
+"""Those that say into how many parts a model, its sequences or its stages are cut."""
 ALWAYS_SHOWN = tuple(name for name in SIZES if DIMENSIONS[name].default in (None, MUST_BE_SAID))
 """The sizes that a text names even where they are 1: no default stands for them."""
 

@@ -10,15 +10,14 @@ from math import prod
 from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
-from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, SIZES
+from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, OF_DEVICES, PLAN_FIELDS, SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_from_fields
 
-SETTABLE = (*PLAN_FIELDS, "layers", "stage_chips", "recompute", "recompute_layers", "recompute_modules")
+_LISTS = ("layers", "stage_chips", "recompute_modules")
+SETTABLE = (*PLAN_FIELDS, *_LISTS, "recompute", "recompute_layers")
 """What may be said of a plan: the decisions that are one value, layers and chips of each stage, recomputation."""
-_OF_STAGES = {"layers", "stage_chips", "recompute_modules"}
-_DEVICES = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
             wrong.append(Trouble("--set", f"says {name} twice", text))
         else:
             values = [_scalar(part.strip()) for part in value.split(",")]
-            found[name] = values if len(values) > 1 or name in _OF_STAGES else values[0]
+            found[name] = values if len(values) > 1 or name in _LISTS else values[0]
     wrong += _troubles(found)
     if wrong:
         raise InputError(wrong)
@@ -112,14 +111,14 @@ def _troubles(given: Mapping[str, Any]) -> list[Trouble]:
 
 def _sizes(problem: Problem, given: Mapping[str, Any]) -> dict[str, int]:
     """All sizes that are not given, so that all devices are used. Raises InputError where that leaves a rest."""
-    sizes = {name: given.get(name, 1) for name in ("tp", "cp", "pp", "dp", "mbs", "ep", "etp", "vpp")}
+    sizes = {name: given.get(name, 1) for name in DEGREES}
     listed = next((given[name] for name in ("layers", "stage_chips") if isinstance(given.get(name), list)), None)
     if listed is not None and "pp" not in given:
         sizes["pp"] = len(listed)
     free = "dp" if "dp" not in given else "pp" if "pp" not in given and listed is None else None
     if free is None:
         return sizes
-    said = {name: sizes[name] for name in _DEVICES if name != free}
+    said = {name: sizes[name] for name in OF_DEVICES if name != free}
     product = prod(said.values())
     if problem.num_gpus % product:
         sizes_text = " * ".join(f"{name} {size}" for name, size in said.items())

@@ -185,6 +185,7 @@ def halved_rates(data: dict[str, Any]) -> None:
 def test_when_all_takes_twice_as_long_so_does_the_step(block: int, seed: int) -> None:
     problem = random_problem(seed + block * 2**32)
     host = {name: 2 * seconds for name, seconds in HOST.items()}
+    host |= {name: 2 * float(getattr(problem.stack, name)) for name in ("ring_step_us", "ring_border_us")}
     slow = with_stack(changed(problem, halved_rates), **host)
     assert values(slow) == pytest.approx([2 * seconds for seconds in values(problem)], rel=1e-9)
 
