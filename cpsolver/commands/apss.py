@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from cpsolver.commands import completion
-from cpsolver.commands.common import exit_with, json_option, say_error
+from cpsolver.commands.common import exit_with, json_option, launcher_option, say_error
 
 
 @click.command()
@@ -38,12 +38,7 @@ from cpsolver.commands.common import exit_with, json_option, say_error
     help="Tokens in a sequence: a multiple of 512, up to 1,048,576.",
 )
 @click.option("--top", type=int, default=5, show_default=True, help="How many plans, up to 100.")
-@click.option(
-    "--launcher",
-    metavar="NAME",
-    help="Only plans that this launcher can run, megatron-lm say.",
-    shell_complete=completion.launchers,
-)
+@launcher_option
 @click.option(
     "--mode",
     type=click.Choice(["fast", "analytic"]),

@@ -15,6 +15,7 @@ from cpsolver.commands.common import (
     json_option,
     output_option,
     say_error,
+    time_limit_option,
     write_answer,
 )
 
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--db", metavar="FILE", help="Where results are kept; by default SWEEP with the ending .sqlite.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 4096), help="Cells solved at once; by default one a core.")
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="For each cell: stop after so many seconds with the best plans so far.",
-)
+@time_limit_option("For each cell: stop after so many seconds with the best plans so far.")
 @click.option("--retry-failed", is_flag=True, help="Solve again the cells that failed (a worker that died, say).")
 @calibration_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write the cells as CSV.")
@@ -129,13 +124,7 @@ def _exit_code(answer: SweepAnswer) -> int:
 )
 @click.option("--tokens", type=click.FloatRange(min=1), help="Of the whole training; replaces training.tokens.")
 @click.option("--nodes/--no-nodes", "resize", default=True, help="Also with a node more and a node less (the default).")
-@click.option(
-    "--time-limit",
-    "time_limit_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="For each search: stop after so many seconds with the best plan so far.",
-)
+@time_limit_option("For each search: stop after so many seconds with the best plan so far.")
 @calibration_option
 @json_option
 @output_option

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -57,6 +57,23 @@ def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool
     if value:
         ctx.find_root().ensure_object(dict)["json"] = True
     return value
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+launcher_option = click.option(
+    "--launcher",
+    metavar="NAME",
+    help="Only plans that this launcher can run, megatron-lm say.",
+    shell_complete=completion.launchers,
+)
+verbose_option = click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
+
+
+def time_limit_option(text: str) -> Callable[[Decorated], Decorated]:
+    """--time-limit, as `time_limit_s`, with that text."""
+    positive = click.FloatRange(min=0, min_open=True)
+    return click.option("--time-limit", "time_limit_s", type=positive, metavar="SECONDS", help=text)
 
 
 json_option = click.option(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import click
 
 from cpsolver.commands import completion
-from cpsolver.commands.common import calibration_option, exit_with, json_option, output_option
+from cpsolver.commands.common import (
+    calibration_option,
+    exit_with,
+    json_option,
+    launcher_option,
+    output_option,
+    time_limit_option,
+    verbose_option,
+)
 from cpsolver.commands.planning import html_option, write_result
 
 
@@ -20,12 +28,7 @@ from cpsolver.commands.planning import html_option, write_result
 )
 @click.option("--batch", type=int, required=True, metavar="N", help="Sequences in one optimizer step.")
 @click.option("--seq", type=int, required=True, metavar="TOKENS", help="Tokens in a sequence.")
-@click.option(
-    "--launcher",
-    metavar="NAME",
-    help="Only plans that this launcher can run, megatron-lm say.",
-    shell_complete=completion.launchers,
-)
+@launcher_option
 @click.option(
     "--stack",
     metavar="NAME",
@@ -40,13 +43,8 @@ from cpsolver.commands.planning import html_option, write_result
 )
 @click.option("--gpus-per-node", type=int, metavar="M", help="Devices in a node: 8, or all where there are fewer.")
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans (3).")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Stop after so many seconds with the best plans so far.",
-)
-@click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
+@time_limit_option("Stop after so many seconds with the best plans so far.")
+@verbose_option
 @click.option("--write-spec", metavar="FILE", help="Write the spec that the line stands for, to go on with.")
 @calibration_option
 @json_option
@@ -62,7 +60,7 @@ def plan(
     precision: str | None,
     gpus_per_node: int | None,
     top: int | None,
-    time_limit: float | None,
+    time_limit_s: float | None,
     verbose: bool,
     write_spec: str | None,
     calibration: str | None,
@@ -87,10 +85,10 @@ def plan(
     from cpsolver.problem.flags import OneLine
 
     line = OneLine(model, on, batch, seq, launcher, stack, precision, gpus_per_node)
-    problem = line.problem(calibration, top=top, time_limit_s=time_limit)
+    problem = line.problem(calibration, top=top, time_limit_s=time_limit_s)
     check_files({"--output": output, "--html": html, "--write-spec": write_spec})
     if write_spec is not None:
-        write_new_file(write_spec, line.spec_text(write_spec, top=top, time_limit_s=time_limit), force=False)
+        write_new_file(write_spec, line.spec_text(write_spec, top=top, time_limit_s=time_limit_s), force=False)
     result = cpsolver.solve(problem, display=Terminal(verbose))
     write_result(problem, result, as_json, output)
     if html is not None:

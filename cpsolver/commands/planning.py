@@ -18,6 +18,8 @@ from cpsolver.commands.common import (
     say_error,
     set_option,
     spec_argument,
+    time_limit_option,
+    verbose_option,
     write_answer,
 )
 
@@ -33,14 +35,9 @@ trace_option = click.option("--trace", metavar="FILE", help="Write a step's time
 @click.command()
 @spec_argument
 @json_option
-@click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
+@verbose_option
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans; replaces search.top of the spec.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Stop after so many seconds with the best plans so far; replaces search.time_limit_s.",
-)
+@time_limit_option("Stop after so many seconds with the best plans so far; replaces search.time_limit_s.")
 @calibration_option
 @output_option
 @html_option
@@ -51,7 +48,7 @@ def solve(
     as_json: bool,
     verbose: bool,
     top: int | None,
-    time_limit: float | None,
+    time_limit_s: float | None,
     calibration: str | None,
     output: str | None,
     html: str | None,
@@ -73,7 +70,7 @@ def solve(
     from cpsolver.doors.report.progress import Terminal
     from cpsolver.inputs.output import check_files, write_file
 
-    problem = cpsolver.load_problem(spec, calibration=calibration, top=top, time_limit_s=time_limit)
+    problem = cpsolver.load_problem(spec, calibration=calibration, top=top, time_limit_s=time_limit_s)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
     _check_trace_plan(problem, trace, trace_plan)
     result = cpsolver.solve(problem, display=Terminal(verbose))

@@ -11,7 +11,6 @@ from cpsolver.plans.strategy import Strategy
 
 Outcome = Literal["running", "ok", "oom", "failed", "timeout", "interrupted"]
 """How a trial ended: well; out of device memory; otherwise on its own; at its time limit; by the user or a reboot."""
-OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 TrialMemory = Literal["allocated", "reserved", "device"]
 """allocated, reserved: the framework's own counts; device: as the driver shows it."""
