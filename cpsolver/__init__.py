@@ -177,14 +177,20 @@ def make_strategy(problem: Problem, **decisions: object) -> Strategy:
 def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = None) -> Result:
     """The best plans of a problem (or of a spec: its values, or its file), proven; as many as its `search.top`.
 
+    `Result.recommendation` says which to run; plans that it names besides the best are among the plans, marked `added`.
+
     A result with status "infeasible" has the reasons. Ctrl-C and `search.time_limit_s` end the search with the best
     plans so far and the gap that is left. `display` shows how it goes (by default nothing does). Raises InputError for
     a spec that is wrong.
     """
     from cpsolver.explanation.account import SILENT
     from cpsolver.explanation.account import solve as answer
+    from cpsolver.explanation.recommendation import recommend
 
-    return answer(_problem(problem), display or SILENT)
+    found, shown = _problem(problem), display or SILENT
+    result = answer(found, shown)
+    with shown.waiting("looking for what to recommend: safer and simpler plans"):
+        return recommend(found, result)
 
 
 def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ FREEDOM = 4
 """Degrees of freedom of every error: its distribution has a closed form, and the likelihood of 2 or 8 is no better."""
 _DRAWS, _SEED, _DIGITS = 20_000, 14, 3
 """Draws for a chance among several plans, right to half a point; always the same, so that an answer repeats."""
+_MOST_MARGIN, _FINE = 0.5, 1e-6
+"""Of device memory, as a spec allows it; how near to the least that will do."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,25 @@ def out_of_memory_probability(problem: Problem, strategy: Strategy, evaluation: 
         log(problem.supply(stage.chip).chip.memory_capacity_bytes / stage.memory.total) for stage in evaluation.stages
     )
     left = 1.0 if problem.overlay is None else _left_unknown(problem, strategy)
-    chances = [
-        1.0 - below((room - left * error.middle) / (left * error.scale))
-        for error in memory_errors(problem, load_risk())
-    ]
-    return round(sum(chances) / len(chances), _DIGITS)
+    return round(_chance(problem, room, left), _DIGITS)
+
+
+def _chance(problem: Problem, room: float, left: float = 1.0) -> float:
+    """The chance that a need is more than its prediction by a factor of e to the `room`."""
+    errors = memory_errors(problem, load_risk())
+    chances = [1.0 - below((room - left * error.middle) / (left * error.scale)) for error in errors]
+    return sum(chances) / len(chances)
+
+
+def margin_for(problem: Problem, risk: float) -> float:
+    """The share of device memory to keep free so that no plan has a chance of `risk` or more of running out of it; at
+    most _MOST_MARGIN, which may be too little for that. The user's own runs, which make it smaller, are left out.
+    """
+    low, high = 0.0, -log(1.0 - _MOST_MARGIN)
+    while high - low > _FINE:
+        middle = (low + high) / 2
+        low, high = (low, middle) if round(_chance(problem, middle), _DIGITS) < risk else (middle, high)
+    return 1.0 - exp(-high)
 
 
 def _left_unknown(problem: Problem, strategy: Strategy) -> float:
@@ -112,6 +128,15 @@ def _left_unknown(problem: Problem, strategy: Strategy) -> float:
     before = sum((move * each.sd_before) ** 2 for move, each in zip(slope, learnt.values(), strict=True))
     after = sum((move * each.sd) ** 2 for move, each in zip(slope, learnt.values(), strict=True))
     return min(1.0, sqrt((after + own) / (before + own)))
+
+
+def loss_if_unmeasured() -> float:
+    """What it costs on average, as a share of the step, that a plan has something that no run has had.
+
+    The error of a layout of its own, where it is against us: the mean of the positive part of Student's t with four
+    degrees of freedom is half its scale.
+    """
+    return 0.5 * load_risk().order.own / sqrt(2.0)
 
 
 def shares(evaluation: Evaluation) -> np.ndarray:

@@ -7,17 +7,18 @@ those that the cost model can judge (benchmarks/fit_risk.py writes it): reading 
 from __future__ import annotations
 
 import csv
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import log2
+from math import log2, prod
 from pathlib import Path
 from typing import Any
 
 from cpsolver.evidence.intervals import kind_of
 from cpsolver.evidence.reach import beyond_runs
-from cpsolver.plans.dimensions import CUTS
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.dimensions import CUTS, OF_DEVICES
+from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import total_parameters
 
@@ -97,6 +98,45 @@ def nearest_runs(problem: Problem, strategy: Strategy) -> list[PublishedRun]:
 def unmeasured(problem: Problem, strategy: Strategy) -> list[str]:
     """What of a plan no published run has had, in words; none where all of it lies within what was measured."""
     return [*beyond_runs(problem, strategy), *_pairs(problem, strategy)]
+
+
+def unmeasured_values(problem: Problem) -> dict[str, range]:
+    """Degree -> its values, from some number on, that no published run has had where it was like the problem.
+
+    What lies beyond all runs in any case is left out: a new kind of chip, say, or what is pinned.
+    """
+    most, found = {"pp": problem.model.layers, "vpp": problem.model.layers}, {}
+    plain, always = _plain(problem), _always(problem)
+    for name in (name for name in CUTS if getattr(problem.spec.search.pin, name) is None):
+
+        def beyond(value: int, name: str = name) -> bool:
+            dp = max(1, problem.num_gpus // value) if name in OF_DEVICES else problem.num_gpus
+            sizes: dict[str, Any] = {"dp": dp, name: value}
+            return len(unmeasured(problem, replace(plain, **sizes))) > always
+
+        values = range(1, most.get(name, problem.num_gpus) + 1)
+        if left := values[bisect_left(values, True, key=beyond) :]:
+            found[name] = left
+    return found
+
+
+def avoidable(problem: Problem, strategy: Strategy) -> int:
+    """How much of what no run has had a plan could do without."""
+    return max(0, len(unmeasured(problem, strategy)) - _always(problem))
+
+
+def _always(problem: Problem) -> int:
+    """How much no run has had of any plan of the problem: of its chips, say, its sequences or what is pinned."""
+    return len(unmeasured(problem, _plain(problem)))
+
+
+def _plain(problem: Problem) -> Strategy:
+    """Data parallelism alone, but for what is pinned, on all the chip types."""
+    groups = tuple(StageGroup(supply.name, (1,)) for supply in problem.supplies)
+    pinned = {name: min(getattr(problem.spec.search.pin, name) or (1,)) for name in CUTS}
+    dp = max(1, problem.num_gpus // prod(pinned[name] for name in OF_DEVICES if name in pinned))
+    sizes: dict[str, Any] = {**pinned, "dp": dp, "mbs": 1}
+    return Strategy(**sizes, sequence_parallel=False, distributed_optimizer=True, flash_attention=True, groups=groups)
 
 
 def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:

@@ -193,6 +193,8 @@ OF_DEVICES = tuple(name for name in DEGREES if DIMENSIONS[name].group == "sizes"
 """Those whose product is the number of devices: experts have a grid of their own on the same ones."""
 CUTS = tuple(name for name in DEGREES if name not in ("dp", "mbs", "etp"))
 """Those that say into how many parts a model, its sequences or its stages are cut."""
+FAMILY = (*OF_DEVICES, "ep")
+"""Those that make a layout family, with whether parameters are sharded (ZeRO-3): what people tell plans apart by."""
 ALWAYS_SHOWN = tuple(name for name in SIZES if DIMENSIONS[name].default in (None, MUST_BE_SAID))
 """The sizes that a text names even where they are 1: no default stands for them."""
 
@@ -201,6 +203,22 @@ def shown_sizes(strategy: Strategy) -> dict[str, int]:
     """The sizes that a line of text names, in its order: those of ALWAYS_SHOWN, and others above 1."""
     sizes = {name: int(getattr(strategy, name)) for name in DEGREES}
     return {name: size for name, size in sizes.items() if size > 1 or name in ALWAYS_SHOWN}
+
+
+def family(strategy: Strategy) -> tuple[int, ...]:
+    """The layout family of a plan: the sizes of FAMILY, then 1 where parameters are sharded, else 0.
+
+    Plans of one family are variants of one another: they differ in micro batch, chunks, flags, recomputation, in how cp
+    exchanges or in which chips serve how many stages.
+    """
+    return *(int(getattr(strategy, name)) for name in FAMILY), int(strategy.zero_stage == len(SHARDED))
+
+
+def family_name(strategy: Strategy) -> str:
+    """The family in words: `tp 4 pp 8 dp 16`."""
+    *sizes, whole = family(strategy)
+    shown = [f"{name} {size}" for name, size in zip(FAMILY, sizes, strict=True) if size > 1]
+    return " ".join([*shown, *(["ZeRO-3"] if whole else [])]) or "one device"
 
 
 def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) -> dict[str, Any]:

@@ -5,12 +5,14 @@ A branch is the space of one number of devices. All its bounds are on the object
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.dimensions import FAMILY
+from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -28,6 +30,27 @@ _BLOCK = 8192
 _BLOCK_WITH_LIMIT = 65_536
 """The same once there is a limit."""
 INFINITE = float("inf")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
+
+    `families`: by what `plans.dimensions.family` says of the plan.
+    """
+
+    limit: float
+    families: Mapping[tuple[int, ...], float]
+
+    def of_rows(self, rows: Candidates) -> Floats:
+        """What each row has to beat."""
+        limits = np.full(len(rows), self.limit)
+        for (*sizes, whole), score in self.families.items():
+            same = (rows.distributed_optimizer & (rows.sharded == len(SHARDED))) == bool(whole)
+            for name, size in zip(FAMILY, sizes, strict=True):
+                same = same & (getattr(rows, name) == size)
+            limits[same] = np.minimum(limits[same], score)
+        return limits
 
 
 @dataclass
@@ -123,41 +146,45 @@ class Branch:
         frames = self._order[self._next :][self._frames[self._next :] < limit]
         return int(self.space.rows_of[frames].sum()) + sum(block.waiting(limit) for block in self.blocks)
 
-    def open_frames(self, limit: float) -> str:
+    def open_frames(self, limits: Limits) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = _BLOCK if np.isinf(limit) else _BLOCK_WITH_LIMIT
+        most = _BLOCK if np.isinf(limits.limit) else _BLOCK_WITH_LIMIT
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         frames = self._order[self._next : self._next + count]
-        frames = frames[self._frames[self._next : self._next + count] < limit]
-        rows, stands_for = undominated(self.problem, self.space.expand(frames))
+        bounds = self._frames[self._next : self._next + count]
+        frames, bounds = frames[bounds < limits.limit], bounds[bounds < limits.limit]
+        rows = self.space.expand(frames)
+        rows = rows.take(np.repeat(bounds, self.space.rows_of[frames]) < limits.of_rows(rows))
+        rows, stands_for = undominated(self.problem, rows)
         table = Coefficients(self.problem, rows)
         hopeless = too_large(table)
         self.no_fit += int(stands_for[hopeless].sum())
-        quick = np.where(hopeless, np.inf, quick_bound(table, self.objective.row_bounds))
+        quick = quick_bound(table, self.objective.row_bounds)
+        quick = np.where(hopeless | (quick >= limits.of_rows(rows)), np.inf, quick)
         self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable"), stands_for))
         self._next += count
         return f"{len(table.rows)} rows of {len(frames)} frames"
 
-    def bound_rows(self, limit: float) -> tuple[str, Iterator[Bounded]]:
+    def bound_rows(self, limits: Limits) -> tuple[str, Iterator[Bounded]]:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = _BATCH if np.isinf(limit) else _BATCH_WITH_LIMIT
+        count = _BATCH if np.isinf(limits.limit) else _BATCH_WITH_LIMIT
         rows = block.order[block.next : block.next + count]
-        rows = rows[block.quick[rows] < limit]
-        return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limit)
+        rows = rows[block.quick[rows] < limits.of_rows(block.table.rows.take(rows))]
+        return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)
 
-    def _bounded(self, block: Block, rows: Ints, count: int, limit: float) -> Iterator[Bounded]:
+    def _bounded(self, block: Block, rows: Ints, count: int, limits: Limits) -> Iterator[Bounded]:
         depth, by_depth = block.table.rows.pp[rows], []
         for pp in np.unique(depth).tolist():
             of_depth = rows[depth == pp]
-            seconds, scores = self._good_bounds(block.table, of_depth, pp, limit)
+            seconds, scores = self._good_bounds(block.table, of_depth, pp, limits.limit)
             by_depth.append((of_depth, seconds, scores))
         block.next += count
         for of_depth, seconds, scores in by_depth:
             self.no_fit += int(block.stands_for[of_depth[np.isinf(seconds)]].sum())
-            keep = scores < limit
+            keep = scores < limits.of_rows(block.table.rows.take(of_depth))
             depths = block.table.rows.pp[of_depth[keep]].tolist()
             yield Bounded(block, of_depth[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
 

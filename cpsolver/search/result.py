@@ -16,12 +16,17 @@ StopReason = Literal["complete", "time_limit", "interrupted"]
 
 @dataclass(frozen=True)
 class Plan:
-    """One plan of the answer. `gap`: the most by which another plan could still be better, 0 when proven."""
+    """One plan of the answer. `gap`: the most by which another plan could still be better, 0 when proven.
+
+    With `search.diverse` that is another of its layout family, or one of a family without a plan. `added`: it is none
+    of the K best, but the best under the stricter limits of a recommendation, and its gap is within these.
+    """
 
     rank: int
     strategy: Strategy
     evaluation: Evaluation
     gap: float
+    added: bool = False
 
     @property
     def proven(self) -> bool:
@@ -78,13 +83,29 @@ class Proof:
 
 
 @dataclass(frozen=True)
+class Recommendation:
+    """Places in `Result.plans`, from 0: what to run, and the plans beside it (cpsolver/explanation/recommendation.py).
+
+    None: no plan has the role.
+    """
+
+    run_this: int | None
+    fastest: int | None
+    safest: int | None
+    simplest: int | None
+
+
+@dataclass(frozen=True)
 class Result:
-    """A search's answer. Plans are in order of the objective; `reasons` says why there is none."""
+    """A search's answer. Plans are in order of the objective, those that are `added` after the K best; `reasons` says
+    why there is none.
+    """
 
     status: Status
     plans: tuple[Plan, ...]
     proof: Proof
     reasons: tuple[str, ...] = field(default=())
+    recommendation: Recommendation | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.errors import InternalError
-from cpsolver.plans.dimensions import DEGREES
+from cpsolver.plans.dimensions import DEGREES, family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -27,7 +27,7 @@ from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.filters import may_mix
-from cpsolver.search.frontier import INFINITE, Block, Branch, Node
+from cpsolver.search.frontier import INFINITE, Block, Branch, Limits, Node
 from cpsolver.search.objective import objective_of
 from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
 
@@ -48,15 +48,19 @@ class _Found:
     evaluation: Evaluation
 
 
-def search(problem: Problem, listener: Listener | None = None) -> Result:
-    """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C."""
-    return _Search(problem, listener).run()
+def search(problem: Problem, listener: Listener | None = None, below: float = INFINITE) -> Result:
+    """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C.
+
+    With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
+    that are no answer.
+    """
+    return _Search(problem, listener, below).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, listener: Listener | None) -> None:
-        self._problem, self._listener = problem, listener
-        self._top = problem.spec.search.top
+    def __init__(self, problem: Problem, listener: Listener | None, below: float) -> None:
+        self._problem, self._listener, self._below = problem, listener, below
+        self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._started = time.monotonic()
         self._queue: list[Node] = []
         self._found: list[_Found] = []
@@ -99,7 +103,15 @@ class _Search:
 
     def _limit(self) -> float:
         """Score of the K-th best plan so far: what a better one has to beat."""
-        return self._found[self._top - 1].score if len(self._found) >= self._top else INFINITE
+        return self._found[self._top - 1].score if len(self._found) >= self._top else self._below
+
+    def _limits(self) -> Limits:
+        """The same, and with families what a plan of one that has a plan already has to beat."""
+        best = {family(plan.strategy): plan.score for plan in self._found} if self._diverse else {}
+        return Limits(self._limit(), best)
+
+    def _limit_of(self, node: Node) -> float:
+        return float(self._limits().of_rows(node.block.table.rows.take([node.row]))[0])
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
@@ -141,7 +153,7 @@ class _Search:
         if branch.lowest > inside:
             self._open_node()
         elif branch.next_frame <= branch.lowest:
-            self._tell(branch.open_frames(self._limit()))
+            self._tell(branch.open_frames(self._limits()))
         else:
             self._bound_rows(branch)
 
@@ -154,6 +166,8 @@ class _Search:
 
     def _open_node(self) -> None:
         node = heapq.heappop(self._queue)
+        if node.bound >= self._limit_of(node):
+            return  # its family has a plan by now that it cannot beat
         try:
             if node.chips:
                 self._solve(node)
@@ -166,7 +180,7 @@ class _Search:
             raise
 
     def _bound_rows(self, branch: Branch) -> None:
-        message, bounded = branch.bound_rows(self._limit())
+        message, bounded = branch.bound_rows(self._limits())
         self._tell(message)
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
@@ -186,9 +200,9 @@ class _Search:
         seconds = np.maximum(mix_bound(table, row, least, most), node.seconds)
         rates = branch.objective.rates(np.full(len(row), width), np.full(len(row), pp), least, most)
         bounds = np.maximum(branch.objective.bounds(seconds, rates), node.bound)
-        known = len(node.mix) + 1
+        known, limit = len(node.mix) + 1, self._limit_of(node)
         for bound, time_s, mix in zip(bounds.tolist(), seconds.tolist(), least.tolist(), strict=True):
-            if bound < self._limit():
+            if bound < limit:
                 self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
 
     def _open_mix(self, node: Node) -> None:
@@ -197,13 +211,13 @@ class _Search:
         orders = arrangements(branch.problem, mix)
         if not len(orders):
             return
-        table, rate = node.block.table, self._rate(node)
-        limit_s = branch.objective.limit_s(self._limit(), rate)
+        table, rate, limit = node.block.table, self._rate(node), self._limit_of(node)
+        limit_s = branch.objective.limit_s(limit, rate)
         seconds = np.maximum(plan_bound(table, np.full(len(orders), node.row), orders, limit_s), node.seconds)
         bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(orders), rate)), node.bound)
         self._arrangements += len(orders)
         for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), orders.tolist(), strict=True):
-            if bound < self._limit():
+            if bound < limit:
                 self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
 
     def _rate(self, node: Node) -> float:
@@ -212,14 +226,14 @@ class _Search:
         return float(node.branch.objective.rates(rows.stage_devices, rows.pp, mix, mix)[0])
 
     def _solve(self, node: Node) -> None:
-        """Solve one plan for anything better than the K-th best."""
+        """Solve one plan for anything better than the K-th best, or than the best of its family."""
         from cpsolver.search.compile.model import solve_plan
 
         began = time.monotonic()
         limit = self._problem.spec.search.time_limit_s
         left = None if limit is None else limit - (began - self._started)
         chips, rate = np.array(node.chips, dtype=np.int64), self._rate(node)
-        limit_s = node.branch.objective.limit_s(self._limit(), rate)
+        limit_s = node.branch.objective.limit_s(self._limit_of(node), rate)
         solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left)
         if solved is None:
             return
@@ -244,8 +258,9 @@ class _Search:
             raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
         evaluation = evaluate(branch.problem, even)
         score = branch.objective.score(even, evaluation.step_time_s)
-        same = [plan for plan in self._found if plan.strategy.key() == even.key()]
-        if np.isinf(score) or (same and same[0].score <= score):
+        apart = family if self._diverse else Strategy.key
+        same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
+        if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
             return
         self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
@@ -268,7 +283,7 @@ class _Search:
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
         solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
-        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < limit} - solved
+        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < self._limit_of(node)} - solved
         unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
         still_open = 0 if complete else len(waiting) + unopened
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()

@@ -175,6 +175,15 @@ class Search(Part):
     """What to search for, how long, and where."""
 
     top: Annotated[StrictInt, Field(ge=1, le=100)] = Field(default=3, description="how many plans to return")
+    diverse: StrictBool = Field(
+        default=True,
+        description="true: plans of different layout families (tp, cp, pp, dp, ep, ZeRO-3), each the best of its own; "
+        "false: the best plans whatever they are, mostly near-twins",
+    )
+    risk: Annotated[Number, Field(gt=0, le=1)] = Field(
+        default=0.05,
+        description="the chance of running out of memory that the recommended plan stays below; 1: none is too high",
+    )
     objective: ObjectiveName = Field(
         default="throughput",
         description="throughput: the fastest plans; cost: the fewest dollars per token (needs cluster.prices); "

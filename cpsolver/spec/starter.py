@@ -59,6 +59,8 @@ launcher: null  # framework that must be able to run the plan, megatron-lm say; 
 
 search:
   top: {top}  # how many plans, 1 to 100; default 3
+  diverse: true  # true: of different layout families; false: the best, mostly near-twins; default true
+  risk: 0.05  # the recommended plan's chance of running out of memory is lower, above 0 to 1; default 0.05
   objective: throughput  # throughput, cost (needs prices) or fewest_chips (needs deadline); default throughput
   deadline: null  # {{days: 30}}: the chance of meeting it (tokens here or in training); default null
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best

@@ -92,13 +92,19 @@ def test_solve_prints_a_report_and_exits_0() -> None:
 def test_solve_json_is_one_consistent_document() -> None:
     result = run("solve", write("spec.yaml", SMALL), "--json")
     document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
-    assert list(document) == ["status", "problem", "plans", "open_switches", "proof", "reasons", "versions"]
+    told = ["status", "problem", "plans", "recommendation", "open_switches", "proof", "reasons", "versions"]
+    assert list(document) == told
     assert document["status"] == "optimal"
     assert document["problem"]["chips"] == {"a800": 8, "h800": 16}
     assert {"apss_cp", "ortools", "python"} == set(document["versions"])
-    assert [plan["rank"] for plan in document["plans"]] == [1, 2]
-    times = [plan["step_time_s"] for plan in document["plans"]]
+    assert [plan["rank"] for plan in document["plans"]] == [1, 2, *range(3, len(document["plans"]) + 1)]
+    assert [plan["added"] for plan in document["plans"]] == [False, False] + [True] * (len(document["plans"]) - 2)
+    times = [plan["step_time_s"] for plan in document["plans"] if not plan["added"]]
     assert times == sorted(times)
+    assert document["recommendation"]["fastest"] == 0
+    assert document["recommendation"]["run_this"] in range(len(document["plans"]))
+    families = [plan["family"] for plan in document["plans"][:2]]
+    assert len(set(families)) == 2
     tokens = 32 * 2048
     for plan in document["plans"]:
         assert plan["proven"]

@@ -114,7 +114,9 @@ def test_chips_that_mix_say_the_order_of_the_nodes() -> None:
 
 
 def test_a_plan_of_solve_by_its_rank() -> None:
-    spec = write("spec.yaml", SPEC + "search: {top: 2, pin: {tp: [2, 4], pp: 2, cp: 1, stage_chips: [h100, h100]}}\n")
+    spec = write(
+        "spec.yaml", SPEC + "search: {top: 2, risk: 1, pin: {tp: [2, 4], pp: 2, cp: 1, stage_chips: [h100, h100]}}\n"
+    )
     run("solve", spec, "--json", "-o", "plans.json")
     plans = json.loads(Path("plans.json").read_text(encoding="utf-8"))["plans"]
     for number in (1, 2):

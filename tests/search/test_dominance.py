@@ -49,7 +49,9 @@ def grouped_problem(seed: int) -> Problem:
     model = model_spec(layers=2, **({"moe": experts} if rng.random() < 0.4 else {}))
     pin: dict[str, Any] = {**PLAIN, "distributed_optimizer": True, "tp": [1, 2], "etp": 1}
     stack = str(rng.choice(["megatron-core", "internevo", "megatron-deepspeed"]))
-    return problem_of(chips, model, 8, int(rng.choice([1, 2, 4, 8])), 8, 512, stack=stack, pin=pin, top=4)
+    return problem_of(
+        chips, model, 8, int(rng.choice([1, 2, 4, 8])), 8, 512, stack=stack, pin=pin, top=4, diverse=False
+    )
 
 
 def fastest(times: dict[tuple[object, ...], float], but_for: int) -> dict[tuple[object, ...], float]:

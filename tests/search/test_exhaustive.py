@@ -45,7 +45,11 @@ def test_the_five_best_are_those_of_all_plans(model: str, chips: object) -> None
         "model": model,
         "cluster": {"num_gpus": 16, "chips": chips},
         "training": {"global_batch_size": 64, "sequence_length": 4096},
-        "search": {"top": 5, "pin": {"cp": 1, "mbs": [1, 2], "sharded": "optimizer", "flash_attention": True}},
+        "search": {
+            "top": 5,
+            "diverse": False,
+            "pin": {"cp": 1, "mbs": [1, 2], "sharded": "optimizer", "flash_attention": True},
+        },
     }
     problem = resolve(parse_spec(spec))
     found = [plan.evaluation.step_time_s for plan in search(problem).plans]

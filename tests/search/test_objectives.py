@@ -17,6 +17,7 @@ from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.explanation.cause import explain_deadline
 from cpsolver.inputs.errors import InputError
+from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -50,7 +51,7 @@ def small(seed: int, cluster: dict[str, Any], straggling: float = 0.03, **search
         fields = chip_spec(float(rng.uniform(30, 150)), float(rng.uniform(3.6, 5.5)), out=float(rng.uniform(20, 200)))
         chips[name] = {"max": 4 if name == "x" else int(rng.integers(1, 5)), "spec": fields}
     node = int(rng.choice([1, 1, 2]))
-    problem = problem_of(chips, model_spec(layers=4, ffn=2048), 4, node, pin=PINS, top=4)
+    problem = problem_of(chips, model_spec(layers=4, ffn=2048), 4, node, pin=PINS, top=4, diverse=False)
     prices = {name: float(rng.uniform(1, 4)) for name in chips}
     return with_stack(asked(problem, {"prices": prices, **cluster}, **search_for), straggling=straggling)
 
@@ -113,6 +114,12 @@ def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle
     every = sorted(objective_of(problem).score(s, step) for s, step in all_plans(seed, idle))
     assert scores(problem, result) == pytest.approx(every[:4], rel=1e-9)
     assert result.proof.bound == pytest.approx(every[3] if len(every) > 3 else float("inf"))
+    families: dict[tuple[int, ...], float] = {}
+    for s, step in all_plans(seed, idle):
+        score = objective_of(problem).score(s, step)
+        families[family(s)] = min(score, families.get(family(s), score))
+    diverse = asked(problem, {}, diverse=True)
+    assert scores(diverse, search(diverse)) == pytest.approx(sorted(families.values())[:4], rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", first(1, range(4)))

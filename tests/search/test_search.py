@@ -8,6 +8,7 @@ import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InternalError
+from cpsolver.plans.dimensions import family
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation, violations
 from cpsolver.search.result import Progress, Proof, Result
@@ -47,7 +48,9 @@ def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
     assert result.status == "optimal"
     assert [plan.rank for plan in result.plans] == [1, 2, 3, 4, 5]
     assert seconds == sorted(seconds)
-    assert len({plan.strategy.key() for plan in result.plans}) == 5
+    assert len({family(plan.strategy) for plan in result.plans}) == 5
+    twins = [plan.strategy for plan in search(problem_of(**REAL[name], top=5, diverse=False)).plans]
+    assert len({twin.key() for twin in twins}) == 5 > len({family(twin) for twin in twins})
     for plan in result.plans:
         assert plan.proven
         assert plan.gap == 0
@@ -63,7 +66,7 @@ def test_plans_are_ranked_different_legal_and_proven(name: str) -> None:
 
 def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
     pin = {"mbs": 1, "tp": 2, "pp": 2, "vpp": 1, "sequence_parallel": True, "flash_attention": True}
-    problem = problem_of(TWO, model_spec(layers=4), node=2, top=100, pin=pin)
+    problem = problem_of(TWO, model_spec(layers=4), node=2, top=100, diverse=False, pin=pin)
     result = search(problem)
     with quick_tables():
         best = brute_force(problem)

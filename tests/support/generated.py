@@ -56,6 +56,7 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
         chips[names[-1]]["max"] = gpus
     pin, forbid = _decisions(rng, names, model, left)
     search: dict[str, Any] = {"top": int(rng.integers(3, 6)), "pin": pin, "forbid": forbid}
+    search["diverse"] = seed % 2 == 0
     search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "even", "even_per_chip"]))
     search["recompute_scope"] = "stage" if len(names) * layers < 7 and rng.random() < 0.4 else "chip"
     training: dict[str, Any] = {"dropout": bool(rng.random() < 0.3), "fused_kernels": bool(rng.random() < 0.7)}

@@ -21,6 +21,7 @@ from cpsolver.evidence.nearest import nearest_runs, unmeasured
 from cpsolver.evidence.reach import beyond_runs
 from cpsolver.explanation.open_switches import OpenSwitches
 from cpsolver.inputs.errors import InputError
+from cpsolver.plans.dimensions import family_name
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
@@ -55,9 +56,16 @@ def result_document(problem: Problem, result: Result, left_open: OpenSwitches | 
         "status": result.status,
         "problem": problem_document(problem),
         "plans": [
-            {"rank": plan.rank, "proven": plan.proven, "gap": plan.gap, **_numbers(problem, columns)}
+            {
+                "rank": plan.rank,
+                "proven": plan.proven,
+                "gap": plan.gap,
+                "added": plan.added,
+                **_numbers(problem, columns),
+            }
             for plan, columns in zip(result.plans, shown, strict=True)
         ],
+        "recommendation": None if result.recommendation is None else asdict(result.recommendation),
         "open_switches": open_document(left_open),
         "proof": _proof(result),
         "reasons": list(result.reasons),
@@ -120,6 +128,7 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
         **plan_fields(problem, plan),
+        "family": family_name(strategy),
         "beyond_runs": list(beyond_runs(problem, strategy)),
         "unmeasured": unmeasured(problem, strategy),
         "evidence": [run.id for run in nearest_runs(problem, strategy)],

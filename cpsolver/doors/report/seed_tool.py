@@ -69,7 +69,13 @@ def problem_from_flags(flags: Flags) -> Problem:
             "tokens": flags.tokens,
         },
         "launcher": flags.launcher,
-        "search": {"top": flags.top, "pin": {"vpp": 1}, "layer_split": "auto" if len(chips) > 1 else "even"},
+        "search": {
+            "top": flags.top,
+            "diverse": False,
+            "risk": 1.0,
+            "pin": {"vpp": 1},
+            "layer_split": "auto" if len(chips) > 1 else "even",
+        },
     }
     length = flags.sequence_length
     if length > 0 and length % SEQUENCE_STEP:

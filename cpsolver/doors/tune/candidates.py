@@ -59,7 +59,9 @@ class CandidatePlans:
 
     def _searched(self, posterior: Posterior, positions: Floats | None) -> Problem:
         problem = posterior.problem(self._problem, positions)
-        return problem.with_(search={"top": self._top}, cluster={"memory_margin": self._margin(posterior)})
+        return problem.with_(
+            search={"top": self._top, "diverse": False}, cluster={"memory_margin": self._margin(posterior)}
+        )
 
     def _margin(self, posterior: Posterior) -> float:
         """Share of the memory that a plan leaves free: the planner's, or less once trials tell what plans need.

@@ -61,7 +61,7 @@ def test_the_table_of_plans_has_the_documents_numbers(solved: Any) -> None:
     document, page, _ = solved
     rows = page.one("section", id="plans").one("table").rows()
     plans = document["plans"]
-    assert len(plans) == 3
+    assert [plan["added"] for plan in plans].count(False) == 3
     assert rows["step time"] == [seconds(plan["step_time_s"]) for plan in plans]
     assert rows["tokens/s"] == [count(plan["throughput_tokens_per_s"]) for plan in plans]
     assert rows["tokens/s per GPU"] == [f"{plan['throughput_tokens_per_s_per_gpu']:,.1f}" for plan in plans]
@@ -74,13 +74,13 @@ def test_the_table_of_plans_has_the_documents_numbers(solved: Any) -> None:
 
 
 def test_what_differs_is_marked_and_nothing_else(solved: Any) -> None:
-    _, page, _ = solved
+    document, page, _ = solved
     for row in page.one("section", id="plans").all("tr"):
         cells = row.all("td")
         marked = ["differs" in cell.attributes.get("class", "").split() for cell in cells]
         same = "same" in row.attributes.get("class", "").split()
-        if len(cells) == 3:
-            assert marked == [len({cell.text for cell in cells}) > 1] * 3
+        if len(cells) == len(document["plans"]):
+            assert marked == [len({cell.text for cell in cells}) > 1] * len(cells)
             assert same == (not marked[0])
 
 

@@ -1,0 +1,164 @@
+"""What to run: of the plans of an answer, and of safer and simpler ones that are looked for, the best once risk counts.
+
+Four roles, of which a plan may have several:
+
+- fastest: the best in the objective, proven.
+- run this: the best on average, of the plans whose chance of running out of memory is below `search.risk`. What no run
+  has measured costs it (`loss_if_unmeasured`), and where memory runs out after all, the safest plan has to do.
+- safest: the best of those with next to no chance of running out of memory that stay where runs were measured.
+- simplest: the best of those below `search.risk` that leave every optional decision at its default (no interleaving, no
+  context parallelism) and split layers evenly.
+
+Each is looked for by a search under stricter limits, so it is as proven as the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evidence.chances import loss_if_unmeasured, margin_for, out_of_memory_probability
+from cpsolver.evidence.nearest import avoidable, unmeasured_values
+from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search.frontier import INFINITE
+from cpsolver.search.objective import rank
+from cpsolver.search.result import Plan, Recommendation, Result
+from cpsolver.search.search import search
+
+_SAFEST = 0.2
+"""The safest plan's chance of running out of memory is below this share of the risk that the spec allows."""
+_WORSE = 1.25
+"""The safest and the simplest plan are looked for only up to so many times the score of the best."""
+_LEAST_S = 2.0
+"""Each further search may take as long as the first did, or these seconds: what it finds unproven is of use, too."""
+_DEFAULTS: Mapping[str, Any] = {
+    name: DIMENSIONS[name].default
+    for name in ROW
+    if name != "ep" and DIMENSIONS[name].default not in (None, MUST_BE_SAID)
+}
+"""What a simple plan has: a file may leave all of it out. Experts are shared out all the same."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A plan, its rank in the objective, its chance of running out of memory, and how many of its parts are unmeasured
+    that another plan could do without.
+    """
+
+    plan: Plan
+    rank: tuple[int, float]
+    risk: float
+    unmeasured: int
+
+    def expected(self, fallback: float) -> tuple[int, float]:
+        """The rank on average, where a plan of the score `fallback` has to do if memory runs out."""
+        score = self.rank[1] * (1.0 + self.unmeasured * loss_if_unmeasured())
+        return self.rank[0], (1.0 - self.risk) * score + self.risk * max(score, fallback)
+
+
+def recommend(problem: Problem, result: Result) -> Result:
+    """The answer with a recommendation; plans that it names besides those of the search follow these, in their order.
+
+    Nothing more is looked for where the search was stopped, or where `search.risk` is 1.
+    """
+    if not result.plans:
+        return result
+    search_more = result.proof.complete and problem.spec.search.risk < 1.0
+    try:
+        return _Recommender(problem, result, search_more).run()
+    except KeyboardInterrupt:
+        return _Recommender(problem, result, search_more=False).run()
+
+
+class _Recommender:
+    def __init__(self, problem: Problem, result: Result, search_more: bool) -> None:
+        self._problem, self._result = problem, result
+        self._risk = problem.spec.search.risk
+        self._found = [self._candidate(plan) for plan in result.plans]
+        self._searching = search_more
+        limit = problem.spec.search.time_limit_s
+        self._left_s = float("inf") if limit is None else limit - result.proof.seconds
+
+    def run(self) -> Result:
+        """Look for each role's plan in turn."""
+        fastest = self._found[0]
+        most = _WORSE * fastest.rank[1]
+        careful = self._limited(self._risk)
+        safe = self._best(careful)
+        if safe is not None and safe.unmeasured:
+            self._best(_measured(careful), safe.expected(most)[1])
+        safest = self._best(_measured(self._limited(_SAFEST * self._risk)), most)
+        simplest = self._best(_simple(careful), most)
+        roles = self._run_this(safest), fastest, safest, simplest
+        return self._answer(roles)
+
+    def _answer(self, roles: Sequence[_Candidate | None]) -> Result:
+        named = [role.plan for role in sorted(filter(None, roles), key=lambda role: role.rank)]
+        plans = list(self._result.plans)
+        plans += (plan for place, plan in enumerate(named) if plan not in (*plans, *named[:place]))
+        ranked = tuple(replace(plan, rank=place) for place, plan in enumerate(plans, 1))
+        told = Recommendation(*(None if role is None else plans.index(role.plan) for role in roles))
+        return replace(self._result, plans=ranked, recommendation=told)
+
+    def _run_this(self, safest: _Candidate | None) -> _Candidate:
+        safe = [each for each in self._found if each.risk < self._risk or self._risk == 1.0]
+        if not safe:
+            return min(self._found, key=lambda each: (each.risk, each.rank))
+        fallback = (safest or max(safe, key=lambda each: each.rank)).rank[1]
+        return min(safe, key=lambda each: (each.expected(fallback), each.risk))
+
+    def _best(self, limited: Problem, below: float = INFINITE) -> _Candidate | None:
+        """The best plan of a problem with more limits: of those found, or one that a search finds below a score."""
+        known = next((each for each in self._found if not violations(limited, each.plan.strategy)), None)
+        if known is self._found[0] or not self._searching or self._left_s <= 0:
+            return known
+        below = min(below, known.rank[1] if known else INFINITE)
+        of_devices = self._problem.spec.search.objective == "fewest_chips"  # fewer of them come before a lower score
+        seconds = min(self._left_s, max(_LEAST_S, self._result.proof.seconds))
+        result = search(limited.with_(search={"time_limit_s": seconds}), below=INFINITE if of_devices else below)
+        self._left_s -= result.proof.seconds
+        self._searching = result.proof.stop != "interrupted"
+        if result.plans:
+            known = self._candidate(self._added(result.plans[0]))
+            self._found = sorted([*self._found, known], key=lambda each: each.rank)
+        return known
+
+    def _added(self, plan: Plan) -> Plan:
+        """A plan of a search of our own, as the problem itself sees it; that of the answer where it has the same."""
+        for each in self._found:
+            if each.plan.strategy == plan.strategy:
+                return each.plan
+        return replace(plan, evaluation=evaluate(self._problem, plan.strategy), added=True)
+
+    def _candidate(self, plan: Plan) -> _Candidate:
+        problem, strategy = self._problem, plan.strategy
+        return _Candidate(
+            plan,
+            rank(problem, strategy, plan.evaluation.step_time_s),
+            out_of_memory_probability(problem, strategy, plan.evaluation),
+            avoidable(problem, strategy),
+        )
+
+    def _limited(self, risk: float) -> Problem:
+        """The problem with a margin for memory that keeps the chance of running out of it below the risk."""
+        margin = max(self._problem.memory_margin, margin_for(self._problem, risk))
+        return self._problem.with_(search={"top": 1, "diverse": False}, cluster={"memory_margin": margin})
+
+
+def _measured(problem: Problem) -> Problem:
+    """The problem without degrees that no run has had."""
+    forbid = problem.spec.search.forbid
+    banned = {name: (*(getattr(forbid, name) or ()), *values) for name, values in unmeasured_values(problem).items()}
+    return problem.with_(search={"forbid": forbid.model_copy(update=banned)})
+
+
+def _simple(problem: Problem) -> Problem:
+    """The problem with decisions at their defaults that neither pin nor forbid names, and layers split evenly."""
+    pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
+    free = {name: (value,) for name, value in _DEFAULTS.items() if not (getattr(pin, name) or getattr(forbid, name))}
+    split = "even_per_chip" if problem.mixed else "even"
+    return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split})
