@@ -151,8 +151,8 @@ def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:
             yield f"a chip of the kind {name}"
         elif not any(run.stack == problem.stack.name for run in there):
             yield f"{problem.stack.name} on {name}"
-        elif experts and not any(run.stack == problem.stack.name and run.experts for run in there):
-            yield f"experts with {problem.stack.name} on {name}"
+        elif not any(run.stack == problem.stack.name and run.experts == experts for run in there):
+            yield f"{'experts' if experts else 'dense models'} with {problem.stack.name} on {name}"
         if there and strategy.cp > 1 and not any(run.cp > 1 for run in there):
             yield f"cp on {name}"
     alike = [run for run in runs if run.experts == experts]

@@ -1,4 +1,4 @@
-"""Why a problem has no plan: the cause with numbers, the plan that comes closest, changes that make one possible.
+"""What is to be said of a problem: what to run; why it has no plan, and changes that make one possible or better.
 
 Imports from search and what stands before it.
 """

@@ -33,8 +33,9 @@ _SAFEST = 0.2
 """The safest plan's chance of running out of memory is below this share of the risk that the spec allows."""
 _WORSE = 1.25
 """The safest and the simplest plan are looked for only up to so many times the score of the best."""
-_LEAST_S = 2.0
-"""Each further search may take as long as the first did, or these seconds: what it finds unproven is of use, too."""
+_LEAST_S = 60.0
+"""Each further search may take as long as the first did, or these seconds, which few need: an answer does not depend on
+how busy a machine is. What is found unproven is of use, too."""
 _DEFAULTS: Mapping[str, Any] = {
     name: DIMENSIONS[name].default
     for name in ROW

@@ -115,7 +115,7 @@ def test_the_margin_of_a_risk_leaves_just_that_risk() -> None:
 
 
 def test_values_that_no_run_has_had_are_those_that_a_report_names() -> None:
-    problem = llama()
+    problem = llama(stack="nemo")
     values = unmeasured_values(problem)
     plan = search(problem).plans[0].strategy
     plain = replace(plan, tp=8, cp=1, pp=4, dp=2, vpp=1)
