@@ -109,6 +109,7 @@ def test_the_margin_of_a_stack_is_the_least_that_its_worst_reading_asks_for() ->
     assert fit_margins([worst, *found[2:]], [cases[0], *cases[2:]], load_calibration()) == {}  # too few readings
 
 
+@pytest.mark.full
 def test_a_fit_without_some_runs_is_that_of_the_others() -> None:
     cases = [placed_plan(run) for run in runs("kort22")]
     odd = [1.05, 1.0, 0.97, 1.1, 1.0]

@@ -35,6 +35,7 @@ def test_a_stack_with_few_readings_has_no_group_and_others_pull_one_that_has() -
     assert 0.0 < groups["many/dense"].middle < 0.1
 
 
+@pytest.mark.full
 def test_a_chance_comes_true_among_errors_of_the_same_kind() -> None:
     others = [*spread(80, 0.05, "a"), *METER]
     chances = [chance_above(one, others) for one in spread(100, 0.05, "b")]

@@ -27,6 +27,7 @@ def test_the_likelihood_is_that_of_a_gaussian() -> None:
     assert log_likelihood(SOURCE, spread, level) == pytest.approx(expected)
 
 
+@pytest.mark.full
 def test_wide_errors_are_fitted_by_a_wider_spread() -> None:
     start = load_spread()
     narrow = fit_spread.fit([replace(SOURCE, off=SOURCE.off / 10)] * 4, start)

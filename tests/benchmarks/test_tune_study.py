@@ -87,6 +87,7 @@ def _first(plans: Any, count: int) -> list[Strategy]:
     return list(islice(plans, count))
 
 
+@pytest.mark.full
 def test_baselines_give_legal_plans_each_once() -> None:
     for plans in (_first(random_plans(SMALL, 1), 10), _first(grid_plans(SMALL), 10)):
         assert len(plans) > 5

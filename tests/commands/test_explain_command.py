@@ -130,6 +130,7 @@ def test_explain_what_wishes_cost() -> None:
     assert price["changes"] == {"search.pin.recompute": None}
 
 
+@pytest.mark.full
 def test_explain_tells_what_the_spec_leaves_open() -> None:
     write("spec.yaml", SPEC.replace("llama2-7b", "deepseek-v2-lite"))
     found = json.loads(run("explain", "spec.yaml", "--json").stdout)["open_switches"]

@@ -72,6 +72,7 @@ def test_a_run_that_should_have_fitted_moves_memory_and_is_told() -> None:
     assert "short ran out of memory: " in text
 
 
+@pytest.mark.full
 def test_readings_of_memory_are_learnt_from_and_left_out_in_turn() -> None:
     plain = cluster_rows(4)
     first = json.loads(run("validate", write("runs.csv", text_of(plain)), "--json").stdout)["rows"]

@@ -137,6 +137,7 @@ def test_constants_of_step_times_move_no_memory(each: UncertainConstant) -> None
         assert stage_memory(far, plan) == stage_memory(small(), plan)
 
 
+@pytest.mark.full
 def test_slopes_are_those_of_central_differences() -> None:
     own, at = places(small(), 5), np.linspace(-0.5, 0.5, len(TIMES))
     found, step = Lineariser(TIMES)(own, at), 0.02

@@ -217,6 +217,7 @@ def test_runs_bring_the_constants_nearer_to_the_truth() -> None:
     assert after < 0.9 * before
 
 
+@pytest.mark.full
 def test_predictions_with_what_was_learnt_are_nearer_to_the_truth_also_of_plans_never_run() -> None:
     lineariser, own = _near()
     before, after = [], []

@@ -265,7 +265,7 @@ def test_one_model_over_all_plans_finds_the_same_best(start: int) -> None:
 
 @pytest.mark.parametrize("scope", ["stage", full("chip")])
 @pytest.mark.parametrize("shape", [{"pp": 2, "vpp": 1}, full({"pp": 2, "vpp": 2})], ids=str)
-@pytest.mark.parametrize("steps", [5, full(13)])
+@pytest.mark.parametrize("steps", [full(5), full(13)])
 def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[str, int], steps: int) -> None:
     """From too small for one layer a stage to ample: each step takes some plans away, and others come to be best."""
     model = model_spec(layers=6 if shape["vpp"] == 2 else 5, hidden=512, ffn=1024)

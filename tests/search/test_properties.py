@@ -68,7 +68,8 @@ def more_chips(data: dict[str, Any]) -> None:
 
 
 REALISTIC = [
-    ("llama3.1-8b", "gb200", 128, 4, ("sharding_group", "tp", "distributed_optimizer")),
+    ("llama3.1-8b", "gb200", 128, 4, ("sharding_group",)),
+    full("llama3.1-8b", "gb200", 128, 4, ("tp", "distributed_optimizer")),
     full("llama3.1-8b", "gb200", 256, 8, ROW),
     full("qwen3-30b-a3b", "gb300", 128, 4, ("sharding_group", "ep", "etp", "expert_overlap")),
     full("llama2-13b", "h100", 64, 8, ROW),

@@ -122,6 +122,7 @@ def test_parquet_has_the_columns_with_their_types() -> None:
     assert json.loads(table.column("plans")[0].as_py())[0]["rank"] == 1
 
 
+@pytest.mark.full
 def test_a_time_limit_is_each_cell_s_and_a_longer_one_tries_again() -> None:
     base = BASE.replace("llama2-7b", "llama2-70b").replace("num_gpus: 16", "num_gpus: 256").replace("pin:", "forbid:")
     write("sweep.yaml", base.replace("tp: 2, cp: 1, mbs: 1, vpp: 1", "") + "list: [{training.global_batch_size: 512}]")
@@ -190,6 +191,7 @@ def kill_the_next_child() -> None:
     os.kill(children[0].pid or 0, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_what_failed_is_kept_and_solved_again_only_when_asked_to() -> None:
     write("sweep.yaml", BASE + "list: [{cluster.num_gpus: 16}, {cluster.num_gpus: 32}]")
     run("batch", "sweep.yaml")
@@ -202,6 +204,7 @@ def test_what_failed_is_kept_and_solved_again_only_when_asked_to() -> None:
     assert (document["solved"], document["counts"]) == (1, {"optimal": 2})
 
 
+@pytest.mark.full
 def test_an_error_that_several_cells_have_is_told_once() -> None:
     write("sweep.yaml", BASE + "grid: {model: [llama2-7b, llama9], cluster.num_gpus: [16, 32]}")
     told = " ".join(run("batch", "sweep.yaml").stdout.split())

@@ -44,6 +44,7 @@ def ledger() -> list[str]:
     return Path("ledger").read_text(encoding="utf-8").split() if Path("ledger").exists() else []
 
 
+@pytest.mark.full
 def test_killed_while_a_trial_runs_it_awaits_that_trial() -> None:
     template = f"{TRAINING} --ledger ledger --trial {{trial}} --until go"
     first = tuner("--run", template, "--max-trials", "2")
@@ -98,6 +99,7 @@ def test_ctrl_c_ends_the_trial_and_reports() -> None:
     assert ledger() == ["1"]
 
 
+@pytest.mark.full
 def test_a_trial_that_a_scheduler_ended_before_does_not_stop_the_next_tuner() -> None:
     first = tuner("--run", f"{TRAINING} --ledger ledger --trial {{trial}} --iters 3 --until go", "--max-trials", "2")
     wait_for(ledger)

@@ -124,6 +124,7 @@ def test_misfit_is_the_same_in_another_process() -> None:
 # Runs
 
 
+@pytest.mark.full
 def test_noise_is_as_wide_as_asked_for_between_runs_and_within_one() -> None:
     noisy, true = cluster(noise=0.02), hidden_truth(small(), 7).step_time_s(PLAN)
     logs = [[log(s / true) for s in noisy.run(PLAN, n, 10).iterations_s] for n in range(200)]

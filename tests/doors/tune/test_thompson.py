@@ -118,6 +118,7 @@ def test_no_plan_that_was_measured_runs_ran_out_or_timed_out_is_proposed() -> No
     assert found == Stop("every plan that searches under what is believed found was tried")
 
 
+@pytest.mark.full
 def test_an_interrupted_trial_comes_again_and_one_with_a_measurement_does_not() -> None:
     first = proposed([])
     assert proposed([trial(1, first, outcome="interrupted")]).strategy == first.strategy
@@ -270,6 +271,7 @@ def test_where_nothing_fits_it_says_so() -> None:
 # Stopping
 
 
+@pytest.mark.full
 def test_it_stops_when_a_gain_is_unlikely_and_goes_on_while_it_is_likely() -> None:
     trials = measured(*ranked(lean())[:5])
     assert isinstance(chooser(settings=ChooserSettings(gain=0.03, chance=0.01)).next(measured(menu()[-1])), Proposal)
