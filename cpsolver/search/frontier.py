@@ -42,6 +42,14 @@ class Limits:
     limit: float
     families: Mapping[tuple[int, ...], float]
 
+    def of_row(self, rows: Candidates, row: int) -> float:
+        """What one row has to beat."""
+        if not self.families:
+            return self.limit
+        whole = rows.distributed_optimizer[row] and rows.sharded[row] == len(SHARDED)
+        own = *(int(getattr(rows, name)[row]) for name in FAMILY), int(whole)
+        return min(self.limit, self.families.get(own, INFINITE))
+
     def of_rows(self, rows: Candidates) -> Floats:
         """What each row has to beat."""
         limits = np.full(len(rows), self.limit)

@@ -64,6 +64,7 @@ class _Search:
         self._started = time.monotonic()
         self._queue: list[Node] = []
         self._found: list[_Found] = []
+        self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
         self._count = 0
         self._arrangements = 0
         self._solver_calls = 0
@@ -107,11 +108,10 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        best = {family(plan.strategy): plan.score for plan in self._found} if self._diverse else {}
-        return Limits(self._limit(), best)
+        return Limits(self._limit(), self._families)
 
     def _limit_of(self, node: Node) -> float:
-        return float(self._limits().of_rows(node.block.table.rows.take([node.row]))[0])
+        return self._limits().of_row(node.block.table.rows, node.row)
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
@@ -266,6 +266,8 @@ class _Search:
         self._found.append(_Found(score, even, evaluation))
         self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
         del self._found[self._top :]
+        if self._diverse:
+            self._families = {family(plan.strategy): plan.score for plan in self._found}
 
     # The answer
 
