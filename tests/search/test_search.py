@@ -74,6 +74,18 @@ def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
     assert result.status == "optimal"
 
 
+@pytest.mark.parametrize(("name", "listed"), [full("one chip", 24), full("two chips", 60)])
+def test_families_are_those_of_a_long_list_of_plans(name: str, listed: int) -> None:
+    """Larger than brute force can be: the first of each family in the list of the best plans, whatever they are."""
+    given = {**REAL[name], "pin": {"vpp": [1, 2], "cp_gather": False}}
+    best: dict[tuple[int, ...], float] = {}
+    for twin in search(problem_of(**given, top=listed, diverse=False)).plans:
+        best.setdefault(family(twin.strategy), twin.evaluation.step_time_s)
+    assert len(best) >= 4
+    found = search(problem_of(**given, top=len(best))).plans
+    assert {family(plan.strategy): plan.evaluation.step_time_s for plan in found} == pytest.approx(best, rel=1e-9)
+
+
 @pytest.mark.parametrize("cause", [{"gb": 3.2}, {"pin": {"tp": 3}}, {"pin": {"layers": [5, 5]}}], ids=str)
 def test_infeasible_is_a_result(cause: dict[str, Any]) -> None:
     chips = {"x": chip_spec(gb=cause.get("gb", 40))}
