@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import cpsolver
+from benchmarks.everyday import SPECS, everyday
 from cpsolver.evidence.chances import out_of_memory_probability
 from cpsolver.evidence.intervals import kind_of
 from cpsolver.evidence.nearest import published_runs, unmeasured
@@ -17,35 +16,6 @@ from cpsolver.rules import violations
 from tests.support.selection import first
 
 MOST_SLOWER, MOST_RISK, LEAST_FAMILIES = 1.03, 0.05, 3
-SPECS: dict[str, tuple[str, dict[str, int], int, int, dict[str, Any]]] = {
-    "llama3.1-8b on 8 h100": ("llama3.1-8b", {"h100": 8}, 128, 8192, {}),
-    "llama2-13b on 64 a100": ("llama2-13b", {"a100": 64}, 512, 4096, {}),
-    "llama2-70b on 256 a800": ("llama2-70b", {"a800": 256}, 1024, 4096, {}),
-    "llama2-7b on 32 910b": ("llama2-7b", {"910b": 32}, 256, 4096, {"launcher": "mindspeed-llm"}),
-    "mixtral-8x7b on 64 h100": ("mixtral-8x7b", {"h100": 64}, 256, 4096, {}),
-    "llama3.1-70b on 64 h100": ("llama3.1-70b", {"h100": 64}, 256, 8192, {}),
-    "llama3.1-70b on 512 h100": ("llama3.1-70b", {"h100": 512}, 1024, 8192, {}),
-    "llama3.1-405b on 1024 h100": ("llama3.1-405b", {"h100": 1024}, 1024, 8192, {}),
-    "qwen3-30b-a3b on 32 h100": ("qwen3-30b-a3b", {"h100": 32}, 512, 4096, {}),
-    "deepseek-v3 on 512 b200": ("deepseek-v3", {"b200": 512}, 4096, 4096, {}),
-    "llama2-70b on a800 and h800": ("llama2-70b", {"a800": 128, "h800": 128}, 1024, 4096, {}),
-    "qwen2.5-72b on 256 910b": ("qwen2.5-72b", {"910b": 256}, 1024, 4096, {"launcher": "mindspeed-llm"}),
-}
-
-
-def everyday(name: str) -> Problem:
-    model, chips, batch, sequence, more = SPECS[name]
-    spec = {
-        "model": model,
-        "cluster": {"num_gpus": sum(chips.values()), "chips": chips},
-        "training": {
-            "global_batch_size": batch,
-            "sequence_length": sequence,
-            "precision": "fp8" if "b200" in chips else "bf16",
-        },
-        "search": {"top": 5},
-    }
-    return cpsolver.make_problem({**spec, **more})
 
 
 def measured_alike(problem: Problem, strategy: Strategy) -> bool:
