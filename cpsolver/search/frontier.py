@@ -50,9 +50,11 @@ class Limits:
         own = *(int(getattr(rows, name)[row]) for name in FAMILY), int(whole)
         return min(self.limit, self.families.get(own, INFINITE))
 
-    def of_rows(self, rows: Candidates) -> Floats:
-        """What each row has to beat."""
-        limits = np.full(len(rows), self.limit)
+    def of_rows(self, rows: Candidates, chosen: Ints | None = None) -> Floats:
+        """What each row has to beat, or each of those `chosen` by their places."""
+        limits = np.full(len(rows) if chosen is None else len(chosen), self.limit)
+        if self.families and chosen is not None:
+            rows = rows.take(chosen)
         for (*sizes, whole), score in self.families.items():
             same = (rows.distributed_optimizer & (rows.sharded == len(SHARDED))) == bool(whole)
             for name, size in zip(FAMILY, sizes, strict=True):
@@ -163,7 +165,8 @@ class Branch:
         bounds = self._frames[self._next : self._next + count]
         frames, bounds = frames[bounds < limits.limit], bounds[bounds < limits.limit]
         rows = self.space.expand(frames)
-        rows = rows.take(np.repeat(bounds, self.space.rows_of[frames]) < limits.of_rows(rows))
+        if limits.families:
+            rows = rows.take(np.repeat(bounds, self.space.rows_of[frames]) < limits.of_rows(rows))
         rows, stands_for = undominated(self.problem, rows)
         table = Coefficients(self.problem, rows)
         hopeless = too_large(table)
@@ -180,7 +183,7 @@ class Branch:
         assert block is not None
         count = _BATCH if np.isinf(limits.limit) else _BATCH_WITH_LIMIT
         rows = block.order[block.next : block.next + count]
-        rows = rows[block.quick[rows] < limits.of_rows(block.table.rows.take(rows))]
+        rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)
 
     def _bounded(self, block: Block, rows: Ints, count: int, limits: Limits) -> Iterator[Bounded]:
@@ -192,7 +195,7 @@ class Branch:
         block.next += count
         for of_depth, seconds, scores in by_depth:
             self.no_fit += int(block.stands_for[of_depth[np.isinf(seconds)]].sum())
-            keep = scores < limits.of_rows(block.table.rows.take(of_depth))
+            keep = scores < limits.of_rows(block.table.rows, of_depth)
             depths = block.table.rows.pp[of_depth[keep]].tolist()
             yield Bounded(block, of_depth[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
 

@@ -25,5 +25,6 @@ def test_a_row_has_to_beat_the_plan_of_its_family_or_the_worst_of_the_answer() -
         limits = Limits(3.5, score)
         wanted = [min(3.5, score.get(family(plan), np.inf)) for plan in plans]
         assert limits.of_rows(rows).tolist() == wanted
+        assert limits.of_rows(rows, np.arange(0, len(rows), 7)).tolist() == wanted[::7]
         assert [limits.of_row(rows, row) for row in range(0, len(rows), 97)] == wanted[::97]
     assert Limits(2.0, {}).of_rows(rows).tolist() == [2.0] * len(rows)
