@@ -223,9 +223,9 @@ def explain(problem: Problem, strategy: Strategy, *, display: SearchDisplay | No
 def explain(
     problem: Problem, strategy: Strategy | None = None, *, display: SearchDisplay | None = None
 ) -> Account | Favourite:
-    """Why a spec has no plan, or what its wishes cost; with a strategy, what that plan breaks or loses.
+    """Why a spec has no plan, or what its wishes cost and small changes gain; with a strategy, what it breaks or loses.
 
-    All of it is solved, which may take some seconds, at most some 60.
+    All of it is solved, which may take some seconds, at most some 100 beside the search for the best plan.
     """
     from cpsolver.explanation.account import SILENT, explain_plan, explain_spec
 

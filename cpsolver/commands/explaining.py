@@ -75,17 +75,18 @@ def explain(
     calibration: str | None,
     output: str | None,
 ) -> None:
-    """Say why SPEC has no plan and what would give it one, what its wishes cost, or why a plan is not the best.
+    """Say why SPEC has no plan and what would give it one, what would make it better, or why a plan is not the best.
 
     \b
     Example:
       apss-cp explain examples/seed-published.yaml --strategy examples/seed-published-strategy.yaml
 
     Without --strategy or --set: for a spec that has no plan the requirements that exclude each other and the smallest
-    single changes that help, each solved; for one that has plans what each pin, ban and setting costs. With a plan:
-    the rules that the plan breaks, or the time that it loses against the best, and which of its decisions, freed
-    alone, help most. Exit codes: 0 there is a plan, and yours is legal; 2 bad input; 3 there is none, or yours is not
-    legal.
+    single changes that help, each solved; for one that has plans what each pin, ban and setting costs, and what
+    another batch, number of devices, stack, launcher, memory margin or length of sequences nearby gains, alone and in
+    pairs, each solved (Ctrl-C: what is known so far). With a plan: the rules that the plan breaks, or the time that
+    it loses against the best, and which of its decisions, freed alone, help most. Exit codes: 0 there is a plan, and
+    yours is legal; 2 bad input; 3 there is none, or yours is not legal.
     """
     import cpsolver
     from cpsolver.doors.report import explanations

@@ -1,4 +1,7 @@
-"""What is to be said of a spec: its plans; why it has none; what its wishes cost. Searches, so it takes its time."""
+"""What is to be said of a spec: its plans; why it has none; what its wishes cost, and what small changes of it gain.
+
+All of it searches, so it takes its time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from cpsolver.explanation.advice import INTERRUPTED, Advice, advise, seconds_for
 from cpsolver.explanation.cause import Explanation, explain_deadline, explanation
 from cpsolver.explanation.favourite import FREED, Favourite, favourite
 from cpsolver.explanation.remedies import Prices, wish_prices
@@ -52,15 +56,16 @@ SILENT = Silent()
 
 @dataclass(frozen=True)
 class Account:
-    """What `explain` says of a spec: the best plan and what its wishes cost, or why there is no plan.
+    """What `explain` says of a spec: its best plan, what its wishes cost and small changes gain, or why it has no plan.
 
-    `result` is that of a search for one plan. With a plan `prices` is there; without one `explanation`, and `reasons`
-    are its lines or, where the time was too short, a line on that.
+    `result` is that of a search for one plan. With a plan `prices` and `advice` are there; without one `explanation`,
+    and `reasons` are its lines or, where the time was too short, a line on that.
     """
 
     problem: Problem
     result: Result
     prices: Prices | None = None
+    advice: Advice | None = None
     explanation: Explanation | None = None
     reasons: tuple[str, ...] = ()
 
@@ -76,13 +81,12 @@ def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
 
 
 def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
-    """Why the spec has no plan, or what its wishes cost."""
+    """Why the spec has no plan, or what its wishes cost and what small changes of it gain."""
     single = problem.with_(search={"top": 1})
     with display.searching() as listener:
         result = search(single, listener)
     if result.plans:
-        with display.waiting("solving without each of the spec's wishes"):
-            return Account(single, result, prices=wish_prices(single, result.plans[0]))
+        return _with_plan(single, result, display)
     with display.waiting(_NO_PLAN):
         late = explain_deadline(problem) if result.status == "infeasible" else ()
         why = Explanation(causes=list(late)) if late else explanation(problem, result)
@@ -90,6 +94,20 @@ def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
     if result.status != "infeasible":
         reasons = ("No plan was found in the time given: a longer search.time_limit_s may find one, or prove it.",)
     return Account(problem, result, explanation=why, reasons=reasons)
+
+
+def _with_plan(problem: Problem, result: Result, display: SearchDisplay) -> Account:
+    """What the wishes cost, then what changes gain; after Ctrl-C nothing more is searched."""
+    best = result.plans[0]
+    if result.proof.stop == "interrupted":
+        return Account(problem, result, prices=Prices((), settled=False, interrupted=True), advice=INTERRUPTED)
+    with display.waiting("solving without each of the spec's wishes"):
+        prices = wish_prices(problem, best)
+    if prices.interrupted:
+        return Account(problem, result, prices=prices, advice=INTERRUPTED)
+    with display.counting("solving with other batches, devices and stacks") as tell:
+        advice = advise(problem, best, tell, seconds_for(result.proof.seconds))
+        return Account(problem, result, prices=prices, advice=advice)
 
 
 def explain_plan(problem: Problem, strategy: Strategy, display: SearchDisplay = SILENT) -> Favourite:

@@ -10,14 +10,18 @@ from typing import Any
 from cpsolver.inputs.errors import InputError
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
+from cpsolver.search.frontier import INFINITE
 from cpsolver.search.objective import rank
 from cpsolver.search.result import Plan
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import Spec, parse_spec
+from cpsolver.spec.training import MOST
 
 Changes = Mapping[tuple[str, ...], Any]
 """New values by path in the spec: {("cluster", "num_gpus"): 128}."""
+SHORTEST = 512
+"""Tokens: nobody trains on shorter sequences for want of memory or time."""
 _EACH_S = 4.0  # most seconds for one changed spec
 _GAIN = 1e-6  # relative: a smaller one is rounding
 
@@ -103,12 +107,23 @@ def leanest(problem: Problem) -> Problem:
     return problem.with_(search={"pin": search.pin.model_copy(update=free)})
 
 
-def best_plan(problem: Problem, budget: Budget, most: float | None = None) -> Plan | None:
-    """A problem's fastest plan, or the best that so many seconds give; None where none is found."""
+def grown(problem: Problem, num_gpus: int) -> Changes:
+    """The changes to another cluster size, chip limits in proportion, rounded up to whole nodes."""
+    cluster = problem.spec.cluster
+    changes: dict[tuple[str, ...], Any] = {("cluster", "num_gpus"): num_gpus}
+    for name, request in cluster.chips.items():
+        if request.max is not None and num_gpus > cluster.num_gpus:
+            nodes = -(-request.max * num_gpus // (cluster.num_gpus * cluster.gpus_per_node))
+            changes["cluster", "chips", name, "max"] = min(MOST, nodes * cluster.gpus_per_node)
+    return changes
+
+
+def best_plan(problem: Problem, budget: Budget, most: float | None = None, below: float = INFINITE) -> Plan | None:
+    """A problem's fastest plan, or the best that so many seconds give; None: none has a score `below`."""
     if budget.left <= 0 or wrong_layer_sum(problem) or not len(enumerate_rows(problem)):
         return None
     limit, began = max(0.05, min(_EACH_S if most is None else most, budget.left)), time.monotonic()
-    result = search(problem.with_(search={"top": 1, "time_limit_s": limit}))
+    result = search(problem.with_(search={"top": 1, "time_limit_s": limit}), below=below)
     if result.proof.stop == "interrupted" and time.monotonic() - began < 0.9 * limit:
         raise KeyboardInterrupt  # not merely a solver that stopped a little before its time
     budget.cut_short = budget.cut_short or result.status == "unknown"

@@ -7,28 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
-
-from cpsolver.explanation.changes import Budget, Changer, Remedy, is_better, rank_of
+from cpsolver.explanation.alternatives import layouts_without
+from cpsolver.explanation.changes import SHORTEST, Budget, Changer, Remedy, grown, is_better, rank_of
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.switches import DTYPES
-from cpsolver.search.filters import LAYOUT_FILTERS
 from cpsolver.search.result import Plan
-from cpsolver.search.space import all_layouts, divisors
+from cpsolver.search.space import divisors
 from cpsolver.spec.training import MOST
 from hw_specs import Chip, Dtype, list_chips, unusable_reasons
 from hw_specs.units import GIB
 
 _TIMES = 64  # most by which the cluster grows, or the sequence shrinks
 _PRICES_S = 40.0  # for the prices of all wishes
-_SHORTEST = 512  # tokens: nobody trains on less for want of memory
 _STEPS = 5  # tries between a cluster that is too small and one that is not
 _TRIES = 6  # batches, clusters or chips that are tried, nearest first
 Path = tuple[str, ...]
-_GPUS: Path = ("cluster", "num_gpus")
 _SEQUENCE: Path = ("training", "sequence_length")
 _BATCH: Path = ("training", "global_batch_size")
 
@@ -113,23 +109,12 @@ def _margin(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
     yield best
 
 
-def _grown(changer: Changer, num_gpus: int) -> dict[Path, Any]:
-    """The changes to another cluster size, chip limits in proportion, rounded up to whole nodes."""
-    cluster = changer.problem.spec.cluster
-    changes: dict[Path, Any] = {_GPUS: num_gpus}
-    for name, request in cluster.chips.items():
-        if request.max is not None and num_gpus > cluster.num_gpus:
-            nodes = -(-request.max * num_gpus // (cluster.num_gpus * cluster.gpus_per_node))
-            changes["cluster", "chips", name, "max"] = min(MOST, nodes * cluster.gpus_per_node)
-    return changes
-
-
 def _with_gpus(changer: Changer, num_gpus: int) -> Remedy | None:
     now = changer.problem.num_gpus
     limited = any(request.max is not None for request in changer.problem.spec.cluster.chips.values())
     more = " (chip limits raised to match)" if limited and num_gpus > now else ""
     text = f"with {num_gpus:,} GPUs instead of {now:,}{more}"
-    return changer.remedy(_grown(changer, num_gpus), text, abs(num_gpus / now - 1))
+    return changer.remedy(grown(changer.problem, num_gpus), text, abs(num_gpus / now - 1))
 
 
 def _more_gpus(changer: Changer) -> Iterator[Remedy | None]:
@@ -154,7 +139,7 @@ def _more_gpus(changer: Changer) -> Iterator[Remedy | None]:
 def _shorter(changer: Changer) -> Iterator[Remedy | None]:
     now = changer.problem.sequence
     for times in (2**power for power in range(1, _TIMES.bit_length())):
-        if now % times == 0 and now // times >= _SHORTEST:
+        if now % times == 0 and now // times >= SHORTEST:
             text = f"with sequences of {now // times:,} tokens instead of {now:,}"
             if remedy := changer.remedy({_SEQUENCE: now // times}, text, times - 1):
                 yield remedy
@@ -218,9 +203,7 @@ def _batches(changer: Changer) -> Iterator[Remedy | None]:
     """The nearest batches, one smaller and one larger, that a legal layout divides."""
     problem, now = changer.problem, changer.problem.batch
     pin = problem.spec.search.pin
-    layouts = all_layouts(problem)
-    keep = [allows(problem, layouts) for name, allows in LAYOUT_FILTERS.items() if name != "batch"]
-    legal = layouts.take(np.logical_and.reduce(keep))
+    legal = layouts_without("batch", problem)
     pieces = {
         d * m * (p if v > 1 else 1)
         for d, p in zip(legal.dp.tolist(), legal.pp.tolist(), strict=True)
@@ -265,21 +248,30 @@ class Prices:
     """Wishes that cost something, each with the best plan without it, the dearest first.
 
     `settled`: all of it is proven, that the other wishes cost nothing too, and there was time for every one.
+    `interrupted`: by Ctrl-C, before every one was tried.
     """
 
     found: tuple[Remedy, ...]
     settled: bool
+    interrupted: bool = False
 
 
 def wish_prices(problem: Problem, best: Plan, seconds: float = _PRICES_S) -> Prices:
-    """The single wishes without which a plan exists that is better than `best` in the spec's objective."""
-    budget = Budget(seconds)
+    """The single wishes without which a plan exists that is better than `best` in the spec's objective; on Ctrl-C those
+    that are known so far.
+    """
+    budget, interrupted = Budget(seconds), False
     changer = Changer(problem, budget)
     single: list[tuple[dict[Path, Any], str]] = [({wish.path: None}, f"without {wish}") for wish in wishes(problem)]
     single += settings_freed(problem)
-    tried = [price for changes, text in single if (price := changer.remedy(changes, text, 0.0))]
+    tried: list[Remedy] = []
+    try:
+        for changes, text in single:
+            tried += filter(None, [changer.remedy(changes, text, 0.0)])
+    except KeyboardInterrupt:
+        interrupted = True
     own = rank_of(problem, best)
     better = (price for price in tried if is_better(rank_of(problem, price.plan), own))
     found = sorted(better, key=lambda price: rank_of(problem, price.plan))
-    settled = best.proven and budget.left > 0 and not budget.cut_short and all(price.plan.proven for price in tried)
-    return Prices(tuple(found), settled)
+    in_time = budget.left > 0 and not budget.cut_short and not interrupted
+    return Prices(tuple(found), best.proven and in_time and all(price.plan.proven for price in tried), interrupted)

@@ -123,6 +123,11 @@ class Calibration(ConstantLayer, _Entry):
         groups = (ALL, *stack.fitted_with, stack.name)
         return {name: entry for group in groups for name, entry in self.stacks.get(group, {}).items()}
 
+    def measured_on(self, stack: str) -> dict[str, int]:
+        """Chip architecture -> runs of the stack on it, where they are enough for an interval of their own."""
+        pairs = {tuple(key.split("/")): group.rows for key, group in self.residuals.items() if key.count("/") == 1}
+        return {pair[1]: rows for pair, rows in pairs.items() if pair[0] == stack}
+
     def factors(self, chip: Chip) -> Iterable[tuple[str, float]]:
         """See ConstantLayer."""
         return [(name, entry.value) for _, name, entry in self.fitted_factors(chip)]

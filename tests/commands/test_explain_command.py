@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from rich.console import Console
 
-from cpsolver.explanation.changes import Budget, best_plan, is_better, rank_of
+from cpsolver.doors.report.explanations import prices_report
+from cpsolver.explanation.advice import INTERRUPTED, PAIRS, Advice, Suggestion
+from cpsolver.explanation.alternatives import Alternative
+from cpsolver.explanation.changes import Budget, Changer, best_plan, is_better, rank_of
 from cpsolver.explanation.favourite import FREED, favourite
-from cpsolver.explanation.remedies import wish_prices
+from cpsolver.explanation.remedies import Prices, wish_prices
 from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -138,6 +143,73 @@ def test_explain_tells_what_the_spec_leaves_open() -> None:
         assert found["low_s"] <= min(switch["step_time_s"].values())
         assert found["high_s"] >= max(switch["step_time_s"].values())
     assert found["switches"][0]["field"] in run("explain", "spec.yaml").stdout
+
+
+def test_explain_advises_small_changes() -> None:
+    write("spec.yaml", SPEC.replace("global_batch_size: 64", "global_batch_size: 61"))
+    found = json.loads(run("explain", "spec.yaml", "--json").stdout)
+    assert found["all_settled"]
+    assert (found["advice_left"], found["advice_interrupted"]) == ({}, False)
+    assert found["advice"]
+    own = 61 * 2048 / 16 / found["best"]["step_time_s"]
+    for one in found["advice"]:
+        assert set(one) >= {"changes", "text", "gain", "tokens_per_s_per_gpu", "strategy", "proven"}
+        assert one["gain"] == pytest.approx(one["tokens_per_s_per_gpu"] / own - 1)
+        batch = one["changes"].get("training.global_batch_size", 61)
+        assert batch == 61 or "another training" in one["text"]
+    (fewer,) = [one for one in found["advice"] if one["changes"] == {"training.global_batch_size": 60}]
+    assert fewer["proven"]
+    assert fewer["strategy"]["dp"] > 1
+    text = " ".join(run("explain", "spec.yaml").stdout.split())
+    assert "Nothing that the spec asks for" not in text
+    assert f"- A batch of 60 sequences instead of 61: +{fewer['gain'] * 100:.1f} % tokens/s per GPU, to " in text
+    assert "A batch of 60 is another training than 61 by 1.6 %." in text
+
+
+def said(advice: Advice, problem: Problem | None = None, **prices: bool) -> str:
+    asked = problem or resolve(parse_spec(spec_of({"x": chip_spec(gb=60)})))
+    best = best_plan(asked, Budget(60.0), 60.0)
+    assert best is not None
+    report = prices_report(asked, best, Prices((), **{"settled": True, **prices}), advice)
+    text = io.StringIO()
+    Console(file=text, width=200).print(report)
+    return text.getvalue()
+
+
+def test_that_nothing_gains_is_said_of_what_was_settled_alone() -> None:
+    nothing = "Nothing that the spec asks for makes it slower, as far as it was tried alone, and no other value nearby"
+    assert f"{nothing} gains a percent (batch, stack)." in said(Advice((), {"batch": 2, "stack": 1}, {}))
+    left = said(Advice((), {"batch": 2}, {"batch": 2, PAIRS: 3}))
+    assert "Nothing that the spec asks for" not in left
+    assert "The time given was too short: not settled: batch (2 of 4), 3 pairs." in left
+    stopped = said(Advice((), {}, {"devices": 4}, interrupted=True))
+    assert "Interrupted: not settled: devices (4 of 4)." in stopped
+    assert "No pin, ban or setting of the spec makes it slower" in stopped
+    early = said(INTERRUPTED, settled=False, interrupted=True)
+    assert "Interrupted: there may be more to say." in early
+    assert "slower" not in early
+
+
+def test_advice_tells_of_devices_all_tokens_and_of_margins_the_risk() -> None:
+    data = spec_of({"x": chip_spec(gb=60)}, gpus=8, node=2, batch=32, pin=SMALL | {"distributed_optimizer": True})
+    asked = resolve(parse_spec(data))
+    best = best_plan(asked, Budget(60.0), 60.0)
+    assert best is not None
+    parts = {
+        "devices": Alternative("devices", -1, {("cluster", "num_gpus"): 6}, "6 GPUs instead of 8", ""),
+        "margin": Alternative("memory margin", -1, {("cluster", "memory_margin"): 0.0}, "no margin", "it may run out"),
+    }
+    changer, found = Changer(asked, Budget(60.0)), []
+    for part in parts.values():
+        other = changer.changed(part.changes)
+        assert other is not None
+        plan = best_plan(other, changer.budget, 60.0)
+        assert plan is not None
+        found.append(Suggestion((part,), other, plan, 1.0, 0.25))
+    text = said(Advice(tuple(found), {}, {}), asked)
+    assert re.search(r"- 6 GPUs instead of 8: \+25.0 % tokens/s per GPU, to [0-9,]+, .* in all", text)
+    assert re.search(r"- No margin: .* a chance of < 1 % to run out of memory instead of < 1 %", text)
+    assert "It may run out." in text
 
 
 @pytest.mark.parametrize(("objective", "dear_is_better"), [("throughput", True), ("cost", False)])

@@ -9,16 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from cpsolver.doors.report.advice import advice_document, advice_report, nothing_gains
 from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_word
 from cpsolver.doors.report.interval import interval_of
-from cpsolver.doors.report.layout import section
+from cpsolver.doors.report.layout import item, section
 from cpsolver.doors.report.open_switches import TITLE, open_document, open_line, switches_table
 from cpsolver.doors.report.operators import differing_table, operators_table, operators_title
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.explanation.account import Account
+from cpsolver.explanation.advice import Advice
 from cpsolver.explanation.cause import Explanation
 from cpsolver.explanation.changes import Remedy
 from cpsolver.explanation.closest import strategy_text
@@ -76,16 +78,16 @@ def check_document(strategy: Strategy, broken: Sequence[Violation]) -> dict[str,
 
 
 def account_report(account: Account) -> RenderableType:
-    """Why there is no plan, or what the spec's wishes cost."""
-    if account.prices is None:
+    """Why there is no plan, or what the spec's wishes cost and what small changes gain."""
+    if account.prices is None or account.advice is None:
         return Text("\n".join(account.reasons))
-    return prices_report(account.problem, account.result.plans[0], account.prices)
+    return prices_report(account.problem, account.result.plans[0], account.prices, account.advice)
 
 
 def account_document(account: Account) -> dict[str, Any]:
     """The same for machines."""
-    if account.prices is not None:
-        return prices_document(account.problem, account.result.plans[0], account.prices)
+    if account.prices is not None and account.advice is not None:
+        return prices_document(account.problem, account.result.plans[0], account.prices, account.advice)
     why = account.explanation or Explanation()
     return {"status": account.result.status, **infeasible_document(account.problem, why, account.reasons)}
 
@@ -135,35 +137,36 @@ def _changes(path: tuple[str, ...], one: Any, other: Any) -> Iterator[tuple[str,
 # explain: what the wishes cost
 
 
-def prices_report(problem: Problem, best: Plan, prices: Prices) -> RenderableType:
-    """That there is a plan, and by how much each wish makes it slower, or dearer."""
-    step = best.evaluation.step_time_s
-    told = f"{seconds(step)} a step{_goal(problem, best)}"
+def prices_report(problem: Problem, best: Plan, prices: Prices, advice: Advice) -> RenderableType:
+    """That there is a plan, by how much each wish makes it slower, or dearer, and what small changes gain."""
+    told = f"{seconds(best.evaluation.step_time_s)} a step{_goal(problem, best)}"
     head = Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
-    nothing = f"Nothing that the spec asks for makes it {worse_word(problem)}, as far as it was tried alone."
-    costs = Text("What the spec asks for, and what it costs alone:" if prices.found else nothing)
     left_open = _left_open(problem, best)
-    lines: list[RenderableType] = [head, *open_line(left_open), costs]
-    for price in prices.found:
-        without = price.plan.evaluation.step_time_s
-        less = f", {percent(1 - without / step)} less a step" if without < step else ""
-        lines.append(_item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}"))
-    if not prices.settled:
-        lines.append(Text("Not everything was settled in the time given.", style="dim"))
+    lines: list[RenderableType] = [head, *open_line(left_open), *_price_lines(problem, best, prices, advice)]
+    lines += advice_report(problem, best, advice)
     operators = compute_by_operator(problem, best.strategy, best.evaluation)
     lines += section(operators_title(operators, best.strategy.pp), *operators_table(operators))
     return Group(*lines, *(section(f"{TITLE}: a step", *switches_table(left_open)) if left_open else ()))
 
 
+def _price_lines(problem: Problem, best: Plan, prices: Prices, advice: Advice) -> Iterator[RenderableType]:
+    step, worse = best.evaluation.step_time_s, worse_word(problem)
+    if prices.found:
+        yield Text("What the spec asks for, and what it costs alone:")
+    elif nothing := nothing_gains(advice):
+        yield Text(f"Nothing that the spec asks for makes it {worse}, as far as it was tried alone, {nothing}.")
+    elif not prices.interrupted:
+        yield Text(f"No pin, ban or setting of the spec makes it {worse}, as far as each was tried alone.")
+    for price in prices.found:
+        without = price.plan.evaluation.step_time_s
+        less = f", {percent(1 - without / step)} less a step" if without < step else ""
+        yield item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}")
+    if not prices.settled and not prices.interrupted:
+        yield Text("Not everything was settled in the time given.", style="dim")
+
+
 def _left_open(problem: Problem, best: Plan) -> OpenSwitches | None:
     return open_switches(problem, best.strategy, best.evaluation, searched=True)
-
-
-def _item(text: str) -> RenderableType:
-    """A line of a list, its later lines below its first word."""
-    grid = Table.grid()
-    grid.add_row("- ", Text(text))
-    return grid
 
 
 def _goal(problem: Problem, plan: Plan) -> str:
@@ -172,13 +175,15 @@ def _goal(problem: Problem, plan: Plan) -> str:
     return "" if plain else cost_and_devices(problem, plan.strategy, plan.evaluation)
 
 
-def prices_document(problem: Problem, best: Plan, prices: Prices) -> dict[str, Any]:
+def prices_document(problem: Problem, best: Plan, prices: Prices, advice: Advice) -> dict[str, Any]:
     """The same for machines."""
+    changes = [changes_between(problem.spec, one.problem.spec) for one in advice.found]
     return {
         "status": "feasible",
         "best": _best(problem, best),
         "prices": [_remedy(problem, price) for price in prices.found],
-        "all_settled": prices.settled,
+        "all_settled": prices.settled and not advice.left and not advice.interrupted,
+        **advice_document(problem, best, advice, changes),
         "open_switches": open_document(_left_open(problem, best)),
     }
 
@@ -245,7 +250,7 @@ def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
         step = change.plan.evaluation.step_time_s
         gain = "" if change.gain is None or change.gain <= 0 else f" ({seconds(change.gain, of=step)} less)"
         told = f"{seconds(step)}{gain}{_goal(problem, change.plan)}"
-        yield _item(f"{change.freed}: {told}: {strategy_text(change.plan.strategy)}")
+        yield item(f"{change.freed}: {told}: {strategy_text(change.plan.strategy)}")
 
 
 def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:

@@ -13,6 +13,13 @@ def section(title: str, *content: RenderableType) -> list[RenderableType]:
     return ["", Text(title, style="bold underline"), *(Padding(part, (0, 0, 0, 1)) for part in content)]
 
 
+def item(text: str) -> RenderableType:
+    """A line of a list, its later lines below its first word."""
+    grid = Table.grid()
+    grid.add_row("- ", Text(text))
+    return grid
+
+
 def figure_table(first: str, *heads: str, gap: int = 2) -> Table:
     """An empty table with those heads: the first column is text, the others are figures."""
     columns = [Column(first, overflow="fold"), *(Column(head, justify="right", no_wrap=True) for head in heads)]

@@ -110,7 +110,7 @@ class Bar:
             self._bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
+        """Show that `done` of `total` are done; a total may grow."""
         if self._bar is None:
             if not self._shows or time.monotonic() - self._started <= _QUIET_S:
                 return
@@ -118,7 +118,7 @@ class Bar:
 
             columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
             self._bar = new_bar(columns, self._what, total)
-        self._bar.update(self._bar.task_ids[0], completed=done)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
 
 def new_bar(

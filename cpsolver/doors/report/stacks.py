@@ -28,7 +28,7 @@ def stacks_report(name: str | None = None) -> RenderableType:
     )
     parts: list[RenderableType] = [Text(f"{len(stack_names())} software stacks", style="bold")]
     for stack in map(load_stack, stack_names()):
-        runs = ", ".join(f"{count} on {chip}" for chip, count in _measured_on(stack, load_calibration()).items())
+        runs = ", ".join(f"{count} on {chip}" for chip, count in load_calibration().measured_on(stack.name).items())
         parts.append(Text.assemble((stack.name, "bold"), (f"  measured runs: {runs}" if runs else "", "dim")))
         parts.append(Padding(Text(stack.title), (0, 0, 0, 2)))
     return Group(*parts, "", Text(note, style="dim"))
@@ -50,14 +50,8 @@ def standard_error(constant: str, fitted: Fitted) -> float | None:
     return fitted.error * slope if fitted.error else None
 
 
-def _measured_on(stack: Stack, calibration: Calibration) -> dict[str, int]:
-    """Chip architecture -> runs of this stack on it, where they are enough for an interval of their own."""
-    pairs = {tuple(key.split("/")): group.rows for key, group in calibration.residuals.items() if key.count("/") == 1}
-    return {pair[1]: rows for pair, rows in pairs.items() if pair[0] == stack.name}
-
-
 def _fields(stack: Stack, calibration: Calibration) -> dict[str, Any]:
-    return {"name": stack.name, "title": stack.title, "measured_runs": _measured_on(stack, calibration)}
+    return {"name": stack.name, "title": stack.title, "measured_runs": calibration.measured_on(stack.name)}
 
 
 def _constant_fields(stack: Stack, calibration: Calibration, name: str) -> dict[str, Any]:
