@@ -145,6 +145,7 @@ def test_explain_tells_what_the_spec_leaves_open() -> None:
     assert found["switches"][0]["field"] in run("explain", "spec.yaml").stdout
 
 
+@pytest.mark.full
 def test_explain_advises_small_changes() -> None:
     write("spec.yaml", SPEC.replace("global_batch_size: 64", "global_batch_size: 61"))
     found = json.loads(run("explain", "spec.yaml", "--json").stdout)

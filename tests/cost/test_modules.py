@@ -187,7 +187,7 @@ def tight(gb: float, model: dict[str, Any] | None = None, **search_for: Any) -> 
     """A problem of one chip type with that much memory, whose plans are few."""
     pin = {"mbs": 1, "tp": 1, "vpp": 1, "cp": 1, "ep": 1, "sharded": "optimizer", **search_for.pop("pin", {})}
     chosen = model or model_spec(moe=MOE, attention=MLA, layers=3)
-    return problem_of({"x": chip_spec(gb=gb)}, chosen, **TIGHT, pin=pin, top=2, **search_for)
+    return problem_of({"x": chip_spec(gb=gb)}, chosen, **TIGHT, pin=pin, top=2, diverse=False, **search_for)
 
 
 def least_gb(**given: Any) -> float:

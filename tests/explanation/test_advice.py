@@ -23,6 +23,7 @@ from cpsolver.search.result import Plan, Result
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
 from tests.support.problems import chip_spec, spec_of
+from tests.support.selection import full
 
 LLAMA_13B: dict[str, Any] = {
     "model": "llama2-13b",
@@ -84,6 +85,7 @@ def test_a_prime_batch_is_told_its_neighbour() -> None:
     assert first.notes == ("a batch of 512 is another training than 509 by 0.59 %",)
 
 
+@pytest.mark.full
 def test_an_odd_number_of_devices_is_told_batches_and_devices_that_divide_better() -> None:
     _, _, found = of_example("70b")
     fewer = one_change(found, "batch", -1)
@@ -95,7 +97,7 @@ def test_an_odd_number_of_devices_is_told_batches_and_devices_that_divide_better
     assert any(len(one.parts) == 2 for one in found.found)
 
 
-@pytest.mark.parametrize("name", ["13b", "70b"])
+@pytest.mark.parametrize("name", ["13b", full("70b")])
 def test_what_is_advised_of_the_examples_is_sound(name: str) -> None:
     asked, best, found = of_example(name)
     assert not found.left
@@ -121,8 +123,8 @@ def test_what_is_advised_of_the_examples_is_sound(name: str) -> None:
 # Nothing is missed, nothing is told in vain.
 
 
-@pytest.mark.parametrize("objective", ["throughput", "cost"])
-@pytest.mark.parametrize("batch", [31, 33])
+@pytest.mark.parametrize("objective", ["throughput", full("cost")])
+@pytest.mark.parametrize("batch", [full(31), 33])
 def test_the_best_of_each_kind_is_found(batch: int, objective: str) -> None:
     """Held against all alternatives solved to their end, without a bound that ends a search early."""
     asked = small(batch, objective=objective, cluster={"prices": 2.0})
@@ -154,6 +156,7 @@ def test_a_gain_in_cost_is_what_is_saved() -> None:
         assert one.gain == pytest.approx(1 - merit_of(asked, best) / one.merit)
 
 
+@pytest.mark.full
 def test_the_fewest_devices_are_fewer_still_with_another_batch() -> None:
     spec = {**LLAMA_13B, "search": {"objective": "fewest_chips", "deadline": {"tokens": 1.0e11, "days": 15}}}
     asked = problem(spec)
@@ -167,6 +170,7 @@ def test_the_fewest_devices_are_fewer_still_with_another_batch() -> None:
     assert batch_of(one_change(found, "batch", 1)) == 512  # not 520, which needs as many
 
 
+@pytest.mark.full
 def test_fewer_devices_that_miss_a_deadline_are_not_advised() -> None:
     plain = problem(LLAMA_13B)
     best, fewer = best_of(plain), one_change(of_example("13b")[2], "devices", -1)
@@ -274,8 +278,9 @@ def test_shorter_sequences_have_as_many_tokens() -> None:
     assert of_kind("sequence length", problem(short)) == []
 
 
-def test_no_pair_changes_one_thing_twice() -> None:
-    found = of_example("70b")[2].found
+@pytest.mark.parametrize("name", ["13b", full("70b")])
+def test_no_pair_changes_one_thing_twice(name: str) -> None:
+    found = of_example(name)[2].found
     for one in found:
         paths = [path for part in one.parts for path in part.changes]
         assert len(paths) == len(set(paths))

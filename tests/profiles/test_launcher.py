@@ -205,35 +205,50 @@ def tight(y: float = 4.3) -> dict[str, Any]:
 def tasks() -> Iterator[tuple[str, Problem]]:
     """Tiny problems, each for some of what launchers differ in."""
     ways = {**ONE_WAY, "recompute": ["none", "selective", "block", "uniform"]}
-    yield "recomputation", problem_of(tight(), SMALL, 2, 1, 8, 4096, top=4, pin=ways)
+    yield "recomputation", problem_of(tight(), SMALL, 2, 1, 8, 4096, top=4, diverse=False, pin=ways)
     yield "selective", problem_of(tight(4.6), SMALL, 2, 1, 8, 2048, pin={**ways, "flash_attention": False})
     stages: dict[str, Any] = {"recompute_scope": "stage", "pin": ways}
-    yield "recomputation by stage", problem_of({"x": chip_spec(gb=4.4)}, SMALL, 2, 2, 8, 4096, top=4, **stages)
+    yield (
+        "recomputation by stage",
+        problem_of({"x": chip_spec(gb=4.4)}, SMALL, 2, 2, 8, 4096, top=4, diverse=False, **stages),
+    )
     ring = {"cp": [1, 2], "ulysses": 1, "cp_gather": False, "distributed_optimizer": False}
     uneven = model_spec(layers=7, hidden=512, ffn=1024, vocab=32_000)
-    yield "layers", problem_of({"x": chip_spec()}, uneven, 8, 8, 8, top=4, pin={**FIXED, **ring, "pp": [2, 4]})
+    yield (
+        "layers",
+        problem_of({"x": chip_spec()}, uneven, 8, 8, 8, top=4, diverse=False, pin={**FIXED, **ring, "pp": [2, 4]}),
+    )
     even = model_spec(layers=8, hidden=512, ffn=1024, vocab=32_000)
-    yield "layers by chip", problem_of(tight(20), even, 4, 1, 4, pin={**FIXED, **ring, "cp": 1, "pp": 4, "vpp": [1, 2]})
+    yield (
+        "layers by chip",
+        problem_of(tight(20), even, 4, 1, 4, diverse=False, pin={**FIXED, **ring, "cp": 1, "pp": 4, "vpp": [1, 2]}),
+    )
     depth: dict[str, Any] = {**FIXED, "pp": [1, 2], "cp": [1, 2], "ulysses": 1, "cp_gather": False}
     depth |= {"sharding_group": [0, 2], "sharded": "optimizer"}
     chips = {"x": chip_spec(), "y": chip_spec(tflops=60)}
-    yield "mixtures", problem_of(chips, model_spec(layers=6), 4, 1, 4, top=6, pin=depth)
+    yield "mixtures", problem_of(chips, model_spec(layers=6), 4, 1, 4, top=6, diverse=False, pin=depth)
     some = {"x": {"spec": chip_spec(), "max": 2}, "y": chip_spec(tflops=60)}
-    yield "too few of one type", problem_of(some, model_spec(layers=6), 4, 1, 4, top=6, pin={**depth, "pp": 2})
+    yield (
+        "too few of one type",
+        problem_of(some, model_spec(layers=6), 4, 1, 4, top=6, diverse=False, pin={**depth, "pp": 2}),
+    )
     grid = {**FIXED, "cp": 1, "tp": [1, 2], "sequence_parallel": [False, True]}
-    yield "experts", problem_of(model=model_spec(moe=EXPERTS), batch=4, top=6, pin=grid)
+    yield "experts", problem_of(model=model_spec(moe=EXPERTS), batch=4, top=6, diverse=False, pin=grid)
     dense = model_spec(layers=4, hidden=512, ffn=1024, moe={**EXPERTS, "first_dense": 1})
     kinds = {**ways, "ep": 1, "recompute": ["none", "block", "uniform"]}
     few = {**FIXED, "mbs": [1, 2, 4], "pp": [2, 4], "cp": [1, 2], "vpp": 1, "distributed_optimizer": False}
-    yield "few microbatches", problem_of({"x": chip_spec()}, SMALL, 4, 4, 4, top=6, pin=few)
+    yield "few microbatches", problem_of({"x": chip_spec()}, SMALL, 4, 4, 4, top=6, diverse=False, pin=few)
     shared = {"pp": 2, "cp": [1, 2], "vpp": [1, 2], "sharding_group": [0, 2], "recompute": ["none", "block"]}
     shared |= {"sharded": "optimizer", "distributed_optimizer": True, "ulysses": [1, 2], "cp_gather": False}
     tuned: dict[str, Any] = {"recompute_scope": "stage", "pin": {**FIXED, **shared}}
-    yield "stages with chunks and groups", problem_of({"x": chip_spec(gb=3.45)}, SMALL, 8, 8, 16, 4096, top=8, **tuned)
+    yield (
+        "stages with chunks and groups",
+        problem_of({"x": chip_spec(gb=3.45)}, SMALL, 8, 8, 16, 4096, top=8, diverse=False, **tuned),
+    )
     ahead = {**FIXED, "pp": [1, 2, 4], "cp": [1, 2], "recompute": "none", "ulysses": 1}
     more = model_spec(layers=5, hidden=512, ffn=1024, mtp_layers=1)
-    yield "prediction", problem_of({"x": chip_spec()}, more, 4, 4, 4, top=8, pin=ahead)
-    yield "kinds of layers", problem_of(tight(4.6), dense, 2, 1, 8, 4096, top=4, pin=kinds)
+    yield "prediction", problem_of({"x": chip_spec()}, more, 4, 4, 4, top=8, diverse=False, pin=ahead)
+    yield "kinds of layers", problem_of(tight(4.6), dense, 2, 1, 8, 4096, top=4, diverse=False, pin=kinds)
 
 
 TASKS = dict(tasks())

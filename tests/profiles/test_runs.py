@@ -162,7 +162,12 @@ def test_published_runs_of_these_frameworks_are_among_what_they_run() -> None:
 @pytest.mark.parametrize("stack", SHARDING)
 @pytest.mark.parametrize(("gpus", "chip"), [full(16, "a100"), (64, "h100")])
 def test_each_is_planned_with(stack: str, gpus: int, chip: str) -> None:
-    spec = {"model": "llama2-7b", "cluster": {"num_gpus": gpus, "chips": chip}, "stack": stack, "search": {"top": 5}}
+    spec = {
+        "model": "llama2-7b",
+        "cluster": {"num_gpus": gpus, "chips": chip},
+        "stack": stack,
+        "search": {"top": 5, "diverse": False},
+    }
     training = {"global_batch_size": 256, "sequence_length": 4096, "precision": "bf16"}
     problem = resolve(parse_spec({**spec, "training": training}))
     found, runs = search(problem), runs_of(stack)
@@ -204,7 +209,7 @@ def test_search_agrees_with_brute_force(stack: str, name: str) -> None:
             chips = {"x": {"max": 2, "spec": chip_spec(gb=gb)}, "y": {"max": 4, "spec": chip_spec(60, gb=gb + 0.1)}}
         model = model_spec(layers=3, hidden=512, ffn=1024, kv_heads=2)
         given = {"pin": {"flash_attention": False} if stack == "deepspeed-2021" else {}, **TINY[name]}
-        problem = problem_of(chips, model, stack=stack, sequence=4096, **given, top=4)
+        problem = problem_of(chips, model, stack=stack, sequence=4096, **given, top=4, diverse=False)
         with quick_tables():
             best = brute_force(problem)
             assert_same(problem, best)
