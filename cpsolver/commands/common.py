@@ -70,6 +70,31 @@ launcher_option = click.option(
 verbose_option = click.option("--verbose", "-v", is_flag=True, help="Show every step of the search on stderr.")
 
 
+_PARTS = {
+    "full": "The whole report in place of the first screen: plans side by side and all of the below.",
+    "time": "Also where the time of a step goes.",
+    "memory": "Also where the memory goes, stage by stage.",
+    "proof": "Also how every candidate ended.",
+    "evidence": "Also the published runs nearest to the plan, and what the numbers rest on.",
+    "legend": "Also what the words on the screen mean.",
+}
+"""Parts of the answer that may be asked for (cpsolver.doors.report.answer.Part), and the help of their flags."""
+
+
+def _note_part(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    asked = ctx.params.setdefault("parts", [])
+    if value:
+        asked.append(param.name)
+
+
+def part_options(command: Decorated) -> Decorated:
+    """A flag for each part of the answer, as a list of their names: `parts`."""
+    for name, text in reversed(_PARTS.items()):
+        flag = click.option(f"--{name}", is_flag=True, expose_value=False, callback=_note_part, help=text)
+        command = flag(command)
+    return command
+
+
 def time_limit_option(text: str) -> Callable[[Decorated], Decorated]:
     """--time-limit, as `time_limit_s`, with that text."""
     positive = click.FloatRange(min=0, min_open=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import (
@@ -118,9 +119,10 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         return load_plan(path, number, problem)
     from cpsolver import InputError, Trouble
 
-    if problem.spec.search.top < number:
-        problem = problem.with_(search={"top": number})
-    result = _searched(problem, target)
+    asked = click.get_current_context().get_parameter_source("plan_rank") is ParameterSource.COMMANDLINE
+    result = _searched(problem, None if asked else target)  # a rank is one of the answer of `solve`
+    if result.plans and len(result.plans) < number and problem.spec.search.top < number:
+        result = _searched(problem.with_(search={"top": number}), None)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
         write_result(problem, result, as_json, None)

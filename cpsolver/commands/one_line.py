@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from cpsolver.commands import completion
@@ -11,10 +13,15 @@ from cpsolver.commands.common import (
     json_option,
     launcher_option,
     output_option,
+    part_options,
     time_limit_option,
     verbose_option,
 )
+from cpsolver.commands.next_steps import Given, next_steps
 from cpsolver.commands.planning import html_option, write_result
+
+if TYPE_CHECKING:
+    from cpsolver.doors.report.answer import Part
 
 
 @click.command()
@@ -45,6 +52,7 @@ from cpsolver.commands.planning import html_option, write_result
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans (3).")
 @time_limit_option("Stop after so many seconds with the best plans so far.")
 @verbose_option
+@part_options
 @click.option("--write-spec", metavar="FILE", help="Write the spec that the line stands for, to go on with.")
 @calibration_option
 @json_option
@@ -67,6 +75,7 @@ def plan(
     as_json: bool,
     output: str | None,
     html: str | None,
+    parts: list[Part],
 ) -> None:
     """Find the best plans for MODEL on some chips, asked in one line; nothing is written unless asked.
 
@@ -90,7 +99,9 @@ def plan(
     if write_spec is not None:
         write_new_file(write_spec, line.spec_text(write_spec, top=top, time_limit_s=time_limit_s), force=False)
     result = cpsolver.solve(problem, display=Terminal(verbose))
-    write_result(problem, result, as_json, output)
+    wishes = {"--top": top, "--time-limit": time_limit_s}
+    given = Given(write_spec or "spec.yaml", calibration, wishes, () if write_spec else line.words())
+    write_result(problem, result, as_json, output, parts, lambda: next_steps(problem, result, given))
     if html is not None:
         from cpsolver.doors.report.html.page import result_page
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +14,7 @@ from cpsolver.commands.common import (
     exit_with,
     json_option,
     output_option,
+    part_options,
     rank_option,
     say_error,
     set_option,
@@ -22,11 +23,13 @@ from cpsolver.commands.common import (
     verbose_option,
     write_answer,
 )
+from cpsolver.commands.next_steps import Given, next_steps
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from cpsolver import Evaluation, Plan, Problem, Result, Strategy, Violation
+    from cpsolver.doors.report.answer import Part
 
 html_option = click.option("--html", metavar="FILE", help="Write the report as one HTML file too.")
 trace_option = click.option("--trace", metavar="FILE", help="Write a step's timeline too, for ui.perfetto.dev.")
@@ -38,6 +41,7 @@ trace_option = click.option("--trace", metavar="FILE", help="Write a step's time
 @verbose_option
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans; replaces search.top of the spec.")
 @time_limit_option("Stop after so many seconds with the best plans so far; replaces search.time_limit_s.")
+@part_options
 @calibration_option
 @output_option
 @html_option
@@ -54,15 +58,18 @@ def solve(
     html: str | None,
     trace: str | None,
     trace_plan: int | None,
+    parts: list[Part],
 ) -> None:
     """Find the K best plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
 
     \b
     Example:
       apss-cp solve examples/llama2-70b-a800-256.yaml --top 5
+      apss-cp solve examples/llama2-70b-mixed.yaml --time --memory
       apss-cp solve examples/llama2-70b-mixed.yaml --html report.html --trace step.json
 
-    The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
+    The answer is a screen: what to run, how sure that is, the other plans, what to do next; --full and the flags below
+    it show more. The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
     2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
     """
@@ -74,7 +81,8 @@ def solve(
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
     _check_trace_plan(problem, trace, trace_plan)
     result = cpsolver.solve(problem, display=Terminal(verbose))
-    write_result(problem, result, as_json, output)
+    given = Given(spec, calibration, {"--top": top, "--time-limit": time_limit_s})
+    write_result(problem, result, as_json, output, parts, lambda: next_steps(problem, result, given))
     if html is not None:
         from cpsolver.doors.report.html.page import result_page
 
@@ -171,8 +179,15 @@ def sound_evaluation(problem: Problem, plan: Strategy) -> Evaluation | None:
         return None
 
 
-def write_result(problem: Problem, result: Result, as_json: bool, output: str | None) -> None:
-    """Write the answer of a search."""
+def write_result(
+    problem: Problem,
+    result: Result,
+    as_json: bool,
+    output: str | None,
+    parts: Sequence[Part] = ("full",),
+    steps: Callable[[], Sequence[str]] = tuple,
+) -> None:
+    """Write the answer of a search; as text with those parts, and with commands to go on with."""
 
     def document() -> dict[str, Any]:
         from cpsolver.doors.report.document import result_document
@@ -181,9 +196,9 @@ def write_result(problem: Problem, result: Result, as_json: bool, output: str | 
         return result_document(problem, result, open_of_result(problem, result))
 
     def report() -> RenderableType:
-        from cpsolver.doors.report.console import result_report
+        from cpsolver.doors.report.answer import answer
 
-        return result_report(problem, result)
+        return answer(problem, result, parts, steps())
 
     write_answer(as_json, output, document, report)
 

@@ -66,6 +66,22 @@ class OneLine:
         }
         return {name: value for name, value in data.items() if value is not None}
 
+    def words(self) -> list[str]:
+        """The line as arguments of `apss-cp plan`."""
+        flags = {
+            "--on": self.on,
+            "--batch": self.batch,
+            "--seq": self.seq,
+            "--launcher": self.launcher,
+            "--stack": self.stack,
+            "--precision": self.precision,
+            "--gpus-per-node": self.gpus_per_node,
+        }
+        return [
+            self.model,
+            *(word for flag, value in flags.items() if value is not None for word in (flag, str(value))),
+        ]
+
     def problem(self, calibration: str | None = None, **search: Any) -> Problem:
         """The problem that the line stands for; raises InputError with every trouble, named by its flag."""
         spec = self.spec()

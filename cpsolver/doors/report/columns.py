@@ -7,7 +7,7 @@ sweep keeps: a column of a report is added here and nowhere else (docs/adding-a-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
@@ -27,6 +27,7 @@ from cpsolver.evidence.chances import best_chances, out_of_memory_probability
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Recommendation, Result
 from hw_specs.units import bytes_to_gib
 
 
@@ -44,6 +45,7 @@ class ShownPlan:
     tie: bool = True
     out_of_memory: float = 0.0
     fastest: float = 1.0
+    roles: tuple[str, ...] = ()
 
 
 Row = tuple[str, Callable[[ShownPlan], str]]
@@ -102,9 +104,40 @@ def compared(problem: Problem, plans: Sequence[ShownPlan]) -> list[ShownPlan]:
     return [replace(plan, tie=tie, fastest=chance) for plan, tie, chance in zip(plans, tied, chances, strict=True)]
 
 
+def shown_result(problem: Problem, result: Result) -> list[ShownPlan]:
+    """The plans of a search's answer under their ranks, with their roles."""
+    plans = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    roles = role_names(problem, result)
+    return [replace(plan, roles=roles[place]) for place, plan in enumerate(compared(problem, plans))]
+
+
+def to_run(result: Result) -> int:
+    """The place of the plan to run: the first one where none is recommended."""
+    told = result.recommendation
+    return told.run_this if told is not None and told.run_this is not None else 0
+
+
+def role_names(problem: Problem, result: Result) -> list[tuple[str, ...]]:
+    """For each plan of the answer what it is recommended as: `run this`, `fastest` or `cheapest`, `safest`, `simplest`.
+
+    Without a recommendation the first plan is the fastest.
+    """
+    told = result.recommendation or Recommendation(None, 0, None, None)
+    best = {"fastest": best_word(problem).split()[0]}
+    names = {one.name: best.get(one.name, one.name.replace("_", " ")) for one in fields(told)}
+    roles = {name: getattr(told, attribute) for attribute, name in names.items()}
+    return [tuple(name for name, at in roles.items() if at == place) for place in range(len(result.plans))]
+
+
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
     """One row, whatever the plans are."""
     return lambda _problem, _plans: ((label, cell),)
+
+
+def _role_rows(_problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
+    """What each plan is recommended as, where several are shown."""
+    several = len(plans) > 1 and any(plan.roles for plan in plans)
+    return [("recommended as", lambda p: ", ".join(p.roles) or "–")] if several else []
 
 
 def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
@@ -202,6 +235,7 @@ def _chip_order(problem: Problem, _plans: Sequence[ShownPlan]) -> Sequence[Row]:
 
 
 FIGURES = (
+    PlanFigure(_role_rows),
     PlanFigure(
         _step_rows,
         _step_fields,

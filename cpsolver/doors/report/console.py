@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
-from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
+from cpsolver.doors.report.columns import ShownPlan, shown_plan, shown_result, to_run
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
 from cpsolver.doors.report.goals import (
@@ -25,7 +25,7 @@ from cpsolver.doors.report.goals import (
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance
 from cpsolver.doors.report.layout import section
-from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result, switches_table
+from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, switches_table
 from cpsolver.doors.report.operators import operators_table, operators_title
 from cpsolver.doors.report.outlook import outlook_words
 from cpsolver.doors.report.plan_table import PlanTable
@@ -35,7 +35,7 @@ from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.evidence.nearest import unmeasured as unmeasured_parts
-from cpsolver.explanation.open_switches import OpenSwitches
+from cpsolver.explanation.open_switches import OpenSwitches, open_switches
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -49,16 +49,18 @@ _STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "co
 
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
-    """The report of a search."""
-    columns = compared(problem, [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans])
+    """The report of a search: all plans, and the one to run in detail."""
+    columns = shown_result(problem, result)
     parts: list[RenderableType] = [task(problem), "", *verdict(problem, result, columns), *foreign(problem)]
-    if result.plans:
-        best = result.plans[0]
-        left_open = open_of_result(problem, result)
-        parts += [*tight(problem, best.evaluation), *unmeasured(problem, best.strategy), *open_line(left_open)]
+    if columns:
+        run = columns[to_run(result)]
+        if run is not columns[0]:
+            parts.append(headline(problem, f"Run this, {run.title}", run))
+        left_open = open_switches(problem, run.strategy, run.evaluation, searched=True)
+        parts += [*tight(problem, run.evaluation), *unmeasured(problem, run.strategy), *open_line(left_open)]
         parts += section("Plans", PlanTable(problem, columns), *chance_lines(problem, columns))
-        whose = " of plan 1" if len(columns) > 1 else ""
-        parts += _details(problem, best.strategy, best.evaluation, whose, left_open)
+        whose = f" of {run.title}" if len(columns) > 1 else ""
+        parts += _details(problem, run.strategy, run.evaluation, whose, left_open)
     parts += section("Proof", proof_account(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
     parts += section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
@@ -171,7 +173,8 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
             yield Text(said, style="green")
     if result.status == "optimal":
         best = best_word(problem)
-        what = f"the {best}" if len(result.plans) == 1 else f"the {len(result.plans)} {best}"
+        found = sum(not plan.added for plan in result.plans)
+        what = f"the {best}" if found == 1 else f"the {found} {best}"
         yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
     elif result.status == "feasible":
         open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {_STOPS[proof.stop]}"
@@ -197,6 +200,20 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
 def _details(
     problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str, left_open: OpenSwitches | None
 ) -> list[RenderableType]:
+    return [
+        *time_sections(problem, strategy, evaluation, whose, left_open),
+        *memory_section(problem, evaluation, whose),
+        *section(EVIDENCE, *evidence(problem, strategy)),
+    ]
+
+
+def time_sections(
+    problem: Problem, strategy: Strategy, evaluation: Evaluation, whose: str, left_open: OpenSwitches | None
+) -> list[RenderableType]:
+    """Where the time of a step goes: its parts, compute by operator, open switches, the pipeline over time.
+
+    `whose`: what stands behind the titles, ` of plan 1` say.
+    """
     said = f"a microbatch takes {stage_times(evaluation.stages)}"
     simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
     if simulated is not None:
@@ -204,15 +221,18 @@ def _details(
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
     times = Text(said, style="dim")
     operators = compute_by_operator(problem, strategy, evaluation)
-    memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
     return [
         *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
         *section(f"{operators_title(operators, strategy.pp)}{whose}", *operators_table(operators)),
         *(section(f"{TITLE}: a step{whose}", *switches_table(left_open)) if left_open else ()),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
-        *section(f"Where the memory goes: GiB per GPU{whose}", *memory),
-        *section(EVIDENCE, *evidence(problem, strategy)),
     ]
+
+
+def memory_section(problem: Problem, evaluation: Evaluation, whose: str) -> list[RenderableType]:
+    """Where the memory goes, stage by stage."""
+    memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
+    return section(f"Where the memory goes: GiB per GPU{whose}", *memory)
 
 
 def memory_notes(problem: Problem, evaluation: Evaluation) -> Iterator[str]:
@@ -237,7 +257,8 @@ def proof_account(problem: Problem, result: Result) -> Group:
     if proof.memory:
         table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
     if proof.bounded:
-        slowest = f": {worse_word(problem)} than plan {len(result.plans)}" if result.plans else ""
+        found = sum(not plan.added for plan in result.plans)
+        slowest = f": {worse_word(problem)} than plan {found}" if found else ""
         what = "cost" if problem.spec.search.objective == "cost" else "step time"
         table.add_row(count(proof.bounded), f"cut by a lower bound on their {what}{slowest}")
     table.add_row(count(proof.solved), f"solved exactly, with {plural(proof.solver_calls, 'CP-SAT model')}")

@@ -35,13 +35,19 @@ def open_of_plan(problem: Problem, plan: Strategy, evaluation: Evaluation | None
     return None if evaluation is None else open_switches(problem, plan, evaluation, searched=False)
 
 
-def open_line(found: OpenSwitches | None) -> Iterator[Text]:
-    """In a line which switches move the step time by more than a few percent, and between what."""
+def open_words(found: OpenSwitches | None) -> str:
+    """Which switches move the step time by more than a few percent, and between what; empty where none does."""
     if found is None or found.width < _WIDE or not found.switches:
-        return
+        return ""
     most = max(switch.width for switch in found.switches)
     named = ", ".join(switch.name for switch in found.switches if switch.width >= min(_WIDE, most))
-    yield Text(f"Not given: {named}: {_span(found.low_s, found.high_s)}.", style="yellow")
+    return f"{named}: {_span(found.low_s, found.high_s)}"
+
+
+def open_line(found: OpenSwitches | None) -> Iterator[Text]:
+    """The same as a line of a report."""
+    if words := open_words(found):
+        yield Text(f"Not given: {words}.", style="yellow")
 
 
 def switches_table(found: OpenSwitches) -> Iterator[RenderableType]:

@@ -17,22 +17,31 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 _QUIET_S = 2.0  # what takes less than this shows nothing
+_BETWEEN_S = 10.0  # between two lines where there is no terminal
+_LEAST_SHARE = 0.02  # below this share of the way an estimate of the rest would be a guess
 
 
 class Waiting:
-    """A line beside a spinner, at a terminal, while something takes longer than two seconds; a context manager.
+    """Says what is going on while something takes longer than two seconds; a context manager.
 
-    A thread's timer shows it: what is waited for need not call anything. `tell` changes the text.
+    At a terminal a line beside a spinner; elsewhere a line on stderr after two seconds, then every ten, later less
+    often. A thread's timer shows it: what is waited for need not call anything. `tell` changes the text.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._shows = sys.stderr.isatty()
+        self._shows = True
+        self._at_terminal = sys.stderr.isatty()
+        self._started = time.monotonic()
         self._lock = threading.Lock()
         self._status: Status | None = None
         self._over = False
-        self._timer = threading.Timer(_QUIET_S, self._show)
-        self._timer.daemon = True
+        self._timer = self._timer_of(_QUIET_S)
+
+    def _timer_of(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._show)
+        timer.daemon = True
+        return timer
 
     def __enter__(self) -> Self:
         if self._shows:
@@ -40,9 +49,9 @@ class Waiting:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._timer.cancel()
         with self._lock:
             self._over = True
+            self._timer.cancel()
             if self._status is not None:
                 self._status.stop()
 
@@ -60,30 +69,70 @@ class Waiting:
         from rich.markup import escape
 
         with self._lock:
-            if not self._over:
+            if self._over:
+                return
+            if self._at_terminal:
                 self._status = Console(stderr=True).status(escape(self._text))
                 self._status.start()
+                return
+            elapsed = time.monotonic() - self._started
+            print(f"{elapsed:.0f} s: {self._text}", file=sys.stderr, flush=True)
+            self._timer = self._timer_of(_pause(elapsed))
+            self._timer.start()
 
 
 class Watcher(Waiting):
     """A listener for `search`; use it as a context manager.
 
-    `verbose` writes every event on its own line; otherwise a status line appears on a terminal after two seconds.
+    `verbose` writes every event on its own line; otherwise it shows from time to time how far the proof is.
     """
 
     def __init__(self, verbose: bool = False) -> None:
         super().__init__("listing the candidates")
         self._verbose = verbose
-        self._shows = self._shows and not verbose
-        self._started = time.monotonic()
+        self._shows = not verbose
+        self._first = math.inf
 
     def __call__(self, progress: Progress) -> None:
         """Show one event."""
         elapsed = time.monotonic() - self._started
         if self._verbose:
             print(f"{elapsed:7.2f} s  {describe(progress)}", file=sys.stderr, flush=True)
-        elif self._shows:
-            self.tell(f"{elapsed:.0f} s  {describe(progress)}  (Ctrl-C: best so far)")
+            return
+        if math.isfinite(progress.bound_s) and math.isinf(self._first):
+            self._first = progress.bound_s
+        told = how_far(progress, self._first, elapsed)
+        self.tell(f"{elapsed:.0f} s: {told} (Ctrl-C: best so far)" if self._at_terminal else told)
+
+
+def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
+    """How far a search is: the share of the way that its lower bound has come from the first one to the best plan,
+    what the rest would take at that pace, and by how much another plan may still be better.
+    """
+    bound, best = progress.bound_s, progress.best_s
+    if math.isinf(best):
+        return f"no plan yet, {progress.waiting:,} candidates open"
+    best_said = f"best so far {best:,.4g} {progress.unit}"
+    if bound >= best:
+        return f"{best_said}, proven; looking for the next best"
+    share = (bound - first_bound) / (best - first_bound)
+    rest = f", about {_rough(elapsed_s * (1 - share) / share)} left" if share >= _LEAST_SHARE else ""
+    return (
+        f"{share * 100:.0f} % proven{rest}: {best_said}, another may be up to {(1 - bound / best) * 100:.0f} % better"
+    )
+
+
+def _pause(elapsed_s: float) -> float:
+    """Seconds until the next line: more and more, so that hours fill no log."""
+    return max(_BETWEEN_S, elapsed_s / 5)
+
+
+def _rough(seconds: float) -> str:
+    """A time of which little is known: 8 s, 12 min, 3 h."""
+    for size, name in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{max(1.0, seconds):.0f} s"
 
 
 def describe(progress: Progress) -> str:
@@ -94,12 +143,15 @@ def describe(progress: Progress) -> str:
 
 
 class Bar:
-    """A bar of how much of a known amount of work is done, on a terminal and after two seconds; a context manager."""
+    """How much of a known amount of work is done, after two seconds; a context manager. At a terminal a bar, elsewhere
+    lines.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._shows = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
         self._started = time.monotonic()
+        self._next_s = _QUIET_S
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Bar:
@@ -111,8 +163,15 @@ class Bar:
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` are done; a total may grow."""
+        elapsed = time.monotonic() - self._started
+        if not self._at_terminal:
+            if elapsed > self._next_s:
+                rest = f", about {_rough(elapsed * (total - done) / done)} left" if done else ""
+                print(f"{elapsed:.0f} s: {self._what}: {done} of {total} done{rest}", file=sys.stderr, flush=True)
+                self._next_s = elapsed + _pause(elapsed)
+            return
         if self._bar is None:
-            if not self._shows or time.monotonic() - self._started <= _QUIET_S:
+            if elapsed <= _QUIET_S:
                 return
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cpsolver.doors.report import console
-from cpsolver.doors.report.columns import ShownPlan, compared, shown_plan
+from cpsolver.doors.report.columns import ShownPlan, shown_plan, shown_result
 from cpsolver.doors.report.document import evaluation_document, result_document, versions
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
@@ -38,7 +38,7 @@ def result_page(problem: Problem, result: Result) -> str:
     """The page of `solve`; a result without plans has its reasons instead of numbers."""
     left_open = open_of_result(problem, result)
     document = result_document(problem, result, left_open)
-    columns = compared(problem, [shown_plan(problem, f"plan {p.rank}", p.strategy, p.evaluation) for p in result.plans])
+    columns = shown_result(problem, result)
     said = [line for line in console.verdict(problem, result, columns) if isinstance(line, Text)]
     parts = [_header(problem, said, document["plans"], columns, left_open)]
     if columns:

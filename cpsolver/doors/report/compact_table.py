@@ -1,0 +1,151 @@
+"""The plans of an answer in a line each: the decisions that are not the same in all, times, chances, and a note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from rich.text import Text
+
+from cpsolver.doors.report.blocks import Block
+from cpsolver.doors.report.columns import ShownPlan
+from cpsolver.doors.report.goals import chance, goal_rows, worse_than_best, worse_word
+from cpsolver.doors.report.text import recompute_text
+from cpsolver.evidence.nearest import unmeasured
+from cpsolver.inputs.text import about, runs, unit
+from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+GOOD, DOUBTFUL, WRONG = "green", "yellow", "red"
+"""What colours mean: as it should be; tight or uncertain; not legal, or not to be had."""
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A head and a cell for each plan. `goes`: where the width does not hold all, the highest goes first; 0: stays."""
+
+    head: str
+    cells: tuple[str, ...]
+    goes: int = 0
+    left: bool = False
+    styles: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return max(len(self.head), *map(len, self.cells))
+
+    def padded(self, text: str) -> str:
+        """The text in the column's width."""
+        return text.ljust(self.width) if self.left else text.rjust(self.width)
+
+    def cell(self, place: int) -> Text:
+        """That of a plan."""
+        return Text(self.padded(self.cells[place]), style=self.styles[place] if self.styles else "")
+
+
+@dataclass(frozen=True)
+class PlansBlock(Block):
+    """The head and a line a plan; `order`: places of all plans in `rows`, what is to stay longest first."""
+
+    rows: tuple[Text, ...] = ()
+    order: tuple[int, ...] = ()
+
+    def shortened(self, _width: int) -> Block:
+        """A line less. What is left out is counted on the last line, which takes the place of a plan, too."""
+        visible = len(self.lines) - 3
+        more = Text(f"   … {len(self.rows) - visible} more: --full", style="dim")
+        return replace(self, lines=(self.lines[0], *(self.rows[place] for place in sorted(self.order[:visible])), more))
+
+
+def plans_block(problem: Problem, plans: Sequence[ShownPlan], chosen: int, width: int, risk: float) -> PlansBlock:
+    """The table in that width. `chosen`: the place of the plan to run; from a chance of `risk` on of running out of
+    memory a plan's is doubtful.
+    """
+    columns = list(_columns(problem, plans, chosen, risk))
+    roles = max(len(", ".join(_roles(plan, place == chosen))) for place, plan in enumerate(plans))
+    while _width(columns) + _GAP + roles > width and any(column.goes for column in columns):
+        columns.remove(max(columns, key=lambda column: column.goes))
+    room = width - _width(columns) - _GAP
+    notes = list(_notes(problem, plans, chosen, room))
+    between = " " * _GAP
+    head = Text(between.join([column.padded(column.head) for column in columns] + ["note"] * any(notes)), style="dim")
+    rows = []
+    for place, note in enumerate(notes):
+        cells = [part for column in columns for part in (between, column.cell(place))][1:]
+        row = Text.assemble(*cells, f"{between}{note}" if note else "", style="bold" if place == chosen else "")
+        rows.append(row)
+    order = sorted(range(len(plans)), key=lambda place: (place != chosen, not plans[place].roles, place))
+    block = PlansBlock("", (head, *rows), yields=4, least=min(len(rows), 3) + 1, apart=True, indent=0)
+    return replace(block, rows=tuple(rows), order=tuple(order))
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(column.width + _GAP for column in columns) - _GAP
+
+
+def _columns(problem: Problem, plans: Sequence[ShownPlan], chosen: int, risk: float) -> Iterator[_Column]:
+    """All that there may be, in the order in which they stand."""
+    best_s = plans[0].evaluation.step_time_s
+    strategies = [plan.strategy for plan in plans]
+
+    def told(cell: Callable[[ShownPlan], str]) -> tuple[str, ...]:
+        return tuple(cell(plan) for plan in plans)
+
+    yield _Column("plan", tuple(f"{'▸' if place == chosen else ''}{place + 1}" for place in range(len(plans))))
+    yield from _decisions(strategies)
+    yield _Column("step", told(lambda p: f"{about(p.evaluation.step_time_s, best_s)} {unit(best_s)}"))
+    for label, cell in goal_rows(problem):
+        if not label.startswith(" "):
+            cells = tuple(cell(plan.strategy, plan.evaluation) for plan in plans)
+            yield _Column(label.replace(" in use", ""), cells)
+    if len(plans) > 1:
+        _, behind = worse_than_best(problem, plans[0].strategy, best_s)
+        yield _Column(worse_word(problem), told(lambda p: behind(p.strategy, p.evaluation).replace("best", "")))
+    colours = told(lambda p: GOOD if p.out_of_memory < risk else DOUBTFUL)
+    yield _Column("P(OOM)", told(lambda p: chance(p.out_of_memory)), styles=colours)
+    if len(plans) > 1:
+        yield _Column("P(best)", told(lambda p: chance(p.fastest)), goes=6)
+
+
+def _decisions(plans: Sequence[Strategy]) -> Iterator[_Column]:
+    """Those that are not the same in all plans: sizes, sharding, recomputation, chips by stage, flags."""
+
+    def differing(head: str, of: Callable[[Strategy], str], goes: int = 0, left: bool = True) -> Iterator[_Column]:
+        cells = tuple(of(plan) for plan in plans)
+        if len(set(cells)) > 1:
+            yield _Column(head, cells, goes, left)
+
+    for number, name in enumerate(DEGREES):
+        yield from differing(name, lambda p, name=name: str(getattr(p, name)), number and 2, left=False)  # type: ignore[misc]
+    yield from differing("ZeRO", lambda p: str(p.zero_stage or "-"), 3, left=False)
+    yield from differing("recompute", _recompute, 8)
+    if len({chip for plan in plans for chip in plan.stage_chips}) > 1:
+        yield from differing("stages by chip", lambda p: runs(p.stage_chips), 9)
+    for flag in (DIMENSIONS[name] for name in FLAGS if DIMENSIONS[name].label and DIMENSIONS[name].group == "flags"):
+        yield from differing(flag.label, lambda p, flag=flag: "on" if getattr(p, flag.name) else "off", 10)  # type: ignore[misc]
+
+
+def _recompute(plan: Strategy) -> str:
+    """By chip type where there are several."""
+    texts = {chip: recompute_text(plan, chip) for chip in plan.stage_chips}
+    same = len(set(texts.values())) == 1
+    return next(iter(texts.values())) if same else ", ".join(f"{chip}: {text}" for chip, text in texts.items())
+
+
+def _roles(plan: ShownPlan, chosen: bool) -> list[str]:
+    """What its note says of them: a sign marks the plan to run."""
+    return [role for role in plan.roles if not chosen or role != "run this"]
+
+
+def _notes(problem: Problem, plans: Sequence[ShownPlan], chosen: int, room: int) -> Iterator[str]:
+    """A plan's roles, then what no run has had of it, as far as that of the plan to run has been measured."""
+    usual = unmeasured(problem, plans[chosen].strategy)
+    for place, plan in enumerate(plans):
+        beyond = [words for words in unmeasured(problem, plan.strategy) if words not in usual]
+        roles = _roles(plan, place == chosen)
+        fuller = [*roles, *([f"unmeasured: {'; '.join(beyond)}"] if beyond else [])]
+        short = [*roles, *(["unmeasured"] if beyond else [])]
+        texts = [", ".join(words) for words in (fuller, short, roles)]
+        yield next((text for text in texts if len(text) <= room), "")

@@ -1,0 +1,222 @@
+"""The first screen of an answer: what to run, how fast, how full memory is, how sure, what next. At most 24 lines.
+
+Everything else stands behind flags (answer.py). Colours: green is good, yellow tight or uncertain, red not to be had.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from cpsolver.doors.report.blocks import LABEL, Block, drawn, fitted, joined, paragraph, pieces
+from cpsolver.doors.report.columns import ShownPlan, shown_result, to_run
+from cpsolver.doors.report.compact_table import DOUBTFUL, GOOD, WRONG, plans_block
+from cpsolver.doors.report.console import foreign, verdict
+from cpsolver.doors.report.goals import (
+    best_word,
+    better_word,
+    chance,
+    cost_and_devices,
+    objective_line,
+    score_rates,
+    worse_word,
+)
+from cpsolver.doors.report.open_switches import open_words
+from cpsolver.doors.report.outlook import outlook_words
+from cpsolver.doors.report.plan_words import layout_words, stage_words
+from cpsolver.doors.report.step_bars import memory_lines, time_line
+from cpsolver.evidence.nearest import unmeasured
+from cpsolver.explanation.open_switches import open_switches
+from cpsolver.inputs.text import about, count, percent, plural, unit
+from cpsolver.problem.problem import Problem
+from cpsolver.search.result import Result
+from cpsolver.spec.search import Search
+
+LINES = 24
+"""Of a terminal of the usual size."""
+_LIKELY = 0.8
+"""From here on a chance of being in time is good: as much as the intervals promise."""
+_SAME = 0.0005
+"""A difference below this share would be shown as 0.0 %."""
+_STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
+
+
+class FirstScreen:
+    """The answer of a search; `next_steps` are commands to go on with, a list of words each."""
+
+    def __init__(self, problem: Problem, result: Result, next_steps: Sequence[str] = ()) -> None:
+        self._problem, self._result, self._next = problem, result, next_steps
+        self._plans = shown_result(problem, result)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        utf8 = console.encoding.lower().startswith("utf")
+        for line in self.lines(options.max_width, utf8):
+            line.no_wrap, line.overflow = True, "fold"
+            yield line
+
+    def lines(self, width: int, utf8: bool = True) -> list[Text]:
+        """The screen in that width."""
+        problem, result = self._problem, self._result
+        blocks = [*_task(problem, width)]
+        if self._plans:
+            blocks += _Answer(problem, result, self._plans).blocks(width, utf8)
+        else:
+            blocks += _no_plan(problem, result, width)
+        blocks.append(_commands(self._next, width))
+        return list(drawn(fitted(blocks, width, LINES), utf8))
+
+
+def _task(problem: Problem, width: int) -> Iterator[Block]:
+    """The model on its chips, the batch, and what else was asked for."""
+    whole = [supply for supply in problem.supplies if supply.limit >= problem.num_gpus]
+    chips = [f"{supply.name} (up to {min(supply.limit, problem.num_gpus):,})" for supply in problem.supplies]
+    most = "up to " if problem.may_idle else ""
+    one = f"{problem.num_gpus:,} × {problem.supplies[0].name}"
+    where = one if len(problem.supplies) == len(whole) == 1 else f"{problem.num_gpus:,} GPUs: {', '.join(chips)}"
+    training = problem.spec.training
+    said = f"{problem.model.name} on {most}{where}; {problem.batch:,} × {problem.sequence:,} tokens a step, "
+    said += f"{training.precision}, {problem.stack.name}"
+    launcher = problem.named_launcher
+    said += f", launcher {launcher.name}" if launcher and launcher.name != problem.stack.name else ""
+    yield Block("", paragraph(said, width, "bold"), yields=2, indent=0)
+    yield Block("", paragraph(objective_line(problem), width, "dim"), yields=2, indent=0)
+
+
+def _no_plan(problem: Problem, result: Result, width: int) -> Iterator[Block]:
+    """That there is none, or none yet, and why."""
+    told = [line.plain for line in verdict(problem, result, []) if isinstance(line, Text)]
+    style = f"bold {WRONG if result.status == 'infeasible' else DOUBTFUL}"
+    yield Block("No plan", paragraph(" ".join(told), width - LABEL, style), apart=True, style=style)
+    for number, reason in enumerate(result.reasons):
+        lines = paragraph(_hard(f"- {reason}"), width - LABEL, hanging="  ")
+        yield Block("" if number else "Why", lines, yields=3 + number, least=1 if number < 3 else 0, apart=not number)
+
+
+def _commands(steps: Sequence[str], width: int) -> Block:
+    """Commands that a shell takes as they stand: one that is too long goes on after a backslash."""
+    lines: list[Text] = []
+    for step in steps:
+        row = ""
+        for word in re.split(" (?=-)", step):
+            if row and len(row) + len(word) + 3 > width - LABEL:
+                lines.append(Text(f"{row} \\"))
+                row = " "
+            row = f"{row} {word}" if row else word
+        lines.append(Text(row))
+    return Block("Next", tuple(lines), apart=True)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The blocks of an answer with plans."""
+
+    problem: Problem
+    result: Result
+    plans: Sequence[ShownPlan]
+
+    @property
+    def place(self) -> int:
+        """Of the plan to run."""
+        return to_run(self.result)
+
+    @property
+    def risk(self) -> float:
+        """The chance of running out of memory from which on a plan is doubtful: the spec's, or the usual one."""
+        asked = self.problem.spec.search.risk
+        return asked if asked < 1.0 else float(Search.model_fields["risk"].default)
+
+    def blocks(self, width: int, utf8: bool) -> Iterator[Block]:
+        """In their order."""
+        problem, run, inside = self.problem, self.plans[self.place], width - LABEL
+        yield from self._run(inside)
+        yield from self._sure(inside)
+        yield from self._doubts(inside)
+        yield Block("Time", (time_line(run.evaluation, inside, utf8),), yields=1, least=0)
+        memory = memory_lines(problem, run, inside, utf8, self.risk)
+        yield Block("Memory", memory, yields=5)
+        if len(self.plans) > 1:
+            yield plans_block(problem, self.plans, self.place, width, self.risk)
+
+    def _run(self, width: int) -> Iterator[Block]:
+        """What to set, and what it gives."""
+        problem, run = self.problem, self.plans[self.place]
+        strategy, evaluation, step = run.strategy, run.evaluation, run.evaluation.step_time_s
+        others = [role for role in run.roles if role != "run this"]
+        also = f", also the {' and the '.join(others)}" if others else ""
+        title = f"plan {self.place + 1}{also}" if len(self.plans) > 1 else "the one plan that was asked for"
+        lines = paragraph(_hard(f"{title}{self._given_up()}"), width)
+        yield Block("Run this", lines, apart=True, style=f"bold {GOOD}", yields=2)
+        yield Block("", pieces(layout_words(strategy), width, "bold"))
+        yield Block("", paragraph(", then ".join(stage_words(strategy)), width), yields=3)
+        low, high = (about(end, step) for end in (run.interval.low_s, run.interval.high_s))
+        figures = [f"{about(step)} {unit(step)} a step ({low}–{high}, 80 % sure)"]
+        figures += [f"{count(evaluation.tokens_per_s_per_gpu)} tokens/s/GPU", f"MFU {percent(evaluation.mfu)}"]
+        figures += filter(None, cost_and_devices(problem, strategy, evaluation).split(", "))
+        yield Block("Speed", pieces(figures, width))
+        probability = run.outlook.deadline_probability
+        style = "" if probability is None else GOOD if probability >= _LIKELY else DOUBTFUL
+        yield Block("Training", paragraph(_hard(outlook_words(problem, run.outlook)), width, style), yields=2)
+
+    def _given_up(self) -> str:
+        """By how much the plan to run falls behind the best one, and what speaks against that one."""
+        best, run = self.plans[0], self.plans[self.place]
+        if best is run:
+            return ""
+        known = unmeasured(self.problem, run.strategy)
+        beyond = [words for words in unmeasured(self.problem, best.strategy) if words not in known]
+        against = ""
+        if best.out_of_memory > run.out_of_memory and best.out_of_memory >= self.risk:
+            against = f", which is {chance(best.out_of_memory)} likely to run out of memory"
+        elif beyond:
+            against = f", where no run has measured {', '.join(beyond)}"
+        if self.problem.spec.search.objective == "fewest_chips" and run.strategy.devices > best.strategy.devices:
+            return f": {plural(run.strategy.devices, 'GPU')}, where plan 1 needs {best.strategy.devices:,}{against}"
+        lag = self._behind()
+        word = "less than 0.1 %" if lag < _SAME else percent(lag)
+        return f": {word} {worse_word(self.problem)} than the {best_word(self.problem)} (plan 1){against}"
+
+    def _behind(self) -> float:
+        """By what share the plan to run falls behind the first one in the objective."""
+        pair = [self.plans[0], self.plans[self.place]]
+        rates = score_rates(self.problem, [plan.strategy for plan in pair])
+        first, own = (rate * plan.evaluation.step_time_s for rate, plan in zip(rates, pair, strict=True))
+        return own / first - 1
+
+    def _sure(self, width: int) -> Iterator[Block]:
+        """What is proven, and how likely the plan is truly the best of those shown."""
+        problem, proof = self.problem, self.result.proof
+        considered, better = plural(proof.considered, "candidate"), better_word(problem)
+        if self.result.status == "optimal":
+            lag = self._behind()
+            most = "" if lag < _SAME else f" more than {percent(lag)}"
+            said = f"proven: none of {considered} is{most} {better}"
+            if problem.spec.search.objective == "fewest_chips":
+                said = f"proven: no plan on fewer than {plural(self.plans[0].strategy.devices, 'GPU')} is in time"
+        else:
+            gap = self.result.plans[0].gap
+            more = f"another plan may be {percent(gap)} {better} than plan 1" if gap else "the first plan is"
+            said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {_STOPS[proof.stop]}"
+        style = GOOD if self.result.status == "optimal" else DOUBTFUL
+        yield Block("Proof", paragraph(_hard(said), width, style), yields=2)
+
+    def _doubts(self, width: int) -> Iterator[Block]:
+        """What the figures may be wrong for."""
+        problem, run = self.problem, self.plans[self.place]
+        beyond = unmeasured(problem, run.strategy)
+        said = [f"no published run has had: {'; '.join(beyond)}"] if beyond else []
+        said += [line.plain for line in foreign(problem) if isinstance(line, Text)]
+        switches = open_switches(problem, run.strategy, run.evaluation, searched=True)
+        said += [f"not given in the spec: {words}" for words in [open_words(switches)] if words]
+        label = "Unsure"
+        for text in said:
+            yield Block(label, paragraph(_hard(text), width, DOUBTFUL), yields=6)
+            label = ""
+
+
+def _hard(text: str) -> str:
+    """Numbers and their signs kept together."""
+    return text.replace(" %", f"{joined(' ')}%")

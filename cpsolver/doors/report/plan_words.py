@@ -1,0 +1,70 @@
+"""A plan in a few words: what to set, which chips serve which stages, how its roles are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cpsolver.doors.report.text import recompute_text
+from cpsolver.inputs.text import plural, runs
+from cpsolver.plans.dimensions import DIMENSIONS, FLAGS, shown_sizes
+from cpsolver.plans.strategy import Strategy
+
+_NO_RECOMPUTE = "none"
+
+
+def layout_words(strategy: Strategy) -> list[str]:
+    """What is set, a decision each, the sizes first: `tp 4`, `cp 2 (p2p)`, `ZeRO-1`, `sequence parallel`.
+
+    Sizes of 1 that a default stands for, and flags at their default, are left out.
+    """
+    said = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
+    if strategy.cp > 1:
+        said["cp"] += f" ({strategy.cp_comm_type})"
+    schedule = [] if strategy.schedule == "1f1b" else [f"schedule {strategy.schedule}"]
+    return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
+
+
+def stage_words(strategy: Strategy) -> list[str]:
+    """Which chips serve which stages, where there are several types or stages differ in layers; else nothing."""
+    uneven = any(len(set(group.layers)) > 1 for group in strategy.groups)
+    if strategy.pp == 1 or not (len(strategy.groups) > 1 or uneven):
+        return []
+    alike = len({recompute_text(strategy, group.chip) for group in strategy.groups}) == 1
+    return [
+        f"{plural(group.num_stages, 'stage')} on {group.chip} "
+        f"({_layers(group.layers)}{_own(strategy, group.chip, alike)})"
+        for group in strategy.groups
+    ]
+
+
+def _layers(layers: tuple[int, ...]) -> str:
+    return f"{layers[0]} layers each" if len(set(layers)) == 1 else f"layers {runs(layers)}"
+
+
+def _states(strategy: Strategy) -> Iterator[str]:
+    """What replicas shard, in the field's word; nothing where there are none."""
+    if strategy.zero_stage:
+        yield f"ZeRO-{strategy.zero_stage}" + (f" in groups of {strategy.sharding_ranks}" if strategy.grouped else "")
+    elif strategy.replicas > 1:
+        yield "no ZeRO"
+
+
+def _flags(strategy: Strategy) -> Iterator[str]:
+    """Flags that are not as a plan has them by default, but for the one that ZeRO says."""
+    for one in (DIMENSIONS[name] for name in FLAGS if DIMENSIONS[name].label and DIMENSIONS[name].group == "flags"):
+        on = bool(getattr(strategy, one.name))
+        if on != bool(one.default):
+            yield one.label if on else f"no {one.label}"
+
+
+def _recomputation(strategy: Strategy) -> Iterator[str]:
+    """How all stages recompute; nothing where chip types differ, of which the stages tell."""
+    texts = {recompute_text(strategy, chip) for chip in strategy.stage_chips}
+    if len(texts) == 1:
+        text = texts.pop()
+        yield "no recomputation" if text == _NO_RECOMPUTE else f"recompute {text}"
+
+
+def _own(strategy: Strategy, chip: str, alike: bool) -> str:
+    """How the stages of a chip type recompute, where others do not do the same."""
+    return "" if alike else f", recompute {recompute_text(strategy, chip)}"
