@@ -17,7 +17,7 @@ LINE = ("plan", "llama2-7b", "--on", "a800:16", "--batch", "16", "--seq", "2048"
 def test_a_line_is_answered_as_its_spec_and_writes_nothing() -> None:
     result = run(*LINE)
     assert result.exit_code == 0
-    assert result.stdout.startswith("llama2-7b on 16 GPUs in nodes of 8: a800")
+    assert result.stdout.startswith("llama2-7b on 16 × a800; 16 × 2,048 tokens a step")
     assert not list(Path().iterdir())
 
 

@@ -29,6 +29,8 @@ _TOLERANCE = 1e-9
 _LONG = 1600
 """Characters; of longer texts only a mark of every line is kept."""
 _VOLATILE = {"seconds", "cpu_seconds", "solver_seconds", "versions", "version", "key"}
+_PROGRESS = re.compile(r"^\d+ s: .*\n", re.MULTILINE)
+"""What a slow machine says on stderr while it works."""
 _SECONDS = re.compile(r"\d+\.\d+ s(?= in all| of it in the solver)|(?<= in )\d+(\.\d+)? s")
 _VERSION = re.compile(r"apss-cp \d+(\.\d+)+")
 _EXACT = re.compile(r"-?\d+\.\d{10,}(?:e[-+]?\d+)?")
@@ -58,7 +60,7 @@ def ask(case: Case) -> dict[str, Any]:
     if case.kind == "solve":
         return answer | _solved(json.loads(result.stdout))
     answer["stdout"] = _document(result.stdout) if "--json" in case.args else text_kept(result.stdout)
-    answer["stderr"] = text_kept(result.stderr)
+    answer["stderr"] = text_kept(_PROGRESS.sub("", result.stderr))
     answer |= {name: _KEPT.get(Path(name).suffix, text_kept)(text) for name, text in written.items()}
     return {name: value for name, value in answer.items() if value != ""}
 

@@ -34,6 +34,8 @@ class Block:
 
     def shortened(self, width: int) -> Block:
         """A line less; the last one says that something follows."""
+        if len(self.lines) == 1:
+            return replace(self, lines=())
         *kept, last = self.lines[:-1]
         words = last.plain.split(" ")
         while len(words) > 1 and len(" ".join(words)) + 2 > width - self.indent:
@@ -69,6 +71,7 @@ def fitted(blocks: Sequence[Block], width: int, most: int) -> list[Block]:
         elif giving:
             place = max(giving, key=lambda place: (found[place].yields, place))
             found[place] = found[place].shortened(width)
+            found = [block for block in found if block.lines]
         else:
             break
     return found

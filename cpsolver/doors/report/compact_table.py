@@ -19,7 +19,8 @@ from cpsolver.problem.problem import Problem
 
 GOOD, DOUBTFUL, WRONG = "green", "yellow", "red"
 """What colours mean: as it should be; tight or uncertain; not legal, or not to be had."""
-_GAP = 2
+_GAP, _SIZE_GAP = 2, 1
+"""Columns before a column, and before one of sizes."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class _Column:
     goes: int = 0
     left: bool = False
     styles: tuple[str, ...] = ()
+    gap: int = _GAP
 
     @property
     def width(self) -> int:
@@ -69,12 +71,12 @@ def plans_block(problem: Problem, plans: Sequence[ShownPlan], chosen: int, width
         columns.remove(max(columns, key=lambda column: column.goes))
     room = width - _width(columns) - _GAP
     notes = list(_notes(problem, plans, chosen, room))
-    between = " " * _GAP
-    head = Text(between.join([column.padded(column.head) for column in columns] + ["note"] * any(notes)), style="dim")
+    heads = [" " * column.gap + column.padded(column.head) for column in columns]
+    head = Text("".join(heads) + f"{' ' * _GAP}note" * any(notes), style="dim")
     rows = []
     for place, note in enumerate(notes):
-        cells = [part for column in columns for part in (between, column.cell(place))][1:]
-        row = Text.assemble(*cells, f"{between}{note}" if note else "", style="bold" if place == chosen else "")
+        cells = [part for column in columns for part in (" " * column.gap, column.cell(place))]
+        row = Text.assemble(*cells, f"{' ' * _GAP}{note}" if note else "", style="bold" if place == chosen else "")
         rows.append(row)
     order = sorted(range(len(plans)), key=lambda place: (place != chosen, not plans[place].roles, place))
     block = PlansBlock("", (head, *rows), yields=4, least=min(len(rows), 3) + 1, apart=True, indent=0)
@@ -82,7 +84,7 @@ def plans_block(problem: Problem, plans: Sequence[ShownPlan], chosen: int, width
 
 
 def _width(columns: Sequence[_Column]) -> int:
-    return sum(column.width + _GAP for column in columns) - _GAP
+    return sum(column.gap + column.width for column in columns)
 
 
 def _columns(problem: Problem, plans: Sequence[ShownPlan], chosen: int, risk: float) -> Iterator[_Column]:
@@ -90,53 +92,63 @@ def _columns(problem: Problem, plans: Sequence[ShownPlan], chosen: int, risk: fl
     best_s = plans[0].evaluation.step_time_s
     strategies = [plan.strategy for plan in plans]
 
-    def told(cell: Callable[[ShownPlan], str]) -> tuple[str, ...]:
+    def each(cell: Callable[[ShownPlan], str]) -> tuple[str, ...]:
         return tuple(cell(plan) for plan in plans)
 
-    yield _Column("plan", tuple(f"{'▸' if place == chosen else ''}{place + 1}" for place in range(len(plans))))
+    yield _Column("#", tuple(f"{'▸' if place == chosen else ''}{place + 1}" for place in range(len(plans))), gap=0)
     yield from _decisions(strategies)
-    yield _Column("step", told(lambda p: f"{about(p.evaluation.step_time_s, best_s)} {unit(best_s)}"))
+    yield _Column("step", each(lambda p: f"{about(p.evaluation.step_time_s, best_s)} {unit(best_s)}"))
     for label, cell in goal_rows(problem):
         if not label.startswith(" "):
             cells = tuple(cell(plan.strategy, plan.evaluation) for plan in plans)
-            yield _Column(label.replace(" in use", ""), cells)
+            yield _Column(label.replace(" in use", "").replace(" per ", "/"), cells)
     if len(plans) > 1:
         _, behind = worse_than_best(problem, plans[0].strategy, best_s)
-        yield _Column(worse_word(problem), told(lambda p: behind(p.strategy, p.evaluation).replace("best", "")))
-    colours = told(lambda p: GOOD if p.out_of_memory < risk else DOUBTFUL)
-    yield _Column("P(OOM)", told(lambda p: chance(p.out_of_memory)), styles=colours)
+        yield _Column(worse_word(problem), each(lambda p: behind(p.strategy, p.evaluation).replace("best", "")))
+    colours = each(lambda p: GOOD if p.out_of_memory < risk else DOUBTFUL)
+    yield _Column("P(OOM)", each(lambda p: chance(p.out_of_memory)), styles=colours)
     if len(plans) > 1:
-        yield _Column("P(best)", told(lambda p: chance(p.fastest)), goes=6)
+        yield _Column("P(best)", each(lambda p: chance(p.fastest)), goes=6)
 
 
 def _decisions(plans: Sequence[Strategy]) -> Iterator[_Column]:
     """Those that are not the same in all plans: sizes, sharding, recomputation, chips by stage, flags."""
 
-    def differing(head: str, of: Callable[[Strategy], str], goes: int = 0, left: bool = True) -> Iterator[_Column]:
+    def differing(head: str, of: Callable[[Strategy], str], goes: int, size: bool = False) -> Iterator[_Column]:
         cells = tuple(of(plan) for plan in plans)
         if len(set(cells)) > 1:
-            yield _Column(head, cells, goes, left)
+            yield _Column(head, cells, goes, left=not size, gap=_SIZE_GAP if size else _GAP)
 
     for number, name in enumerate(DEGREES):
-        yield from differing(name, lambda p, name=name: str(getattr(p, name)), number and 2, left=False)  # type: ignore[misc]
-    yield from differing("ZeRO", lambda p: str(p.zero_stage or "-"), 3, left=False)
-    yield from differing("recompute", _recompute, 8)
+        yield from differing(name, lambda p, name=name: str(getattr(p, name)), number and 2, size=True)  # type: ignore[misc]
+    yield from differing("ZeRO", lambda p: str(p.zero_stage or "-"), 3, size=True)
+    yield from differing("recompute", _recompute, 5)
     if len({chip for plan in plans for chip in plan.stage_chips}) > 1:
         yield from differing("stages by chip", lambda p: runs(p.stage_chips), 9)
     for flag in (DIMENSIONS[name] for name in FLAGS if DIMENSIONS[name].label and DIMENSIONS[name].group == "flags"):
-        yield from differing(flag.label, lambda p, flag=flag: "on" if getattr(p, flag.name) else "off", 10)  # type: ignore[misc]
+        usual = [getattr(plan, flag.name) == (plan.tp > 1 if flag.default is None else flag.default) for plan in plans]
+        if not all(usual):  # what follows from the sizes is no difference of its own
+            yield from differing(flag.label, lambda p, flag=flag: "on" if getattr(p, flag.name) else "off", 10)  # type: ignore[misc]
 
 
 def _recompute(plan: Strategy) -> str:
-    """By chip type where there are several."""
-    texts = {chip: recompute_text(plan, chip) for chip in plan.stage_chips}
+    """In short: of several modules the first and how many more; by chip type where these differ."""
+    texts = {chip: _shortly(recompute_text(plan, chip)) for chip in plan.stage_chips}
     same = len(set(texts.values())) == 1
     return next(iter(texts.values())) if same else ", ".join(f"{chip}: {text}" for chip, text in texts.items())
 
 
+def _shortly(text: str) -> str:
+    """`selective: layernorm, moe_act` as `layernorm+1`."""
+    if not text.startswith("selective: ") or "×" in text:
+        return text
+    first, *others = text.removeprefix("selective: ").split(", ")
+    return f"{first}+{len(others)}" if others else first
+
+
 def _roles(plan: ShownPlan, chosen: bool) -> list[str]:
-    """What its note says of them: a sign marks the plan to run."""
-    return [role for role in plan.roles if not chosen or role != "run this"]
+    """What its note says of them; those of the plan to run stand above."""
+    return [] if chosen else list(plan.roles)
 
 
 def _notes(problem: Problem, plans: Sequence[ShownPlan], chosen: int, room: int) -> Iterator[str]:

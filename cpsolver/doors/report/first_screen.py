@@ -5,7 +5,7 @@ Everything else stands behind flags (answer.py). Colours: green is good, yellow 
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -90,24 +90,39 @@ def _no_plan(problem: Problem, result: Result, width: int) -> Iterator[Block]:
     """That there is none, or none yet, and why."""
     told = [line.plain for line in verdict(problem, result, []) if isinstance(line, Text)]
     style = f"bold {WRONG if result.status == 'infeasible' else DOUBTFUL}"
-    yield Block("No plan", paragraph(" ".join(told), width - LABEL, style), apart=True, style=style)
-    for number, reason in enumerate(result.reasons):
-        lines = paragraph(_hard(f"- {reason}"), width - LABEL, hanging="  ")
-        yield Block("" if number else "Why", lines, yields=3 + number, least=1 if number < 3 else 0, apart=not number)
+    yield Block("Answer", paragraph(" ".join(told), width - LABEL, style), apart=True)
+    reasons = [paragraph(_hard(f"- {reason}"), width - LABEL, hanging="  ") for reason in result.reasons]
+    yield Block("Why", tuple(line for lines in reasons for line in lines), yields=3, least=3, apart=True)
 
 
 def _commands(steps: Sequence[str], width: int) -> Block:
     """Commands that a shell takes as they stand: one that is too long goes on after a backslash."""
-    lines: list[Text] = []
-    for step in steps:
-        row = ""
-        for word in re.split(" (?=-)", step):
-            if row and len(row) + len(word) + 3 > width - LABEL:
-                lines.append(Text(f"{row} \\"))
-                row = " "
-            row = f"{row} {word}" if row else word
-        lines.append(Text(row))
-    return Block("Next", tuple(lines), apart=True)
+    rows = [row for step in steps for row in _rows(step, width)]
+    label = "Next"
+    lines = [Text(row) for row in rows]
+    if lines:
+        lines[0] = Text.assemble((label, "bold"), rows[0][len(label) :])
+    return Block("", tuple(lines), apart=True, indent=0)
+
+
+def _rows(command: str, width: int) -> Iterator[str]:
+    """A command in rows: options stay beside their values; only what is wider than a row by itself is parted."""
+    words: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if words and words[-1].startswith("-") and " " not in words[-1] and not word.startswith("-"):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    row = " " * LABEL
+    for word in words:
+        if row.strip() and len(row) + len(word) + len("  \\") > width:
+            yield f"{row} \\"
+            row = " " * (LABEL + 2)
+        row += f" {word}" if row.strip() else word
+        while len(row) > width:
+            yield f"{row[: width - 1]}\\"
+            row = row[width - 1 :]
+    yield row
 
 
 @dataclass(frozen=True)
@@ -146,12 +161,12 @@ class _Answer:
         problem, run = self.problem, self.plans[self.place]
         strategy, evaluation, step = run.strategy, run.evaluation, run.evaluation.step_time_s
         others = [role for role in run.roles if role != "run this"]
-        also = f", also the {' and the '.join(others)}" if others else ""
+        also = f", also {_together([f'the {role}' for role in others])}" if others else ""
         title = f"plan {self.place + 1}{also}" if len(self.plans) > 1 else "the one plan that was asked for"
         lines = paragraph(_hard(f"{title}{self._given_up()}"), width)
         yield Block("Run this", lines, apart=True, style=f"bold {GOOD}", yields=2)
         yield Block("", pieces(layout_words(strategy), width, "bold"))
-        yield Block("", paragraph(", then ".join(stage_words(strategy)), width), yields=3)
+        yield Block("", paragraph(stage_words(strategy), width), yields=3)
         low, high = (about(end, step) for end in (run.interval.low_s, run.interval.high_s))
         figures = [f"{about(step)} {unit(step)} a step ({low}–{high}, 80 % sure)"]
         figures += [f"{count(evaluation.tokens_per_s_per_gpu)} tokens/s/GPU", f"MFU {percent(evaluation.mfu)}"]
@@ -201,7 +216,7 @@ class _Answer:
             more = f"another plan may be {percent(gap)} {better} than plan 1" if gap else "the first plan is"
             said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {_STOPS[proof.stop]}"
         style = GOOD if self.result.status == "optimal" else DOUBTFUL
-        yield Block("Proof", paragraph(_hard(said), width, style), yields=2)
+        yield Block("How sure", paragraph(_hard(said), width, style), yields=2)
 
     def _doubts(self, width: int) -> Iterator[Block]:
         """What the figures may be wrong for."""
@@ -220,3 +235,8 @@ class _Answer:
 def _hard(text: str) -> str:
     """Numbers and their signs kept together."""
     return text.replace(" %", f"{joined(' ')}%")
+
+
+def _together(words: Sequence[str]) -> str:
+    """`the fastest, the safest and the simplest`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -29,16 +29,18 @@ WORDS: Mapping[str, str] = {
     "recompute": "activations dropped and computed again in the backward: selective, full blocks, full uniform",
     "80 % sure": "80 %: the true time lies inside four times in five",
     "MFU": "model FLOP utilisation: the model's own FLOP, recomputation not counted, over the peak",
-    "proven": "how many candidates there were, which rule or bound cut how many, what is left",
-    "idle": "the part of a step in which stages wait for each other (the pipeline bubble)",
+    "proven": "every candidate ended in a rule, in a bound or at the solver, so that none was missed; it is about "
+    "predictions",
+    "idle": "the part of a step in which stages wait for each other",
     "transfers": "the part of a step in which data moves between chips and no computing hides it",
     "usable": "device memory less the margin that is kept free (cluster.memory_margin)",
     "P(OOM)": "the chance that the fullest device runs out of memory, by the errors on published runs",
     "P(best)": "the chance that a plan is truly the best of those shown, by the errors on published runs",
     "run this": "the best plan on average, of those unlikely to run out of memory (search.risk)",
-    "fastest": "the best plan by the predictions, proven",
-    "safest": "the best of the plans with next to no chance of running out of memory, and all of it measured",
-    "simplest": "the best of the plans with every optional decision at its default and layers split evenly",
+    "fastest": "the best plan by the predictions",
+    "cheapest": "the best plan by the predictions",
+    "safest": "the best plan with next to no chance of running out of memory, and all of it measured",
+    "simplest": "the best plan with every optional decision at its default and layers split evenly",
     "unmeasured": "what of a plan no published run has had",
 }
 """Word -> what it means. Some are parts of words of the screen."""

@@ -24,21 +24,19 @@ def layout_words(strategy: Strategy) -> list[str]:
     return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
 
 
-def stage_words(strategy: Strategy) -> list[str]:
+def stage_words(strategy: Strategy) -> str:
     """Which chips serve which stages, where there are several types or stages differ in layers; else nothing."""
     uneven = any(len(set(group.layers)) > 1 for group in strategy.groups)
     if strategy.pp == 1 or not (len(strategy.groups) > 1 or uneven):
-        return []
-    alike = len({recompute_text(strategy, group.chip) for group in strategy.groups}) == 1
-    return [
-        f"{plural(group.num_stages, 'stage')} on {group.chip} "
-        f"({_layers(group.layers)}{_own(strategy, group.chip, alike)})"
-        for group in strategy.groups
-    ]
-
-
-def _layers(layers: tuple[int, ...]) -> str:
-    return f"{layers[0]} layers each" if len(set(layers)) == 1 else f"layers {runs(layers)}"
+        return ""
+    alike = len({recompute_text(strategy, chip) for chip in strategy.stage_chips}) == 1
+    said: list[str] = []
+    for group in strategy.groups:
+        layers = runs(group.layers) if len(set(group.layers)) > 1 else f"{group.layers[0]}"
+        stages = f"then {group.num_stages}" if said else plural(group.num_stages, "stage")
+        own = "" if alike else f" (recompute {recompute_text(strategy, group.chip)})"
+        said.append(f"{stages} of {layers} layers on {group.chip}{own}")
+    return ", ".join(said)
 
 
 def _states(strategy: Strategy) -> Iterator[str]:
@@ -63,8 +61,3 @@ def _recomputation(strategy: Strategy) -> Iterator[str]:
     if len(texts) == 1:
         text = texts.pop()
         yield "no recomputation" if text == _NO_RECOMPUTE else f"recompute {text}"
-
-
-def _own(strategy: Strategy, chip: str, alike: bool) -> str:
-    """How the stages of a chip type recompute, where others do not do the same."""
-    return "" if alike else f", recompute {recompute_text(strategy, chip)}"

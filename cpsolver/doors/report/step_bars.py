@@ -14,12 +14,11 @@ from cpsolver.inputs.text import bar
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib
 
-_PARTS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
-    "compute": ("█", "#", ("compute",)),
-    "recompute": ("▓", "%", ("recompute",)),
-    "transfers": ("▒", "=", ("tensor_parallel", "sharding", "pipeline_p2p", "data_parallel")),
-    "idle": ("░", ".", ("bubble",)),
-    "optimizer": ("▪", "o", ("optimizer",)),
+_PARTS: Mapping[str, tuple[tuple[str, str], tuple[str, ...]]] = {
+    "compute": (("█", "#"), ("compute", "optimizer")),
+    "recompute": (("▓", "%"), ("recompute",)),
+    "transfers": (("▒", "="), ("tensor_parallel", "sharding", "pipeline_p2p", "data_parallel")),
+    "idle": (("░", "."), ("bubble",)),
 }
 """What a newcomer tells apart: its name, its signs in UTF-8 and elsewhere, and the parts of a step that it holds."""
 _SHOWN = 0.005
@@ -31,14 +30,14 @@ def shares(evaluation: Evaluation) -> dict[str, float]:
     """Each of them as a share of the step."""
     return {
         name: sum(evaluation.breakdown_s[part] for part in parts) / evaluation.step_time_s
-        for name, (_, _, parts) in _PARTS.items()
+        for name, (_, parts) in _PARTS.items()
     }
 
 
 def time_line(evaluation: Evaluation, width: int, utf8: bool) -> Text:
     """A bar of those that are no rounding, then what its signs mean."""
     shown = {name: share for name, share in shares(evaluation).items() if share >= _SHOWN}
-    signs = {name: _PARTS[name][not utf8] for name in shown}
+    signs = {name: _PARTS[name][0][not utf8] for name in shown}
     said = [f"{signs[name]} {name} {share * 100:.0f} %" for name, share in shown.items()]
     keys = next((keys for keys in ("  ".join(said), " ".join(said)) if len(keys) + _WIDE_BAR < width), " ".join(said))
     room = min(_MOST_BAR, width - len(keys) - 2)
@@ -63,7 +62,7 @@ def memory_lines(problem: Problem, plan: ShownPlan, width: int, utf8: bool, risk
     said = {}
     for name in order:
         gib = f"{bytes_to_gib(used[name]):.0f} of {bytes_to_gib(rooms[name]):.0f} GiB usable"
-        said[name] = f"{gib} of {name}" if len(used) > 1 else gib
+        said[name] = f"{gib} on {name}" if len(used) > 1 else gib
     said[order[0]] += f", {chance(plan.out_of_memory)} likely to run out"
     room = min(_MOST_BAR, width - max(map(len, said.values())) - 2)
     lines = []

@@ -45,7 +45,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], El
     spec.write_text(SPEC, encoding="utf-8")
     result = run("solve", str(spec), "--json", "--html", str(page))
     assert (result.exit_code, result.stderr) == (0, "")
-    return json.loads(result.stdout), parse(page.read_text(encoding="utf-8")), run("solve", str(spec)).stdout
+    return json.loads(result.stdout), parse(page.read_text(encoding="utf-8")), run("solve", str(spec), "--full").stdout
 
 
 def share(style: str, what: str) -> float:

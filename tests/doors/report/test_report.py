@@ -20,7 +20,7 @@ from cpsolver.doors.report.console import evaluation_report, result_report, tigh
 from cpsolver.doors.report.document import dumps, result_document
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.plan_trace import MOST_EVENTS, write_traces
-from cpsolver.doors.report.progress import Waiting, Watcher, describe
+from cpsolver.doors.report.progress import Waiting, Watcher, describe, how_far
 from cpsolver.doors.report.text import assumptions
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.text import about, bar, elapsed, percent, runs, seconds
@@ -330,9 +330,6 @@ def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress_module, "_QUIET_S", 0.01)
-    with Waiting("looking for reasons"):
-        time.sleep(0.2)
-    assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Waiting("looking for reasons"):
@@ -342,3 +339,42 @@ def test_what_is_waited_for_is_told_after_two_seconds_at_a_terminal(
             time.sleep(0.05)
             told += capsys.readouterr().err
     assert "looking for reasons" in told
+
+
+def test_without_a_terminal_lines_come_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Waiting("nothing takes long"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress_module, "_QUIET_S", 0.01)
+    monkeypatch.setattr(progress_module, "_BETWEEN_S", 0.01)
+    found = ""
+    with Watcher() as watcher:
+        watcher(Progress(9.0, 10.0, 1, 1234, 2, "bounding 512 rows"))
+        watcher(Progress(9.5, 10.0, 1, 1234, 2, "bounding 512 rows"))
+        until = time.monotonic() + 10
+        while found.count("50 % proven") < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            found += capsys.readouterr().err
+    said = r"^\d+ s: 50 % proven, about \d+ s left: best so far 10 s, another may be up to 5 % better$"
+    assert re.search(said, found, re.MULTILINE)
+    assert found.count("50 % proven") >= 2
+    time.sleep(0.1)
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("bound_s", "best_s", "elapsed_s", "said"),
+    [
+        (9.0, math.inf, 3.0, "no plan yet, 1,234 candidates open"),
+        (9.0, 10.0, 3.0, "0 % proven: best so far 10 s, another may be up to 10 % better"),
+        (9.3, 10.0, 40.0, "30 % proven, about 2 min left: best so far 10 s, another may be up to 7 % better"),
+        (9.1, 10.0, 2000.0, "10 % proven, about 5 h left: best so far 10 s, another may be up to 9 % better"),
+        (10.0, 10.0, 3.0, "best so far 10 s, proven; looking for the next best"),
+    ],
+)
+def test_how_far_a_search_is(bound_s: float, best_s: float, elapsed_s: float, said: str) -> None:
+    assert how_far(Progress(bound_s, best_s, 1, 1234, 2, ""), 9.0, elapsed_s) == said

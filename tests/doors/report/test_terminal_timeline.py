@@ -148,6 +148,8 @@ def test_a_deep_pipeline_has_twelve_lines_and_a_cut_one_says_so() -> None:
 
 
 def test_reports_have_it_where_there_is_a_pipeline() -> None:
-    text = run("solve", write("spec.yaml", SPEC)).stdout
+    text = run("solve", write("spec.yaml", SPEC), "--time").stdout
     assert "The pipeline over time: a step" in text
-    assert "The pipeline over time" not in run("solve", write("spec.yaml", SPEC.replace("pp: 4", "pp: 1"))).stdout
+    flat = run("solve", write("spec.yaml", SPEC.replace("pp: 4", "pp: 1")), "--time").stdout
+    assert "Where the time goes" in flat
+    assert "The pipeline over time" not in flat
