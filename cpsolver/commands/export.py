@@ -23,6 +23,8 @@ from cpsolver.commands.planning import write_result
 if TYPE_CHECKING:
     from cpsolver import Launch, Problem, Result, Strategy
 
+_MOST = 100
+"""The most plans that a search may be asked for (search.top)."""
 plan_option = click.option(
     "--plan", "-p", metavar="FILE", help="The plan: what `solve --json` wrote, or a strategy file; else SPEC is solved."
 )
@@ -121,7 +123,7 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
 
     asked = click.get_current_context().get_parameter_source("plan_rank") is ParameterSource.COMMANDLINE
     result = _searched(problem, None if asked else target)  # a rank is one of the answer of `solve`
-    if result.plans and len(result.plans) < number and problem.spec.search.top < number:
+    if result.plans and len(result.plans) < number <= _MOST and problem.spec.search.top < number:
         result = _searched(problem.with_(search={"top": number}), None)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
