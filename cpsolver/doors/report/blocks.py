@@ -14,7 +14,7 @@ from rich.text import Text
 LABEL = 10
 """Columns of the labels."""
 _HARD = "\N{NO-BREAK SPACE}"
-_ASCII = str.maketrans({"·": ",", "×": "x", "–": "-", "−": "-", "—": "-", "▸": ">", "…": "~", "≤": "<", "█": "#"})
+_ASCII = str.maketrans({"·": "|", "×": "x", "–": "-", "−": "-", "—": "-", "▸": ">", "…": "~", "≤": "<", "█": "#"})
 """Signs for terminals without UTF-8; whatever else they lack they show as a question mark."""
 
 

@@ -17,6 +17,8 @@ from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
+_WIDE, _WIDE_GOES = 14, 3
+"""A wider decision than that goes so much earlier."""
 GOOD, DOUBTFUL, WRONG = "green", "yellow", "red"
 """What colours mean: as it should be; tight or uncertain; not legal, or not to be had."""
 _GAP, _SIZE_GAP = 2, 1
@@ -117,6 +119,7 @@ def _decisions(plans: Sequence[Strategy]) -> Iterator[_Column]:
     def differing(head: str, of: Callable[[Strategy], str], goes: int, size: bool = False) -> Iterator[_Column]:
         cells = tuple(of(plan) for plan in plans)
         if len(set(cells)) > 1:
+            goes += _WIDE_GOES * (max(map(len, cells)) > _WIDE)
             yield _Column(head, cells, goes, left=not size, gap=_SIZE_GAP if size else _GAP)
 
     for number, name in enumerate(DEGREES):

@@ -102,7 +102,7 @@ class Watcher(Waiting):
         if math.isfinite(progress.bound_s) and math.isinf(self._first):
             self._first = progress.bound_s
         told = how_far(progress, self._first, elapsed)
-        self.tell(f"{elapsed:.0f} s: {told} (Ctrl-C: best so far)" if self._at_terminal else told)
+        self.tell(f"{elapsed:.0f} s: {told} (Ctrl-C: stop)" if self._at_terminal else told)
 
 
 def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
@@ -112,14 +112,12 @@ def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
     bound, best = progress.bound_s, progress.best_s
     if math.isinf(best):
         return f"no plan yet, {progress.waiting:,} candidates open"
-    best_said = f"best so far {best:,.4g} {progress.unit}"
+    best_said = f"best {best:,.4g} {progress.unit}"
     if bound >= best:
         return f"{best_said}, proven; looking for the next best"
     share = (bound - first_bound) / (best - first_bound)
-    rest = f", about {_rough(elapsed_s * (1 - share) / share)} left" if share >= _LEAST_SHARE else ""
-    return (
-        f"{share * 100:.0f} % proven{rest}: {best_said}, another may be up to {(1 - bound / best) * 100:.0f} % better"
-    )
+    rest = f", ~{_rough(elapsed_s * (1 - share) / share)} left" if share >= _LEAST_SHARE else ""
+    return f"{share * 100:.0f} % proven{rest}; {best_said}, at most {(1 - bound / best) * 100:.0f} % to gain"
 
 
 def _pause(elapsed_s: float) -> float:
@@ -166,7 +164,7 @@ class Bar:
         elapsed = time.monotonic() - self._started
         if not self._at_terminal:
             if elapsed > self._next_s:
-                rest = f", about {_rough(elapsed * (total - done) / done)} left" if done else ""
+                rest = f", ~{_rough(elapsed * (total - done) / done)} left" if done else ""
                 print(f"{elapsed:.0f} s: {self._what}: {done} of {total} done{rest}", file=sys.stderr, flush=True)
                 self._next_s = elapsed + _pause(elapsed)
             return

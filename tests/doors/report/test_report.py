@@ -357,7 +357,7 @@ def test_without_a_terminal_lines_come_now_and_then(
         while found.count("50 % proven") < 2 and time.monotonic() < until:
             time.sleep(0.05)
             found += capsys.readouterr().err
-    said = r"^\d+ s: 50 % proven, about \d+ s left: best so far 10 s, another may be up to 5 % better$"
+    said = r"^\d+ s: 50 % proven, ~\d+ s left; best 10 s, at most 5 % to gain$"
     assert re.search(said, found, re.MULTILINE)
     assert found.count("50 % proven") >= 2
     time.sleep(0.1)
@@ -370,10 +370,10 @@ def test_without_a_terminal_lines_come_now_and_then(
     ("bound_s", "best_s", "elapsed_s", "said"),
     [
         (9.0, math.inf, 3.0, "no plan yet, 1,234 candidates open"),
-        (9.0, 10.0, 3.0, "0 % proven: best so far 10 s, another may be up to 10 % better"),
-        (9.3, 10.0, 40.0, "30 % proven, about 2 min left: best so far 10 s, another may be up to 7 % better"),
-        (9.1, 10.0, 2000.0, "10 % proven, about 5 h left: best so far 10 s, another may be up to 9 % better"),
-        (10.0, 10.0, 3.0, "best so far 10 s, proven; looking for the next best"),
+        (9.0, 10.0, 3.0, "0 % proven; best 10 s, at most 10 % to gain"),
+        (9.3, 10.0, 40.0, "30 % proven, ~2 min left; best 10 s, at most 7 % to gain"),
+        (9.1, 10.0, 2000.0, "10 % proven, ~5 h left; best 10 s, at most 9 % to gain"),
+        (10.0, 10.0, 3.0, "best 10 s, proven; looking for the next best"),
     ],
 )
 def test_how_far_a_search_is(bound_s: float, best_s: float, elapsed_s: float, said: str) -> None:
