@@ -61,7 +61,7 @@ def test_what_was_learnt_moves_the_prediction_towards_the_cluster(overlay_text: 
 
 
 def test_the_report_says_where_the_interval_comes_from(overlay_text: str) -> None:
-    result = run("solve", write("spec.yaml", SPEC), "--calibration", write("ours.yaml", overlay_text))
+    result = run("solve", write("spec.yaml", SPEC), "--evidence", "--calibration", write("ours.yaml", overlay_text))
     assert result.exit_code == 0, result.output
     assert f"learnt from {len(LAYOUTS)} runs in ours.yaml" in " ".join(result.output.split())
 

@@ -179,17 +179,19 @@ def test_progress_is_told_run_by_run(tmp_path: Path) -> None:
     assert told == [(1, 2), (2, 2)]
 
 
-def test_the_bar_appears_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_appears_on_a_terminal_and_a_line_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setattr(progress, "_QUIET_S", -1.0)
-    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+    for stream, line in ((Terminal(), False), (io.StringIO(), True)):
         monkeypatch.setattr(sys, "stderr", stream)
         with progress.Bar("predicting") as bar:
             bar(1, 2)
-        assert ("predicting" in stream.getvalue()) is shown
+        assert "predicting" in stream.getvalue()
+        assert ("predicting: 1 of 2 done" in stream.getvalue()) is line
+        assert ("\x1b" in stream.getvalue()) is not line
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 0.0])

@@ -223,6 +223,8 @@ class _Answer:
         problem, run = self.problem, self.plans[self.place]
         beyond = unmeasured(problem, run.strategy)
         said = [f"no published run has had: {'; '.join(beyond)}"] if beyond else []
+        if problem.overlay is not None and problem.overlay.doubts:
+            said.append(f"the calibration was written in spite of doubts: {'; '.join(problem.overlay.doubts)}")
         said += [line.plain for line in foreign(problem) if isinstance(line, Text)]
         switches = open_switches(problem, run.strategy, run.evaluation, searched=True)
         said += [f"not given in the spec: {words}" for words in [open_words(switches)] if words]
