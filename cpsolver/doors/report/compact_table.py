@@ -10,6 +10,7 @@ from rich.text import Text
 from cpsolver.doors.report.blocks import Block
 from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.goals import chance, goal_rows, worse_than_best, worse_word
+from cpsolver.doors.report.plan_words import twin_words
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.evidence.nearest import unmeasured
 from cpsolver.inputs.text import about, runs, unit
@@ -159,8 +160,17 @@ def _notes(problem: Problem, plans: Sequence[ShownPlan], chosen: int, room: int)
     usual = unmeasured(problem, plans[chosen].strategy)
     for place, plan in enumerate(plans):
         beyond = [words for words in unmeasured(problem, plan.strategy) if words not in usual]
+        twin = _twin(plans, place)
         roles = _roles(plan, place == chosen)
-        fuller = [*roles, *([f"unmeasured: {'; '.join(beyond)}"] if beyond else [])]
-        short = [*roles, *(["unmeasured"] if beyond else [])]
-        texts = [", ".join(words) for words in (fuller, short, roles)]
+        fuller = [*roles, *twin, *([f"unmeasured: {'; '.join(beyond)}"] if beyond else [])]
+        short = [*roles, *twin, *(["unmeasured"] if beyond else [])]
+        texts = [", ".join(words) for words in (fuller, short, roles or twin, roles)]
         yield next((text for text in texts if len(text) <= room), "")
+
+
+def _twin(plans: Sequence[ShownPlan], place: int) -> list[str]:
+    """What sets a plan apart from one before it that has the same sizes, where that is not seen in them."""
+    for number, other in enumerate(plans[:place], 1):
+        if words := twin_words(other.strategy, plans[place].strategy):
+            return [f"as {number}, other {words}"]
+    return []

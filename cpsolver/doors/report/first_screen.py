@@ -27,7 +27,7 @@ from cpsolver.doors.report.goals import (
 )
 from cpsolver.doors.report.open_switches import open_words
 from cpsolver.doors.report.outlook import outlook_words
-from cpsolver.doors.report.plan_words import layout_words, stage_words
+from cpsolver.doors.report.plan_words import layout_words, stage_words, twin_words
 from cpsolver.doors.report.step_bars import memory_lines, time_line
 from cpsolver.evidence.nearest import unmeasured
 from cpsolver.explanation.open_switches import open_switches
@@ -190,9 +190,10 @@ class _Answer:
             against = f", where no run has measured {', '.join(beyond)}"
         if self.problem.spec.search.objective == "fewest_chips" and run.strategy.devices > best.strategy.devices:
             return f": {plural(run.strategy.devices, 'GPU')}, where plan 1 needs {best.strategy.devices:,}{against}"
-        lag = self._behind()
+        lag, other = self._behind(), twin_words(best.strategy, run.strategy)
+        one = f"plan 1: the same but for its {other}" if other else "plan 1"
         word = "less than 0.1 %" if lag < _SAME else percent(lag)
-        return f": {word} {worse_word(self.problem)} than the {best_word(self.problem)} (plan 1){against}"
+        return f": {word} {worse_word(self.problem)} than the {best_word(self.problem)} ({one}){against}"
 
     def _behind(self) -> float:
         """By what share the plan to run falls behind the first one in the objective."""
@@ -204,13 +205,14 @@ class _Answer:
     def _sure(self, width: int) -> Iterator[Block]:
         """What is proven, and how likely the plan is truly the best of those shown."""
         problem, proof = self.problem, self.result.proof
-        considered, better = plural(proof.considered, "candidate"), better_word(problem)
+        considered, better = plural(proof.considered, "plan"), better_word(problem)
         if self.result.status == "optimal":
             lag = self._behind()
             most = "" if lag < _SAME else f" more than {percent(lag)}"
-            said = f"proven: none of {considered} is{most} {better}"
+            said = f"proven, as predicted: none of {considered} is{most} {better}"
             if problem.spec.search.objective == "fewest_chips":
-                said = f"proven: no plan on fewer than {plural(self.plans[0].strategy.devices, 'GPU')} is in time"
+                fewest = plural(self.plans[0].strategy.devices, "GPU")
+                said = f"proven, as predicted: no plan on fewer than {fewest} is in time"
         else:
             gap = self.result.plans[0].gap
             more = f"another plan may be {percent(gap)} {better} than plan 1" if gap else "the first plan is"
@@ -222,12 +224,12 @@ class _Answer:
         """What the figures may be wrong for."""
         problem, run = self.problem, self.plans[self.place]
         beyond = unmeasured(problem, run.strategy)
-        said = [f"no published run has had: {'; '.join(beyond)}"] if beyond else []
+        said = [f"none of the published runs we have had: {'; '.join(beyond)}"] if beyond else []
         if problem.overlay is not None and problem.overlay.doubts:
             said.append(f"the calibration was written in spite of doubts: {'; '.join(problem.overlay.doubts)}")
         said += [line.plain for line in foreign(problem) if isinstance(line, Text)]
         switches = open_switches(problem, run.strategy, run.evaluation, searched=True)
-        said += [f"not given in the spec: {words}" for words in [open_words(switches)] if words]
+        said += [f"the spec leaves open {words}" for words in [open_words(switches)] if words]
         label = "Unsure"
         for text in said:
             yield Block(label, paragraph(_hard(text), width, DOUBTFUL), yields=6)

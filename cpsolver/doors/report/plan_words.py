@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from cpsolver.doors.report.text import recompute_text
-from cpsolver.inputs.text import plural, runs
-from cpsolver.plans.dimensions import DIMENSIONS, FLAGS, shown_sizes
+from cpsolver.inputs.text import plural
+from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS, differences, shown_sizes
 from cpsolver.plans.strategy import Strategy
 
 _NO_RECOMPUTE = "none"
@@ -24,6 +25,12 @@ def layout_words(strategy: Strategy) -> list[str]:
     return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
 
 
+def twin_words(one: Strategy, other: Strategy) -> str:
+    """What sets two plans of the same sizes apart: `layers, recompute`; empty where their sizes differ."""
+    found = differences(one, other)
+    return "" if any(name in found for name in DEGREES) else ", ".join(name.replace("_", " ") for name in found)
+
+
 def stage_words(strategy: Strategy) -> str:
     """Which chips serve which stages, where there are several types or stages differ in layers; else nothing."""
     uneven = any(len(set(group.layers)) > 1 for group in strategy.groups)
@@ -32,10 +39,11 @@ def stage_words(strategy: Strategy) -> str:
     alike = len({recompute_text(strategy, chip) for chip in strategy.stage_chips}) == 1
     said: list[str] = []
     for group in strategy.groups:
-        layers = runs(group.layers) if len(set(group.layers)) > 1 else f"{group.layers[0]}"
-        stages = f"then {group.num_stages}" if said else plural(group.num_stages, "stage")
         own = "" if alike else f" (recompute {recompute_text(strategy, group.chip)})"
-        said.append(f"{stages} of {layers} layers on {group.chip}{own}")
+        for layers, same in groupby(group.layers):
+            stages = len(list(same))
+            said.append(f"then {stages} of {layers}" if said else f"{plural(stages, 'stage')} of {layers} layers")
+        said[-1] += f" on {group.chip}{own}"
     return ", ".join(said)
 
 

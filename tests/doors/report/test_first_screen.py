@@ -108,7 +108,7 @@ def test_its_numbers_are_the_documents(name: str, width: int) -> None:
     fullest = max(plan["memory_gib"], key=lambda chip: plan["memory_gib"][chip] / plan["capacity_gib"][chip])
     assert f"{plan['memory_gib'][fullest]:.0f} of {plan['capacity_gib'][fullest]:.0f} GiB usable" in text
     assert f"{chance(plan['out_of_memory_probability'])} likely to run out" in text
-    assert f"none of {count(told['proof']['considered'])} candidates" in text or name == "fewest"
+    assert f"none of {count(told['proof']['considered'])} plans" in text or name == "fewest"
     sizes = plan["strategy"]
     assert f"tp {sizes['tp']} ·" in text
     assert f"· dp {sizes['dp']} ·" in text
@@ -183,7 +183,9 @@ def test_days_dollars_and_the_chance_of_being_in_time() -> None:
 
 def test_doubts_are_told() -> None:
     assert "has kernels for nvidia chips" in flat(screen(*solved("foreign"), 80))
-    assert "no published run has had: a pipeline over several chip types" in flat(screen(*solved("mixed"), 100))
+    assert "none of the published runs we have had: a pipeline over several chip types" in flat(
+        screen(*solved("mixed"), 100)
+    )
     problem, result = solved("experts")
     unmeasured = document("experts")["plans"][to_run(result)]["unmeasured"]
     assert ("no published run has had" in flat(screen(problem, result, 100))) is bool(unmeasured)
@@ -196,7 +198,7 @@ def test_a_stopped_search_says_what_is_left(width: int) -> None:
         proof = replace(result.proof, stop=stop, open=1234)  # type: ignore[arg-type]
         plans = tuple(replace(plan, gap=0.123) for plan in result.plans)
         lines = screen(problem, replace(result, status="feasible", plans=plans, proof=proof), width)
-        open_still = f"1,234 of {count(proof.considered)} candidates were open at {said}"
+        open_still = f"1,234 of {count(proof.considered)} plans were open at {said}"
         assert f"not proven: another plan may be 12.3 % faster than plan 1; {open_still}" in flat(lines)
         assert len(lines) <= LINES
         assert "proven: none" not in flat(lines)
