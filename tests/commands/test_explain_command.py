@@ -125,6 +125,7 @@ def test_explain_a_spec_without_plans() -> None:
     assert any("cluster.num_gpus" in remedy["changes"] for remedy in found["remedies"])
 
 
+@pytest.mark.full
 def test_explain_what_wishes_cost() -> None:
     write("spec.yaml", SPEC.replace("pin: {", "pin: {recompute: uniform, "))
     result = run("explain", "spec.yaml", "--json")

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from cpsolver.commands.next_steps import Given
 from tests.support.checkout import ROOT
 from tests.support.command import in_tmp, run, write  # noqa: F401
+from tests.support.selection import full
 
 SPEC = """\
 model: mixtral-8x7b
@@ -65,6 +66,7 @@ def rank(place: int) -> list[str]:
     return ["--plan-rank", str(place + 1)]
 
 
+@pytest.mark.full
 def test_options_that_export_has_not_got_go_through_a_file() -> None:
     spec = write("spec.yaml", SPEC)
     screen = run("solve", spec, "--top", "1", "--time-limit", "60").stdout
@@ -91,6 +93,7 @@ def test_a_line_is_written_as_a_spec_first() -> None:
     assert next(commands(written))[:3] == ["apss-cp", "export", "other.yaml"]
 
 
+@pytest.mark.full
 def test_ranks_count_as_in_the_answer_of_solve_also_beyond_its_plans() -> None:
     spec = write("spec.yaml", SPEC)
     plans = json.loads(run("solve", spec, "--json").stdout)["plans"]
@@ -150,7 +153,7 @@ def piped(*args: str, **environment: str) -> str:
     return done.stdout.decode("utf-8")
 
 
-@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("width", [80, full(100), full(140)])
 def test_what_is_piped_has_no_colours_and_80_columns_or_as_many_as_columns_says(width: int) -> None:
     text = piped(*LINE, **({} if width == 80 else {"COLUMNS": str(width)}))
     assert "\x1b" not in text
@@ -160,6 +163,7 @@ def test_what_is_piped_has_no_colours_and_80_columns_or_as_many_as_columns_says(
     assert width == 80 or max(map(cell_len, lines)) > 80
 
 
+@pytest.mark.full
 def test_a_locale_without_utf_8_is_no_trouble() -> None:
     text = piped(*LINE, PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     assert text.isascii()

@@ -145,6 +145,7 @@ def test_the_margin_named_is_the_largest_that_is_enough() -> None:
     assert not _solved(remedy.spec.model_copy(update={"cluster": wider})).plans
 
 
+@pytest.mark.full
 def test_the_number_of_gpus_named_is_enough_and_a_node_less_is_not() -> None:
     found = _explained(_problem("llama2-70b", 8))
     (remedy,) = [remedy for remedy in found.remedies if "GPUs" in remedy.text]

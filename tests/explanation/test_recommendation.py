@@ -86,6 +86,7 @@ def llama(**search_for: Any) -> Problem:
     )
 
 
+@pytest.mark.full
 def test_a_smaller_risk_costs_speed_and_a_risk_of_one_costs_nothing() -> None:
     steps, chances = [], []
     for risk in (1.0, 0.05):

@@ -103,6 +103,7 @@ def test_an_option_without_a_plan_says_why_and_has_no_say() -> None:
     assert found["winner"] in (0, None)
 
 
+@pytest.mark.full
 def test_the_table_fits_its_width_and_says_what_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     write("spec.yaml", SPEC)
     for columns in (80, 140):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -24,6 +25,7 @@ from cpsolver.doors.report.step_bars import memory_lines, shares
 from cpsolver.inputs.text import about, count, percent
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Plan, Recommendation, Result
+from tests.support.selection import full
 
 CHEAP = {"a800": 1.2, "h800": 2.1}
 DENSE: dict[str, Any] = {
@@ -61,6 +63,11 @@ WITH_PLANS = [name for name in SPECS if name != "too big"]
 WIDTHS = [80, 100, 140]
 
 
+def slow_ones_later(names: Iterable[str]) -> list[Any]:
+    """The names; those whose search takes long are for `make test-all`."""
+    return [full(name) if name in ("cost", "many") else name for name in names]
+
+
 @cache
 def solved(name: str) -> tuple[Problem, Result]:
     problem = cpsolver.make_problem(SPECS[name])
@@ -86,7 +93,7 @@ def flat(lines: list[str]) -> str:
 
 
 @pytest.mark.parametrize("width", [*WIDTHS, 200])
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", slow_ones_later(SPECS))
 def test_it_is_short_and_narrow(name: str, width: int) -> None:
     lines = screen(*solved(name), width)
     assert len(lines) <= LINES == 24
@@ -95,7 +102,7 @@ def test_it_is_short_and_narrow(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", WITH_PLANS)
+@pytest.mark.parametrize("name", slow_ones_later(WITH_PLANS))
 def test_its_numbers_are_the_documents(name: str, width: int) -> None:
     problem, result = solved(name)
     text, told = flat(screen(problem, result, width)), document(name)
@@ -118,7 +125,7 @@ def test_its_numbers_are_the_documents(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["dense", "mixed", "experts", "cost"])
+@pytest.mark.parametrize("name", slow_ones_later(["dense", "mixed", "experts", "cost"]))
 def test_every_plan_has_a_line_with_its_numbers(name: str, width: int) -> None:
     problem, result = solved(name)
     told = document(name)
@@ -155,6 +162,7 @@ def test_roles_of_one_plan_are_told_together() -> None:
         assert ("than the fastest (plan 1)" in text) is (named.run_this != 0)
 
 
+@pytest.mark.full
 def test_what_is_given_up_is_a_number() -> None:
     problem, result = solved("cost")
     told = document("cost")
@@ -168,6 +176,7 @@ def test_what_is_given_up_is_a_number() -> None:
     assert f"is more than {percent(lag)} cheaper" in text
 
 
+@pytest.mark.full
 def test_days_dollars_and_the_chance_of_being_in_time() -> None:
     for name in ("cost", "fewest"):
         problem, result = solved(name)
@@ -227,6 +236,7 @@ def test_without_a_plan_in_time_a_longer_time_is_next() -> None:
     assert "apss-cp solve examples/a-spec-of-mine.yaml --time-limit 20" in flat(lines)
 
 
+@pytest.mark.full
 def test_many_plans_are_counted_and_those_with_a_role_stay() -> None:
     problem, result = solved("many")
     lines = screen(problem, result, 80)
@@ -238,14 +248,14 @@ def test_many_plans_are_counted_and_those_with_a_role_stay() -> None:
     assert {place + 1 for place, plan in enumerate(shown_result(problem, result)) if plan.roles} <= shown
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", slow_ones_later(SPECS))
 def test_a_terminal_without_utf_8_gets_signs_that_it_has(name: str) -> None:
     lines = screen(*solved(name), 80, "ascii")  # anything else is an error
     assert len(lines) <= LINES
     assert not (name != "too big" and "#" not in flat(lines))
 
 
-@pytest.mark.parametrize("name", WITH_PLANS)
+@pytest.mark.parametrize("name", slow_ones_later(WITH_PLANS))
 def test_the_parts_of_the_bar_are_the_step(name: str) -> None:
     _, result = solved(name)
     for plan in result.plans:

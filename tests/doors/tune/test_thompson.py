@@ -125,6 +125,7 @@ def test_an_interrupted_trial_comes_again_and_one_with_a_measurement_does_not() 
     assert proposed([trial(1, first, first.predicted_s, outcome="interrupted")]).strategy != first.strategy
 
 
+@pytest.mark.full
 def test_a_plan_that_failed_is_tried_again_and_not_a_third_time() -> None:
     assert facts()["tries"] == 2
     first = proposed([])
