@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ def overlay_text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (folder / "ours.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_answer_as_json_says_what_was_learnt() -> None:
     result = calibrate(cluster_rows(4), "--json")
     assert result.exit_code == 0, result.output
@@ -127,6 +127,7 @@ def test_readings_of_one_layout_that_lie_too_far_apart_are_refused() -> None:
     assert "rows run-1 and short are the same layout, which fitted and ran out of memory" in result.stderr
 
 
+@pytest.mark.full
 def test_a_run_that_nothing_explains_is_named() -> None:
     rows = cluster_rows(5)
     rows[3]["step_time_s"] *= 3
@@ -136,6 +137,7 @@ def test_a_run_that_nothing_explains_is_named() -> None:
     assert "standard deviations off" in result.stderr
 
 
+@pytest.mark.full
 def test_what_no_cluster_has_is_not_learnt() -> None:
     rows = [*cluster_rows(4), row("short", LAYOUTS[4], outcome="oom")]  # it would fill a third of the device
     result = calibrate(rows)
@@ -153,6 +155,7 @@ def test_runs_that_teach_nothing_are_refused() -> None:
     assert "these runs teach nothing that carries over" in result.stderr
 
 
+@pytest.mark.full
 def test_anyway_writes_and_the_file_says_so() -> None:
     result = calibrate(cluster_rows(2), "--anyway")
     assert result.exit_code == 0, result.output
@@ -178,14 +181,7 @@ def test_bad_tables_are_told_whole() -> None:
 
 
 def test_without_scipy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("cpsolver.evidence.posterior.find_spec", lambda _name: None)
     result = run("calibrate", write("runs.csv", text_of(cluster_rows(3))))
     assert result.exit_code == 2
     assert "needs scipy: pip install 'apss-cp[calibrate]'" in result.stderr

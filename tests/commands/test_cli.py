@@ -133,6 +133,7 @@ def test_solve_json_is_one_consistent_document() -> None:
     assert sum(proof["refused"].values()) + sum(proof[end] for end in ends) == proof["considered"]
 
 
+@pytest.mark.full
 def test_a_solved_plan_can_be_evaluated_with_the_same_numbers() -> None:
     spec = write("spec.yaml", SMALL)
     plans = json.loads(run("solve", spec, "--json").stdout)["plans"]
@@ -154,6 +155,7 @@ def test_top_and_time_limit_replace_the_specs() -> None:
         assert run("solve", write("spec.yaml", SMALL), *wrong).exit_code == 2
 
 
+@pytest.mark.full
 def test_verbose_shows_the_search_on_stderr() -> None:
     spec = write("spec.yaml", SMALL)
     quiet, told = run("solve", spec, "--json"), run("solve", spec, "--json", "--verbose")
@@ -162,6 +164,7 @@ def test_verbose_shows_the_search_on_stderr() -> None:
     assert json.loads(told.stdout)["plans"] == json.loads(quiet.stdout)["plans"]
 
 
+@pytest.mark.full
 def test_output_goes_to_the_file() -> None:
     spec = write("spec.yaml", SMALL)
     assert run("solve", spec, "--json", "-o", "out.json").stdout == ""
@@ -207,6 +210,7 @@ def test_ctrl_c_in_a_search_ends_with_what_is_known(event: str, codes: tuple[int
     assert "Traceback" not in out + err
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m cli models | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -321,6 +325,7 @@ def test_the_catalogue_says_what_is_a_proposal_and_what_is_assumed() -> None:
     assert "assumed" in run("chips", "a800").stdout
 
 
+@pytest.mark.full
 def test_evaluate_takes_what_solve_prints() -> None:
     spec = write("spec.yaml", SMALL)
     answer = write("answer.json", run("solve", spec, "--json").output)

@@ -89,6 +89,7 @@ def test_explain_why_not_this_plan() -> None:
     assert "- recomputation: " in text
 
 
+@pytest.mark.full
 def test_the_parts_that_explain_shows_add_up_and_no_plan_is_shown_twice() -> None:
     write("spec.yaml", SPEC.replace("search: {pin: {vpp: 1, cp: 1, flash_attention: true}}", ""))
     write("plan.yaml", "{tp: 8, dp: 2, mbs: 1, stages: [{chip: a800, layers: 32}]}")
@@ -116,6 +117,7 @@ def test_explain_an_illegal_favourite() -> None:
     assert "It is not legal. degrees: " in " ".join(result.stdout.split())
 
 
+@pytest.mark.full
 def test_explain_a_spec_without_plans() -> None:
     write("spec.yaml", SPEC.replace("num_gpus: 16", "num_gpus: 8").replace("llama2-7b", "llama2-70b"))
     result = run("explain", "spec.yaml", "--json")
@@ -230,6 +232,7 @@ def test_better_is_by_the_objective(objective: str, dear_is_better: bool) -> Non
     assert is_better(*reversed(ranks)) != dear_is_better
 
 
+@pytest.mark.full
 def test_what_is_not_proven_is_not_settled() -> None:
     problem = small()
     best = best_plan(problem, Budget(60), 60)

@@ -81,6 +81,7 @@ def test_options_that_export_has_not_got_go_through_a_file() -> None:
     assert decisions(Path("launch"))["tp"] == document["plans"][place]["strategy"]["tp"]
 
 
+@pytest.mark.full
 def test_a_line_is_written_as_a_spec_first() -> None:
     screen = run(*LINE, "--top", "2", "--launcher", "megatron-lm").stdout
     plan, export, *_ = commands(screen)
@@ -114,6 +115,7 @@ def test_a_calibration_and_strange_names_are_kept() -> None:
     assert given.command("explain", given.spec) == "apss-cp explain 'my spec.yaml' --calibration 'our runs.yaml'"
 
 
+@pytest.mark.full
 def test_without_a_plan_explain_is_next() -> None:
     result = run("solve", write("spec.yaml", TOO_BIG))
     assert result.exit_code == 3

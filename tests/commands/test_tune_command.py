@@ -69,6 +69,7 @@ def test_a_crash_after_enough_iterations_is_a_measurement_that_says_so() -> None
     assert "after 7 measured iterations the command ended with exit code 1" in found["best"]["note"]
 
 
+@pytest.mark.full
 def test_three_failures_alike_stop_it() -> None:
     found = tune("--run", f"{TRAINING} --ends error --iters 1 --trial {{trial}}", "--top", "9", code=4)
     assert len(found["trials"]) == 3
@@ -76,6 +77,7 @@ def test_three_failures_alike_stop_it() -> None:
     assert "rank 3 lost its data" in found["stopped"]
 
 
+@pytest.mark.full
 def test_three_failures_of_different_kinds_do_not() -> None:
     script = "import sys; sys.exit(['', 'A', 'B', 'A', 'C'][int(sys.argv[1])] + 'Error: no')"
     found = tune("--run", f'{sys.executable} -c "{script}" {{trial}}', "--top", "4", code=4)
@@ -103,6 +105,7 @@ def test_a_trial_ends_when_it_has_iterations_enough() -> None:
     assert 3 <= found["best"]["iterations"] < 100
 
 
+@pytest.mark.full
 def test_the_state_knows_the_command_and_goes_on() -> None:
     first = tune("--run", TRAINING, "--max-trials", "1", "--iterations", "50")
     assert first["resume"] == "apss-cp tune spec.yaml --state spec.tune --policy top --iterations 50"

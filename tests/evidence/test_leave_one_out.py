@@ -68,6 +68,7 @@ def test_it_is_the_same_linear_model_without_the_rows(
     assert left.constants[at] == pytest.approx(found.slope[at] @ fresh.mean, abs=1e-9)
 
 
+@pytest.mark.full
 def test_a_fit_that_never_saw_the_row_agrees(evidence: Evidence, posterior: Posterior) -> None:
     told = leave_one_out(posterior, evidence.timed)[3]
     fresh = learn(

@@ -62,6 +62,7 @@ def test_a_run_that_ran_out_counts_for_memory_alone() -> None:
     assert not result.readings
 
 
+@pytest.mark.full
 def test_a_run_that_should_have_fitted_moves_memory_and_is_told() -> None:
     tight = {"num_gpus": 16, "tp": 2, "pp": 2, "mbs": 1}
     rows = [*cluster_rows(2), cluster_rows(6)[3], row("short", {**tight, "mbs": 2}, outcome="oom")]

@@ -149,6 +149,7 @@ def test_slopes_are_those_of_central_differences() -> None:
     assert np.abs(found.slope).max() > 0.05
 
 
+@pytest.mark.full
 def test_lines_serve_close_by() -> None:
     own, at = places(small(), 5), np.zeros(len(TIMES))
     there = np.random.default_rng(1).normal(0.0, 0.3, len(TIMES))

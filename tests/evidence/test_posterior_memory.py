@@ -141,6 +141,7 @@ def test_a_reading_pulls_towards_it(kind: str, factor: float) -> None:
     assert left.max() < 1.0 + 1e-9
 
 
+@pytest.mark.full
 def test_exact_readings_are_followed_farther_than_rough_ones() -> None:
     moved = {}
     for kind in ("allocated", "device"):
@@ -153,6 +154,7 @@ def test_exact_readings_are_followed_farther_than_rough_ones() -> None:
     assert log(1.15) > moved["device"] > 0.0
 
 
+@pytest.mark.full
 def test_readings_move_no_step_time_and_step_times_no_memory() -> None:
     time, memory = Observation("a", _place(), 1.0), Observation("a", _place(), 1.0, 3e10, "allocated")
     one, both = _believe(time), _believe(memory)

@@ -147,6 +147,7 @@ def test_the_best_of_each_kind_is_found(batch: int, objective: str) -> None:
             assert told.merit / own >= gain / 1.01 * (1 - 1e-12)
 
 
+@pytest.mark.full
 def test_a_gain_in_cost_is_what_is_saved() -> None:
     asked = small(33, objective="cost", cluster={"prices": 2.0})
     best = best_of(asked)
@@ -261,6 +262,7 @@ def test_margins_shrink_and_say_what_that_risks() -> None:
     assert of_kind("memory margin", small(cluster={"memory_margin": 0.0})) == []
 
 
+@pytest.mark.full
 def test_a_smaller_margin_helps_where_memory_is_what_is_short() -> None:
     spec = {**LLAMA_13B, "cluster": {"num_gpus": 8, "chips": "a100", "memory_margin": 0.4}}
     spec["training"] = {"global_batch_size": 64, "sequence_length": 4096}
@@ -311,6 +313,7 @@ def test_progress_is_told_and_comes_to_an_end() -> None:
     assert told[-1] == (sum(found.settled.values()), sum(found.settled.values()))
 
 
+@pytest.mark.full
 def test_an_interruption_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = small()
     best, whole = best_of(asked), advised(asked)

@@ -123,6 +123,7 @@ def test_the_cause_is_named_and_the_remedies_work(name: str) -> None:
         assert _solved(remedy.spec).plans, remedy.text
 
 
+@pytest.mark.full
 def test_the_closest_plan_is_too_big_by_what_is_said_and_breaks_no_other_rule() -> None:
     problem = _problem("llama2-70b", 8)
     closest = _explained(problem).closest
@@ -153,6 +154,7 @@ def test_the_number_of_gpus_named_is_enough_and_a_node_less_is_not() -> None:
     assert str(remedy).startswith("with 16 GPUs instead of 8 a plan exists: ")
 
 
+@pytest.mark.full
 def test_nearest_batches_are_the_nearest() -> None:
     found = _explained(_problem(gpus=296, batch=100))
     batches = {remedy.spec.training.global_batch_size for remedy in found.remedies} - {100}

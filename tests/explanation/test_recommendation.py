@@ -41,7 +41,7 @@ def risk_of(problem: Problem, strategy: Strategy) -> float:
     return out_of_memory_probability(problem, strategy, evaluate(problem, strategy))
 
 
-@pytest.mark.parametrize(("start", "count"), [(100, 3), *(full(start, 9) for start in range(200, 500, 100))])
+@pytest.mark.parametrize(("start", "count"), [(100, 3), *(full(start, 8) for start in (200, 300))])
 def test_roles_are_the_best_of_all_plans_within_their_limits(start: int, count: int) -> None:
     told = 0
     for problem in tiny(start, count):

@@ -206,7 +206,10 @@ def tasks() -> Iterator[tuple[str, Problem]]:
     """Tiny problems, each for some of what launchers differ in."""
     ways = {**ONE_WAY, "recompute": ["none", "selective", "block", "uniform"]}
     yield "recomputation", problem_of(tight(), SMALL, 2, 1, 8, 4096, top=4, diverse=False, pin=ways)
-    yield "selective", problem_of(tight(4.6), SMALL, 2, 1, 8, 2048, pin={**ways, "flash_attention": False})
+    yield (
+        "selective",
+        problem_of(tight(4.6), SMALL, 2, 1, 8, 2048, diverse=False, pin={**ways, "flash_attention": False}),
+    )
     stages: dict[str, Any] = {"recompute_scope": "stage", "pin": ways}
     yield (
         "recomputation by stage",

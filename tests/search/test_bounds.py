@@ -80,7 +80,7 @@ def held_bounds(problem: Problem, seed: int) -> Iterator[tuple[bool, float, list
 
 @pytest.mark.parametrize(
     ("start", "count", "bend"),
-    [(1000, 14, True), full(1014, 26, True), full(1000, 40, False), full(1040, 120, True), full(1040, 120, False)],
+    [(1000, 14, True), full(1014, 26, True), full(1000, 40, False), full(1040, 60, True), full(1040, 60, False)],
     ids=["bent", "also bent", "real", "more bent", "more real"],
 )
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
@@ -99,9 +99,7 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
     assert close["tight"] > 0.6 * close["all"]
 
 
-@pytest.mark.parametrize(
-    ("start", "count"), [(1000, 6), full(1006, 6), *(full(start, 36) for start in (1012, 1048, 1084))]
-)
+@pytest.mark.parametrize(("start", "count"), [(1000, 6), full(1006, 6), *(full(start, 36) for start in (1012, 1048))])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count: int, bend: bool) -> None:
     """120 problems with the cost model's tables, and with bent ones; every tenth by `make test`."""

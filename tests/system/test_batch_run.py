@@ -53,6 +53,7 @@ def test_a_cell_s_plans_are_those_of_solve() -> None:
     assert (cell["step_time_s"], cell["mfu"], cell["devices"]) == (best["step_time_s"], best["mfu"], 32)
 
 
+@pytest.mark.full
 def test_files_and_the_report_at_80_and_160_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     text = MIXED.replace("{cluster.num_gpus: 16}", '{label: "<b>&", cluster.num_gpus: 16, cluster.prices: {a800: 2}}')
     write("sweep.yaml", text)
@@ -133,6 +134,7 @@ def test_a_time_limit_is_each_cell_s_and_a_longer_one_tries_again() -> None:
     assert (document["solved"], document["cells"][0]["status"]) == (1, "optimal")
 
 
+@pytest.mark.full
 def test_a_row_s_time_limit_is_the_one_that_it_was_solved_with() -> None:
     write("sweep.yaml", BASE + "grid: {search.time_limit_s: [1, 60]}")
     assert json.loads(run("batch", "sweep.yaml", "--json").stdout)["solved"] == 1

@@ -111,6 +111,7 @@ def test_what_a_target_cannot_run_is_an_input_error_with_the_reasons() -> None:
         cpsolver.export(problem, plan, "megatron")
 
 
+@pytest.mark.full
 def test_a_spec_and_a_plan_are_explained() -> None:
     none = cpsolver.explain(cpsolver.make_problem(SMALL, pin={"tp": 3}))
     assert (none.result.status, none.prices) == ("infeasible", None)

@@ -114,6 +114,7 @@ def test_a_trial_that_a_scheduler_ended_before_does_not_stop_the_next_tuner() ->
     assert found["stopped"] == "2 trials: --max-trials 2"
 
 
+@pytest.mark.full
 def test_a_signal_to_the_running_trial_stops_the_tuner() -> None:
     first = tuner("--run", f"{TRAINING} --ledger ledger --trial {{trial}} --until never", "--json")
     wait_for(ledger)

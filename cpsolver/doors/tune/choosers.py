@@ -55,7 +55,7 @@ def in_order(problem: Problem, settings: ChooserSettings) -> InOrder:
     """A chooser with `settings.top` plans, or as many as the spec's search.top says."""
     if settings.top is None:
         return InOrder(problem)
-    return InOrder(problem.with_(search={"top": settings.top}))
+    return InOrder(problem.with_(search={"top": settings.top, "diverse": False}))
 
 
 class InOrder:

@@ -5,12 +5,12 @@ Imports from evaluation and what stands before it. scipy is optional: memory_pos
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from cpsolver.inputs.errors import InputError, Trouble
 
 
 def check_scipy(command: str) -> None:
     """Raises InputError where scipy is not installed, which the posterior of memory needs."""
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError:
-        raise InputError(Trouble(command, f"needs scipy: pip install 'apss-cp[{command}]'")) from None
+    if find_spec("scipy") is None:
+        raise InputError(Trouble(command, f"needs scipy: pip install 'apss-cp[{command}]'"))

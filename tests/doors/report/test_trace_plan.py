@@ -158,6 +158,7 @@ def test_evaluate_writes_its_plan() -> None:
     assert trace["otherData"]["trace_end_s"] == pytest.approx(trace["otherData"]["step_time_s"], rel=0.03)
 
 
+@pytest.mark.full
 def test_without_a_plan_there_is_no_trace_and_a_note() -> None:
     spec = write("spec.yaml", SMALL.replace("llama2-7b", "llama2-70b").replace("16, chips", "8, chips"))
     result = run("solve", spec, "--trace", "step.json")

@@ -90,6 +90,7 @@ def test_before_anything_is_measured_the_search_is_at_the_mean_and_then_at_a_dra
     assert speeds[2] not in (_speed(lean()), _speed(by.posterior(later).problem(lean())))
 
 
+@pytest.mark.full
 def test_the_same_trials_and_seed_give_the_same_proposal_to_whoever_asks() -> None:
     trials = measured(*ranked(lean())[-2:])
     by = chooser()
@@ -172,6 +173,7 @@ def test_a_network_seen_to_be_slow_is_avoided() -> None:
     assert _use_of_the_network(second.strategy) < _use_of_the_network(first.strategy) - 0.1
 
 
+@pytest.mark.full
 def test_it_finds_in_two_trials_what_trying_in_order_does_not() -> None:
     true = lean().with_constants(Values({("x", "network"): 0.4}, "a test"))
     best = min(seconds(plan, true) for plan in FEW)
@@ -227,6 +229,7 @@ def _margins(margin: float | None, readings: bool) -> tuple[float, float]:
     return first.memory_margin, last.memory_margin
 
 
+@pytest.mark.full
 def test_a_margin_that_the_spec_names_is_kept() -> None:
     assert _margins(0.3, readings=True) == (0.3, 0.3)
 
@@ -325,6 +328,7 @@ def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
     assert tried[True] < tried[False]
 
 
+@pytest.mark.full
 def test_a_plan_that_ran_out_of_memory_is_not_believed_in() -> None:
     first = proposed([])
     assert first.strategy not in {each.strategy for each in chooser().estimates([trial(1, first, outcome="oom")])}
