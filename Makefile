@@ -1,5 +1,5 @@
 # make plan       plans the example
-# make test       the tests, without later blocks of the brute-force ones (marker full): three minutes on two cores
+# make test       the tests, without later blocks of the brute-force ones (marker full): some four minutes on two cores
 # make test-all   every test                      make test-rest  only those that `make test` leaves out
 # make lint       ruff and mypy                   make coverage   make test, with branches counted
 # make mutants    breaks lines of tests/mutations.yaml one by one; the tests have to notice

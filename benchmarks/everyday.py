@@ -47,8 +47,8 @@ Written by `python -m benchmarks.everyday`.
   costs on average, {loss:.1%} of the step; what all plans have alike, such as the chips, costs nothing. Where memory
   runs out after all, the safest plan would have to do.
 - **safest**: the best of those with less than a fifth of that risk that stay where runs were measured.
-- **simplest**: the best of those below the risk that leave every optional decision at its default (no interleaving, no
-  context parallelism), with layers split evenly.
+- **simplest**: the best of those below the risk that leave every optional decision but recomputation at its default (no
+  interleaving, no context parallelism), with layers split evenly.
 
 Each is the best there is within its limits: a search of its own, with a margin of memory that keeps the chance below
 the risk, and without degrees that no run has had. The safest and the simplest are named where they are no more than

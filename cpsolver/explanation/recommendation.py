@@ -6,8 +6,8 @@ Four roles, of which a plan may have several:
 - run this: the best on average, of the plans whose chance of running out of memory is below `search.risk`. What no run
   has measured costs it (`loss_if_unmeasured`), and where memory runs out after all, the safest plan has to do.
 - safest: the best of those with next to no chance of running out of memory that stay where runs were measured.
-- simplest: the best of those below `search.risk` that leave every optional decision at its default (no interleaving, no
-  context parallelism) and split layers evenly.
+- simplest: the best of those below `search.risk` that leave every optional decision but recomputation at its default
+  (no interleaving, no context parallelism) and split layers evenly.
 
 Each is looked for by a search under stricter limits, so it is as proven as the answer.
 """
@@ -114,13 +114,15 @@ class _Recommender:
 
     def _best(self, limited: Problem, below: float = INFINITE) -> _Candidate | None:
         """The best plan of a problem with more limits: of those found, or one that a search finds below a score."""
-        known = next((each for each in self._found if not violations(limited, each.plan.strategy)), None)
+        of_devices = self._problem.spec.search.objective == "fewest_chips"  # fewer of them come before a lower score
+        below = INFINITE if of_devices else below
+        good = (each for each in self._found if each.rank[1] < below)
+        known = next((each for each in good if not violations(limited, each.plan.strategy)), None)
         if known is self._found[0] or not self._searching or self._left_s <= 0:
             return known
-        below = min(below, known.rank[1] if known else INFINITE)
-        of_devices = self._problem.spec.search.objective == "fewest_chips"  # fewer of them come before a lower score
+        below = below if of_devices or known is None else min(below, known.rank[1])
         seconds = min(self._left_s, max(_LEAST_S, self._result.proof.seconds))
-        result = search(limited.with_(search={"time_limit_s": seconds}), below=INFINITE if of_devices else below)
+        result = search(limited.with_(search={"time_limit_s": seconds}), below=below)
         self._left_s -= result.proof.seconds
         self._searching = result.proof.stop != "interrupted"
         if result.plans:

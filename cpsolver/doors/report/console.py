@@ -45,7 +45,7 @@ from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
 
 _NEARLY_FULL = 0.97  # of the usable memory: from here on a report warns
-_STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
+STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
 
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
@@ -177,7 +177,7 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
         what = f"the {best}" if found == 1 else f"the {found} {best}"
         yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
     elif result.status == "feasible":
-        open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {_STOPS[proof.stop]}"
+        open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {STOPS[proof.stop]}"
         gap = result.plans[0].gap
         better = better_word(problem)
         sure = f"Proven the {best_word(problem)}, but" if gap == 0 else None
@@ -188,7 +188,7 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
         numbers = "" if counts is None else f", on any of {plural(counts.considered, 'number')} of GPUs"
         yield Text(f"There is no plan: proven for all of {considered}{numbers}.", style="bold red")
     else:
-        text = f"No plan found by {_STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
+        text = f"No plan found by {STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
         yield Text(f"{text}are open. A longer time limit may find one.", style="bold yellow")
     if result.reasons:
         table = Table.grid(padding=(0, 1, 0, 0))

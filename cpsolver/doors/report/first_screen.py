@@ -15,7 +15,7 @@ from rich.text import Text
 from cpsolver.doors.report.blocks import LABEL, Block, drawn, fitted, joined, paragraph, pieces
 from cpsolver.doors.report.columns import ShownPlan, shown_result, to_run
 from cpsolver.doors.report.compact_table import DOUBTFUL, GOOD, WRONG, plans_block
-from cpsolver.doors.report.console import foreign, verdict
+from cpsolver.doors.report.console import STOPS, foreign, verdict
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
@@ -42,7 +42,6 @@ _LIKELY = 0.8
 """From here on a chance of being in time is good: as much as the intervals promise."""
 _SAME = 0.0005
 """A difference below this share would be shown as 0.0 %."""
-_STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
 
 
 class FirstScreen:
@@ -216,7 +215,7 @@ class _Answer:
         else:
             gap = self.result.plans[0].gap
             more = f"another plan may be {percent(gap)} {better} than plan 1" if gap else "the first plan is"
-            said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {_STOPS[proof.stop]}"
+            said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {STOPS[proof.stop]}"
         style = GOOD if self.result.status == "optimal" else DOUBTFUL
         yield Block("How sure", paragraph(_hard(said), width, style), yields=2)
 
