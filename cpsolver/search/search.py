@@ -112,9 +112,9 @@ class _Search:
         while meshes.lowest < self._limit() * _CLOSE:
             if self._late():
                 return False
-            plan = meshes.step()
-            if plan is not None:
-                self._solve_meshes(meshes, plan)
+            found = meshes.step()
+            if found is not None:
+                self._solve_meshes(meshes, *found)
                 meshes.drop_plan()
             self._tell(f"degrees by chip type: {meshes.waiting} parts")
         return True
@@ -265,13 +265,13 @@ class _Search:
             self._keep(solved.strategy, node.branch.problem, node.branch.objective)
         self._tell(f"{solved.status}: {_name(node)}")
 
-    def _solve_meshes(self, meshes: MeshSearch, plan: MeshPlan) -> None:
+    def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
         """The same for a plan of meshes."""
         from cpsolver.search.compile.model import solve_plan
 
         began, limit_s = time.monotonic(), self._problem.spec.search.time_limit_s
         own = self._families.get(meshes.family(plan), INFINITE) if self._diverse else INFINITE
-        limit, bound = min(self._limit(), own), meshes.lowest
+        limit = min(self._limit(), own)
         if bound >= limit:
             return
         left = None if limit_s is None else limit_s - (began - self._started)

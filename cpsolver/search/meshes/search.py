@@ -29,6 +29,8 @@ _COMBINED = 20_000
 """A part of so many combinations is looked at one by one."""
 _SPARE = 1.005
 """Options whose devices add up to so many times those of the cluster are told apart by devices first."""
+_PROMISING = 0.997
+"""A plan whose bound is below this share of the limit is solved before parts are opened."""
 _BATCH = 256
 """Plans that are bounded in one go."""
 
@@ -43,12 +45,21 @@ class MeshPlan:
 
 @dataclass(order=True)
 class _Node:
-    """A part of the space, or a plan, with its bound on the step time; `filtered`: the part's options have been cut."""
+    """A part of the space with its bound on the step time; `filtered`: its options have been cut."""
 
     bound: float
     order: int
-    what: Part | MeshPlan = field(compare=False)
+    part: Part = field(compare=False)
     filtered: bool = field(compare=False, default=False)
+
+
+@dataclass(order=True)
+class _PlanNode:
+    """The same of a plan."""
+
+    bound: float
+    order: int
+    plan: MeshPlan = field(compare=False)
 
 
 class MeshSearch:
@@ -61,7 +72,8 @@ class MeshSearch:
         self._problem, self._limits = problem, limits
         space = rounds_of(problem)
         self._bounds, self._sizes = MeshBounds(space.table, problem.num_gpus), space.sizes
-        self._queue: list[_Node] = []
+        self._parts: list[_Node] = []
+        self._plans: list[_PlanNode] = []
         self._count = 0
         self.options, self.combined, self.bounded = 0, 0, 0
         for each in space.rounds:
@@ -70,16 +82,21 @@ class MeshSearch:
     @property
     def lowest(self) -> float:
         """No plan that is left takes less."""
-        return self._queue[0].bound if self._queue else INFINITE
+        parts = self._parts[0].bound if self._parts else INFINITE
+        return min(parts, self._plans[0].bound if self._plans else INFINITE)
 
     @property
     def waiting(self) -> int:
         """Parts and plans that are left."""
-        return len(self._queue)
+        return len(self._parts) + len(self._plans)
 
-    def _push(self, bound: float, what: Part | MeshPlan, filtered: bool = False) -> None:
+    def _push(self, bound: float, part: Part, filtered: bool = False) -> None:
         self._count += 1
-        heapq.heappush(self._queue, _Node(bound, self._count, what, filtered))
+        heapq.heappush(self._parts, _Node(bound, self._count, part, filtered))
+
+    def _push_plan(self, bound: float, rows: Ints, chips: Ints) -> None:
+        self._count += 1
+        heapq.heappush(self._plans, _PlanNode(bound, self._count, MeshPlan(rows, chips)))
 
     # The parts to begin with
 
@@ -111,22 +128,26 @@ class MeshSearch:
 
     # One step
 
-    def step(self) -> MeshPlan | None:
-        """Open the first of the queue: a plan to solve, or None where it was a part."""
-        node = self._queue[0]
-        if isinstance(node.what, MeshPlan):
-            return node.what
-        heapq.heappop(self._queue)
+    def step(self) -> tuple[float, MeshPlan] | None:
+        """The next plan to solve, with its bound, or None where a part was opened.
+
+        A plan well below the limit comes before parts of lower bounds: a lower limit spares much of these. It stays in
+        the queue until `drop_plan`, for solving may be interrupted.
+        """
+        limit, parts = self._limits().limit, self._parts[0].bound if self._parts else INFINITE
+        if self._plans and self._plans[0].bound < max(parts, _PROMISING * limit if np.isfinite(limit) else INFINITE):
+            return self._plans[0].bound, self._plans[0].plan
+        node = heapq.heappop(self._parts)
         try:
-            self._open(node, node.what)
+            self._open(node, node.part)
         except KeyboardInterrupt:
-            heapq.heappush(self._queue, node)
+            heapq.heappush(self._parts, node)
             raise
         return None
 
-    def drop_plan(self) -> float:
-        """Take the first of the queue away, a plan: its bound."""
-        return heapq.heappop(self._queue).bound
+    def drop_plan(self) -> None:
+        """Take the plan that `step` gave away."""
+        heapq.heappop(self._plans)
 
     def _open(self, node: _Node, part: Part) -> None:
         limit = self._limits().limit
@@ -207,7 +228,7 @@ class MeshSearch:
             bounds = plan_bound(self._bounds.table, np.stack(rows), np.stack(chips), limit)
             for bound, row, of_stage in zip(np.maximum(bounds, lower[at]).tolist(), rows, chips, strict=True):
                 if bound < limit:
-                    self._push(bound, MeshPlan(row, of_stage))
+                    self._push_plan(bound, row, of_stage)
 
     # A plan at the head
 
