@@ -122,6 +122,15 @@ class MeshBounds:
         slowest = held / speed * _SAFETY
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
+    def longest(self, rows: Ints) -> float:
+        """No stage takes longer: all layers recomputed on one, with embedding and head, and transfers to all others."""
+        time, problem = self.table.time, self.table.problem
+        layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
+        latency = self.table.tables.latency.max() * self.devices
+        hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
+        stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
+        return float(stage[:, rows].max())
+
     def _saving(self, chip: int, rows: Ints) -> Floats:
         """The most that a stage may save by holding cheap layers: (rows,)."""
         return np.asarray(self._savings[chip, rows])

@@ -103,16 +103,17 @@ class MeshSearch:
     def _add(self, each: Round) -> None:
         """The plans of a round, by the chip type that stands last."""
         options = [self._options(chip, each.rows) for chip in range(len(self._problem.supplies))]
+        longest = self._bounds.longest(each.rows)
         self.options += sum(map(len, options))
         for last, own in enumerate(options):
             if not len(own):
                 continue
             unused = Options(each.rows[:1], np.zeros(1, dtype=np.int64))
             all_types = [of if at == last else _joined(unused, of) for at, of in enumerate(options)]
-            part = self._bounds.that_add_up(Part(each, tuple(all_types), (last,), (0.0, INFINITE)))
+            part = self._bounds.that_add_up(Part(each, tuple(all_types), (last,), (0.0, longest)))
             if part is not None:
                 bound, slowest = self._bounds.quick(part)
-                self._push(bound, replace(part, span=(slowest, INFINITE)))
+                self._push(bound, replace(part, span=(slowest, longest)))
 
     def _options(self, chip: int, rows: Ints) -> Options:
         """Rows and numbers of stages that a chip type can serve: whole nodes, as far as it goes."""
