@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds
 from cpsolver.cost.kinds import LayerKind
@@ -79,7 +78,7 @@ def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
-    return shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
+    return shard.tokens(problem.sequence) * problem.model.hidden * problem.element_bytes
 
 
 def hop_bytes(problem: Problem, shard: Shard) -> Floats:

@@ -203,7 +203,7 @@ COLUMNS: dict[str, TableColumn] = {
     "sharding": TableColumn(_choice("none", "zero1", "zero2", "zero3"), needed=True),
     "sharding_group": _OPTIONAL_COUNT,
     "flash_attention": TableColumn(flag, needed=True),
-    "precision": TableColumn(_choice(*get_args(Precision), more=("fp32",)), needed=True),
+    "precision": TableColumn(_choice(*get_args(Precision)), needed=True),
     "fp8_recipe": TableColumn(_choice(*get_args(Recipe)), optional=True),
     "a2a_overlap": TableColumn(flag, optional=True),
     "routing": TableColumn(_choice(*get_args(Routing)), optional=True),
