@@ -7,6 +7,7 @@ techniques.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def held(problem: Problem) -> Held:
     if training.precision == "fp32":
         return _held_in_fp32(problem)
     own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
-    most = stack.gradient_bytes if own.gradient_bytes is None else own.gradient_bytes
+    most = inf if own.gradient_bytes is None else own.gradient_bytes
     if training.precision == "fp16":
         most = min(most, stack.fp16_gradient_bytes)
     gradient, reduce = min(stack.gradient_bytes, most), min(stack.gradient_reduce_bytes, most)

@@ -195,6 +195,8 @@ class _RowReader:
 
 def _data_parallel(values: Mapping[str, Any]) -> int | None:
     """What dp must be; None where it is not known, or no whole number."""
+    if values["stages"]:
+        return max(map(len, values["stages"]))
     sizes = [values[name] for name in ("num_gpus", "tp", "pp", "cp")]
     if None in sizes or sizes[0] % (sizes[1] * sizes[2] * sizes[3]):
         return None
