@@ -82,12 +82,14 @@ def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
 
 
 def hop_bytes(problem: Problem, shard: Shard) -> Floats:
-    """Bytes that each device sends to the next stage per microbatch and direction.
+    """Bytes that each device sends to the next stage per microbatch and direction, the mean of both directions.
 
     Without sequence parallelism every tensor-parallel rank holds the whole; a stack may send it in shares all the same.
+    A stack that sends the attention mask along does so forward, whole from every rank, one for all sequences.
     """
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
-    return _hidden_bytes(problem, shard) / shares
+    mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
+    return _hidden_bytes(problem, shard) / shares + mask / 2.0
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:

@@ -98,16 +98,16 @@ def _chips(run: MeasuredRun, known: Mapping[str, Any]) -> Iterator[tuple[Chip, i
         port = host.get("network_gbit_s")
         usual = None if port is None else port / node
         chip = with_network(chip, run.internode_gbps_per_gpu or usual)
-        yield _with_fabric(chip, host.get("all_reduce_gb_s", {}).get(node)), count
+        bus = host.get("all_reduce_gb_s", {}).get(node)
+        yield chip if bus is None else _with_fabric(chip, bus, host["half_payload_mib"]), count
 
 
-def _with_fabric(chip: Chip, bus_gb_s: float | None) -> Chip:
-    """The chip between whose neighbours collectives reach so much, GB/s; as it is where that is None."""
-    if bus_gb_s is None:
-        return chip
+def _with_fabric(chip: Chip, bus_gb_s: float, half_mib: float) -> Chip:
+    """The chip between whose neighbours collectives reach so much, GB/s, and half of it with such a payload."""
     fabric = chip.scale_up.model_copy(update={"bandwidth_gb_s": bus_gb_s, "peer_bandwidth_gb_s": bus_gb_s})
     reached = Efficiency(value=1.0, confidence="secondary", source="the bandwidth is what collectives reach")
-    efficiency = {**chip.efficiency, **dict.fromkeys(_COLLECTIVES, reached)}
+    half = {"collective_half_payload_mib": reached.model_copy(update={"value": half_mib})}
+    efficiency = {**chip.efficiency, **dict.fromkeys(_COLLECTIVES, reached), **half}
     return chip.model_copy(update={"scale_up": fabric, "efficiency": efficiency})
 
 
