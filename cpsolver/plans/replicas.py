@@ -63,7 +63,9 @@ def mixed_replicas(plan: Strategy, stages: Sequence[Sequence[StageDevices]]) -> 
         tuple((replicas[number * len(replicas) // plan.dp], len(replicas)) for replicas in stages)
         for number in range(plan.dp)
     ]
-    return MixedReplicas(tuple(ReplicaKind(_of(plan, kind), pipelines.count(kind)) for kind in dict.fromkeys(pipelines)))
+    return MixedReplicas(
+        tuple(ReplicaKind(_of(plan, kind), pipelines.count(kind)) for kind in dict.fromkeys(pipelines))
+    )
 
 
 def _of(plan: Strategy, pipeline: tuple[tuple[StageDevices, int], ...]) -> Strategy:

@@ -19,6 +19,9 @@ from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 PUBLISHED = Path(__file__).parent / "published_runs.csv"
 """The table shipped with the package; sources.yaml beside it says where its rows come from."""
 
+MIXED = Path(__file__).parent / "mixed_runs.csv"
+"""Runs on several chip types, which nothing is fitted to."""
+
 _Row = tuple[int, list[str] | csv.Error]  # the line on which it starts, and its cells, or why it has none
 
 
