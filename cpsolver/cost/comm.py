@@ -89,7 +89,7 @@ def hop_bytes(problem: Problem, shard: Shard) -> Floats:
     """
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
     mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
-    return _hidden_bytes(problem, shard) / shares + mask / 2.0
+    return np.asarray(_hidden_bytes(problem, shard) / shares + mask / 2.0)
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:

@@ -45,7 +45,7 @@ def stated(run: MeasuredRun) -> tuple[MeasuredRun, tuple[str, ...]]:
     facts = {name: value for name, value in known.items() if getattr(run, name) is None}
     run = replace(run, **facts)
     usual = package_data(_UNSTATED)
-    taken = {
+    taken: dict[str, Any] = {
         name: _precision(run, entry["order"]) if name == "precision" else entry["value"]
         for name, entry in usual.items()
         if getattr(run, name) is None
@@ -112,7 +112,7 @@ def _with_fabric(chip: Chip, bus_gb_s: float, half_mib: float) -> Chip:
 
 
 def _stages(run: MeasuredRun) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """Of every stage its replicas: as the row says, else its ranks in the order of the nodes, tp fastest, pp slowest."""
+    """Of every stage its replicas: as the row says, else ranks in the order of the nodes, tp fastest, pp slowest."""
     if run.stages is not None:
         return run.stages
     tp, pp, width = run.tp or 1, run.pp or 1, (run.tp or 1) * (run.cp or 1)
