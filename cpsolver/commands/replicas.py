@@ -38,19 +38,19 @@ def replicas(
     Example:
       apss-cp replicas examples/llama2-7b-replicas.yaml --counts common
 
-    Every replica stands on one chip type, without a pipeline, and takes as many sequences as its chips are fast; the shares
-    are the best there are for every tp, sharding (ZeRO-0 and 1; 2 and 3 where pinned) and recomputation (none, or every
-    layer), which all replicas have in common. docs/replicas.md has more. The spec says how many of each chip type there are, and names no launcher. Exit codes: 0 a
-    plan; 2 bad input; 3 no micro batch fits, or no shares sum to the batch.
+    Every replica stands on one chip type, without a pipeline, and takes as many sequences as its chips are fast: the
+    best shares there are, for every tp, sharding (ZeRO-0 and 1; 2 and 3 where pinned) and recomputation (none, or every
+    layer), which all replicas have in common. The spec says how many of each chip type there are, and names no
+    launcher. docs/replicas.md has more. Exit codes: 0 a plan; 2 bad input; 3 no micro batch fits, or no shares sum to
+    the batch.
     """
     import cpsolver
     from cpsolver.doors.report.replicas import replicas_document, replicas_report
     from cpsolver.inputs.output import check_writable
-    from cpsolver.search.replicas import plan_replicas
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
     check_writable(output, spec)
-    found = plan_replicas(problem, counts)
+    found = cpsolver.plan_replicas(problem, counts)
     if found is None:
         say_error(
             "no plan: a micro batch of 1 does not fit somewhere, or no shares of whole sequences sum to the batch"

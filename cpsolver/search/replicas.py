@@ -28,7 +28,7 @@ _RECOMPUTE: tuple[tuple[RecomputeKind, int], ...] = (("none", 0), ("uniform", 1)
 
 @dataclass(frozen=True)
 class ReplicasPlan:
-    """A plan by kinds, in the order of the spec's chips, with its numbers; `even_s`: with equal shares, None: none fits."""
+    """A plan by kinds, in the order of the spec's chips, with its numbers; `even_s`: with equal shares, if any fit."""
 
     plan: MixedReplicas
     evaluation: ReplicasEvaluation
@@ -86,8 +86,8 @@ class _Frame:
 def _frames(problem: Problem) -> Iterator[_Frame]:
     """Every choice; what the spec pins or forbids is left to the rules.
 
-    Launchers that run unequal shares are forks of Megatron-LM, which shards the optimizer's states only: deeper sharding
-    is tried where the spec pins it.
+    Launchers that run unequal shares are forks of Megatron-LM, which shards the optimizer's states only: deeper
+    sharding is tried where the spec pins it.
     """
     most = min(problem.node, *(supply.limit for supply in problem.supplies))
     flash = problem.spec.search.pin.flash_attention or (True,)

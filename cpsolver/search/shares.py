@@ -1,4 +1,4 @@
-"""The exact best shares of a batch for replicas of different kinds: whole sequences, the slowest kind as fast as can be."""
+"""The exact best shares of a batch for replicas of different kinds, in whole sequences."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class KindOptions:
 
 
 def best_shares(kinds: Sequence[KindOptions], batch: int) -> tuple[ShareOption, ...] | None:
-    """An option for each kind whose sequences, times its replicas, sum to the batch, in the least time; None: none does.
+    """An option for each kind, whose sequences by all replicas sum to the batch in the least time; None: none do.
 
     The time is that of the slowest pipeline plus the longest of what follows. For each bound on the latter the former
-    is the least T for which options of at most T seconds still sum to the batch: sums within reach are bits of a number,
-    so every T is decided exactly, and there are as many T to try, by halves, as doublings of the number of options.
+    is the least T for which options of at most T seconds still sum to the batch: sums within reach are bits of a
+    number, so that every T is decided exactly, and halving the options finds the least.
     """
     best, found = float("inf"), None
     for after in sorted({option.after_s for kind in kinds for option in kind.options}):

@@ -11,7 +11,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.replicas import evaluate_replicas
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.replicas import MixedReplicas, ReplicaKind
-from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.replicas import plan_replicas
 from tests.support.problems import chip_spec, model_spec, problem_of
@@ -25,7 +25,7 @@ def unequal(fast: int, slow: int, batch: int, **given: object) -> Problem:
 
 
 def strategy(problem: Problem, chip: str, tp: int, mbs: int, sharded: bool, recompute: bool, sp: bool) -> Strategy:
-    kind = "uniform" if recompute else "none"
+    kind: RecomputeKind = "uniform" if recompute else "none"
     return Strategy(
         tp=tp,
         pp=1,
