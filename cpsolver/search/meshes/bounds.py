@@ -20,14 +20,17 @@ from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.meshes.rounds import Round
 
+_COARSE_RANGES = 3
+"""Ranges that the slowest stage's time is cut into for a first look at the options of each chip type."""
 _RANGES = 10
-"""Ranges that the slowest stage's time is cut into for options of one chip type."""
+"""The same for what that leaves."""
 _FINE_RANGES = 32
 """The same for combinations."""
 _SHRUNK = 0.7
 """Options are bounded again while so many of them, or less of the range of times, are left."""
-_FOREVER = 1e9
-"""Seconds: stands for infinite times in sums."""
+_PRICES = np.array([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0])
+"""Layers that a device is priced at, in shares of what it holds on average: any prices make bounds, the best one lies
+among these or between two."""
 _SAFETY = 1.0 - ROUNDING
 
 
@@ -122,6 +125,15 @@ class MeshBounds:
         slowest = held / speed * _SAFETY
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
+    def longest(self, rows: Ints) -> float:
+        """No stage takes longer: all layers recomputed on one, with embedding and head, and transfers to all others."""
+        time, problem = self.table.time, self.table.problem
+        layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
+        latency = self.table.tables.latency.max() * self.devices
+        hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
+        stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
+        return float(stage[:, rows].max())
+
     def _saving(self, chip: int, rows: Ints) -> Floats:
         """The most that a stage may save by holding cheap layers: (rows,)."""
         return np.asarray(self._savings[chip, rows])
@@ -132,11 +144,12 @@ class MeshBounds:
 
     def filtered(self, part: Part, limit: float) -> tuple[float, Part] | None:
         """A bound on the part, and what of it may be below the limit; None: nothing."""
+        ranges = _COARSE_RANGES
         while True:
             left = self.that_add_up(part)
             if left is None:
                 return None
-            bounds, edges = self._bounds(left, limit)
+            bounds, edges = self._bounds(left, limit, ranges)
             by_range = np.max([each.min(axis=0) for each in bounds], axis=0)  # each type takes one of its options
             open_ranges = np.nonzero(by_range < limit)[0]
             if not len(open_ranges):
@@ -148,11 +161,11 @@ class MeshBounds:
             )
             count = sum(map(len, left.options))
             much = sum(map(len, smaller.options)) < _SHRUNK * count
-            if not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
+            if ranges == _RANGES and not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
                 return float(by_range.min()), smaller
-            part = smaller
+            part, ranges = smaller, _RANGES
 
-    def _bounds(self, part: Part, limit: float) -> tuple[list[Floats], Floats]:
+    def _bounds(self, part: Part, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
         """For each chip type a bound for every option and range of the slowest stage's time, and the ranges' edges."""
         low, high = part.span
         most = part.round.microbatches - 1
@@ -161,7 +174,7 @@ class MeshBounds:
         if high <= low or not most:
             edges = np.array([low, max(high, low)])
         else:
-            edges = np.geomspace(max(low, high * 1e-4), high, _RANGES + 1)
+            edges = np.geomspace(max(low, high * 1e-4), high, ranges + 1)
             edges[0] = low
         mine = [_Cost(self, part, chip, edges[1:]) for chip in range(len(part.options))]
         cheapest = [each.cheapest for each in mine]
@@ -172,7 +185,29 @@ class MeshBounds:
             rest = _together(others, len(edges) - 1, self.layers)
             follows = max((value for at, value in enumerate(after) if at != chip), default=0.0)
             bounds.append((own.with_others(rest, follows) + most * edges[None, :-1]) * _SAFETY)
-        return bounds, edges
+        enough = self._hold_the_model(part, mine)
+        return [np.where(mask, each, np.inf) for mask, each in zip(enough, bounds, strict=True)], edges
+
+    def _hold_the_model(self, part: Part, costs: Sequence[_Cost]) -> list[Bools]:
+        """The options, by range, with which so many devices can hold all layers: (options, ranges) of each chip type.
+
+        The devices at hand are a knapsack. For any price of a device no choice holds more than the best of each chip
+        type at that price, with the price of all devices on top.
+        """
+        devices = [self.used(options) for options in part.options]
+        enough = [each.room >= 0 for each in costs]
+        if sum(int(each.max()) for each in devices) == self.devices:
+            return enough
+        for price in _PRICES * (self.layers / self.devices):
+            worth = [
+                np.where(each.room >= 0, np.minimum(each.room, self.layers) - price * used[:, None], -_FOREVER)
+                for each, used in zip(costs, devices, strict=True)
+            ]
+            best = np.stack([each.max(axis=0) for each in worth])
+            together = best.sum(axis=0) + price * self.devices
+            for mask, each, own in zip(enough, worth, best, strict=True):
+                mask &= each - own + together >= self.layers - ROUNDING * self.layers
+        return enough
 
 
 def _together(tables: Sequence[Floats], ranges: int, layers: int) -> Floats:
