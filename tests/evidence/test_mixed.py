@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.mixed import OUTPUT, document
 from cpsolver.evidence.intervals import UNSEEN
 from cpsolver.evidence.runs.mixed import placed_replicas, predict_mixed, stated
 from cpsolver.evidence.runs.plan import Unpredictable, placed_plan
@@ -107,6 +108,24 @@ def test_what_a_row_leaves_open_is_its_frameworks_or_assumed_and_told(tmp_path: 
     assert old.precision == "fp32"
 
 
+def test_a_framework_without_a_stack_is_taken_for_the_default_one(tmp_path: Path) -> None:
+    strange = predict_mixed(one(tmp_path, framework="a prototype of ours", recompute="none"))
+    assert strange.assumed == ("framework",)
+    plain = predict_mixed(one(tmp_path, framework="", recompute="none"))
+    assert (strange.stack, strange.step_time_s) == (plain.stack, plain.step_time_s)
+    assert strange.high_s > plain.high_s
+
+
+def test_replicas_may_differ_in_tp_and_stages_in_their_number(tmp_path: Path) -> None:
+    (run,) = runs(tmp_path, STAGES)
+    mixed = placed_replicas(run).plan
+    assert [[mesh.tp for mesh in kind.strategy.stage_meshes] for kind in mixed.kinds] == [[2, 4], [2, 8]]
+    fewer = {"stages": '[[["t4", 1], ["t4", 1], ["t4", 1], ["t4", 1]], [["v100", 4], ["v100", 8]]]', "dp": 4}
+    (uneven,) = runs(tmp_path, {**STAGES, **fewer})
+    assert [kind.replicas for kind in placed_replicas(uneven).plan.kinds] == [2, 2]
+    assert predict_mixed(uneven).step_time_s > 0
+
+
 def test_without_stages_ranks_follow_the_nodes(tmp_path: Path) -> None:
     """Ranks 0 to 11 are V100s: the second of two stages has four of them and four T4s."""
     plan = placed_replicas(one(tmp_path)).plan
@@ -162,6 +181,12 @@ def test_rows_on_several_chips_are_predicted_though_marked_incomplete(tmp_path: 
     assert [outcome.skipped for outcome in found.outcomes] == [None, "incomplete: the table marks it so"]
     lacking = validate([one(tmp_path, vocab="")], predict)
     assert [outcome.skipped for outcome in lacking.outcomes] == ["incomplete: vocab"]
+
+
+def test_the_page_of_mixed_runs_is_of_today() -> None:
+    found = read_runs(MIXED)
+    page = document(validate(found.runs, predict, troubles=found.troubles))
+    assert OUTPUT.read_text(encoding="utf-8") == page, "python -m benchmarks.mixed writes it"
 
 
 def test_published_mixes_are_in_order() -> None:

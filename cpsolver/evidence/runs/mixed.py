@@ -39,9 +39,13 @@ class PlacedReplicas:
 def stated(run: MeasuredRun) -> tuple[MeasuredRun, tuple[str, ...]]:
     """The run with what its row leaves open filled in, and the columns that were filled by assumption.
 
-    What the framework's own files say counts as known. Raises Unpredictable for an unknown framework.
+    What the framework's own files say counts as known. One that no stack stands for runs as the default stack does.
     """
-    known: dict[str, Any] = dict(framework(run.framework).get("unstated", {}))
+    strange: tuple[str, ...] = ()
+    try:
+        known: dict[str, Any] = dict(framework(run.framework).get("unstated", {}))
+    except Unpredictable:
+        run, known, strange = replace(run, framework=""), {}, ("framework",)
     facts = {name: value for name, value in known.items() if getattr(run, name) is None}
     run = replace(run, **facts)
     usual = package_data(_UNSTATED)
@@ -50,7 +54,7 @@ def stated(run: MeasuredRun) -> tuple[MeasuredRun, tuple[str, ...]]:
         for name, entry in usual.items()
         if getattr(run, name) is None
     }
-    return replace(run, **taken), tuple(taken)
+    return replace(run, **taken), (*strange, *taken)
 
 
 def _precision(run: MeasuredRun, order: list[str]) -> str:
@@ -63,7 +67,7 @@ def placed_replicas(run: MeasuredRun) -> PlacedReplicas:
     """The problem and the plan of a run on several chip types, its constants as documented.
 
     Raises:
-        Unpredictable: when its framework is unknown, or its layout beyond the cost model.
+        Unpredictable: when its layout is beyond the cost model.
     """
     run, assumed = stated(run)
     known = framework(run.framework)
@@ -138,7 +142,7 @@ def predict_mixed(run: MeasuredRun) -> Prediction:
     """As `validation.predict` for a run on several chip types; no rule is asked, for no plan of a search is like it.
 
     Raises:
-        Unpredictable: when the run's framework is unknown, or its layout beyond the cost model.
+        Unpredictable: when the run's layout is beyond the cost model.
     """
     placed = placed_replicas(run)
     problem = placed.problem.with_constants(load_calibration())
