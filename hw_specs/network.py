@@ -39,7 +39,7 @@ class FastDomain(_Figures):
     devices: Devices | None = Field(default=None, description="devices that share the fast fabric")
     gb_s: Above0 | None = Field(default=None, description="bandwidth of a device in it, one way, in GB/s")
     efficiency: Share | None = Field(default=None, description="share of that bandwidth which collectives reach")
-    latency_us: NotBelow0 | None = Field(default=None, description="a tiny all-reduce over it, in microseconds")
+    latency_us: Above0 | None = Field(default=None, description="a tiny all-reduce over it, in microseconds")
 
 
 class NetworkLevel(_Figures):
@@ -76,7 +76,7 @@ class NetworkFigures(_Figures):
     efficiency: Share | None = Field(
         default=None, description="share of the bandwidth that traffic reaches; null: the chip's, as fitted to runs"
     )
-    latency_us: NotBelow0 | None = Field(default=None, description="one hop between nodes, in microseconds")
+    latency_us: Above0 | None = Field(default=None, description="one hop between nodes, in microseconds")
     in_network_reduction: StrictBool = Field(
         default=False, description="switches sum what all-reduces send between nodes (SHARP over InfiniBand)"
     )

@@ -67,8 +67,11 @@ class _Unit:
     devices: int
 
 
-def network_troubles(network: Network | None, node: int, chips: Sequence[str]) -> Iterator[Trouble]:
-    """How a network contradicts itself, whatever the chips can do. `node`: devices in a node; `chips`: their names."""
+def network_troubles(network: Network | None, total: int, node: int, chips: Sequence[str]) -> Iterator[Trouble]:
+    """How a network contradicts itself, whatever the chips can do.
+
+    `total`: devices of the cluster; `node`: of a node; `chips`: the names of the chip types.
+    """
     if network is None:
         return
     yield from _links(network, chips)
@@ -81,6 +84,7 @@ def network_troubles(network: Network | None, node: int, chips: Sequence[str]) -
         figures = NetworkFigures.model_validate({name: getattr(network, name) for name in NetworkFigures.model_fields})
     yield from _bandwidth(figures)
     yield from _sizes(figures, node)
+    yield from _ends_early(figures, total, node)
     for index, level in enumerate(figures.levels):
         yield from _one_of(level, ("levels", index), "gbit_s", "oversubscription", "says the level's bandwidth")
         yield from _one_of(level, ("levels", index), "latency_us", "extra_latency_us", "says the level's latency")
@@ -137,6 +141,13 @@ def _sizes(figures: NetworkFigures, node: int) -> Iterator[Trouble]:
             continue
         yield from _around(level, size, inside, path, index == 0)
         inside = _Unit(level.name, size)
+
+
+def _ends_early(figures: NetworkFigures, total: int, node: int) -> Iterator[Trouble]:
+    if figures.levels and (size := level_devices(figures.levels[-1], node)) is not None and size < total:
+        last, index = figures.levels[-1], len(figures.levels) - 1
+        message = f"{last.name}, the last of the levels, has {size:,} devices, and the cluster has {total:,}"
+        yield _trouble(message, ("levels", index), allowed="a last level without a size, which is the whole cluster")
 
 
 def _around(level: NetworkLevel, size: int, inside: _Unit, path: Path, first: bool) -> Iterator[Trouble]:

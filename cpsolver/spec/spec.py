@@ -232,7 +232,7 @@ def _known_chips(spec: Spec) -> Iterator[Trouble]:
 
 def _network(spec: Spec) -> Iterator[Trouble]:
     cluster = spec.cluster
-    yield from network_troubles(cluster.network, cluster.gpus_per_node, list(cluster.chips))
+    yield from network_troubles(cluster.network, cluster.num_gpus, cluster.gpus_per_node, list(cluster.chips))
 
 
 def _pins(spec: Spec) -> Iterator[Trouble]:
@@ -256,7 +256,7 @@ _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], 
     (_node_size, (_NUM_GPUS, _NODE)),
     (_enough_chips, (_NUM_GPUS, _CHIPS)),
     (_known_chips, (_CHIPS,)),
-    (_network, (_CHIPS, _NODE)),
+    (_network, (_NUM_GPUS, _CHIPS, _NODE)),
     (_pins, ()),
     (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"), ("training", "tokens"))),
     (lambda spec: contradictions(spec.training), (("training",),)),
