@@ -9,6 +9,7 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
+from cpsolver.rules.layout import devices_on
 
 
 @rule(
@@ -111,7 +112,7 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
 def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     chips = dict.fromkeys(s.stage_chips)
     for chip in chips if len(chips) > 1 else ():
-        used = s.stage_chips.count(chip) * s.stage_devices
+        used = devices_on(s, chip)
         if used % problem.node:
             yield f"{used} {chip} do not fill nodes of {problem.node}"
 

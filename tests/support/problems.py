@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.plans.strategy import Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import Constant, Constants
@@ -123,6 +123,12 @@ def ideal(
     if isinstance(model, Architecture):
         problem = replace(problem, model=model)  # one that the search may not support
     return problem, problem.supplies[0].chip
+
+
+def with_meshes(strategy: Strategy, **meshes: Mesh) -> Strategy:
+    """The strategy with the stages of some chip types cut as these meshes."""
+    groups = (replace(group, mesh=meshes.get(group.chip, group.mesh)) for group in strategy.groups)
+    return replace(strategy, groups=tuple(groups)).canonical()
 
 
 def strategy_of(
