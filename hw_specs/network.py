@@ -1,8 +1,8 @@
 """What the catalogue knows of networks between accelerators: presets, a YAML file each, with sources.
 
-A network is a tree. Innermost is the fast domain, whose devices share NVLink or its like; around it lie levels, each of
-so many devices: a rack, a pod, the whole cluster. What a level says is of traffic between its parts, which are the units
-of the level inside it: `oversubscription` of a pod is that of the links which join its racks.
+A network is a tree. Innermost is the fast domain, whose devices share NVLink or its like; around it lie levels, each
+of so many devices: a rack, a pod, the whole cluster. What a level says is of traffic between its parts, which are the
+units of the level inside it: `oversubscription` of a pod is that of the links which join its racks.
 """
 
 from __future__ import annotations

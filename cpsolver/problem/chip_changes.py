@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cpsolver.inputs.errors import Trouble, dotted, number
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.errors import Trouble, dotted, number
 from cpsolver.problem.network import COLLECTIVES
 from cpsolver.profiles.constants import load_calibration
 from cpsolver.spec.cluster import ChipRequest
@@ -37,7 +37,9 @@ def changed_chip(chip: Chip, changes: Mapping[str, Any]) -> Chip:
     """The chip, its fitted factors applied, with a request's changes."""
     update: dict[str, Any] = {}
     if (rate := changes.get("network_gbit_s")) is not None:
-        update["scale_out"] = chip.scale_out.model_copy(update={"bandwidth_gbit_s": rate, "detail": "given in the spec"})
+        update["scale_out"] = chip.scale_out.model_copy(
+            update={"bandwidth_gbit_s": rate, "detail": "given in the spec"}
+        )
     memory = {"usable_gib": changes.get("memory_gib"), "bandwidth_gb_s": changes.get("memory_gb_s")}
     memory = {name: value for name, value in memory.items() if value is not None}
     if memory:

@@ -118,7 +118,7 @@ def _sound_names(data: Mapping[str, Any], base: Path | None) -> Names:
 
 def _sound_network(cluster: Any) -> ClusterNetwork | None:
     """The network of a cluster's values; None where it is none, or not sound."""
-    given = {name: cluster[name] for name in ("network", "gpus_per_node") if name in cluster} if cluster else {}
+    given = cluster if isinstance(cluster, Mapping) else {}
     network, node = (_field(Cluster, name, given.get(name)) for name in ("network", "gpus_per_node"))
     stand_in = {"num_gpus": 1, "gpus_per_node": node or 8, "network": network, "chips": {"-": ChipRequest()}}
     try:

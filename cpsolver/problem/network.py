@@ -128,13 +128,17 @@ class ClusterNetwork:
         rate, latency, inner = chip.scale_out.bandwidth_gbit_s, chip.efficiency_value("network_latency_us"), "a node"
         fabric = chip.scale_up.bandwidth_gb_s
         if rate is not None and fabric is not None and 8 * fabric < rate:
-            inside = f"the fast fabric of {chip.name} gives a device {number(fabric)} GB/s ({number(8 * fabric)} Gbit/s)"
+            inside = (
+                f"the fast fabric of {chip.name} gives a device {number(fabric)} GB/s ({number(8 * fabric)} Gbit/s)"
+            )
             yield _slower(f"{inside}, and the network {number(rate)} Gbit/s", ())
         for index, level in enumerate(self.levels):
             path: Path = ("levels", index)
             own, hop = level.gbit_s, level.latency_us
             if own is not None and rate is not None and own > rate:
-                message = f"{level.name} gives a device {number(own)} Gbit/s, and {inner} inside it {number(rate)} Gbit/s"
+                message = (
+                    f"{level.name} gives a device {number(own)} Gbit/s, and {inner} inside it {number(rate)} Gbit/s"
+                )
                 yield _slower(message, (*path, "gbit_s"))
             if hop is not None and hop < latency:
                 message = f"a hop in {level.name} takes {number(hop)} us, and in {inner} inside it {number(latency)} us"

@@ -64,7 +64,7 @@ _CHANGES: dict[str, str] = {
     "network_gbit_s": "bandwidth of a device out of its node, one way, in Gbit/s, in place of the catalogue's",
     "memory_gib": "memory of a device that a framework sees, in GiB, in place of the catalogue's",
     "memory_gb_s": "bandwidth of the device's memory, in GB/s, in place of the catalogue's",
-    "nvlink": "bandwidth of a device in the fast fabric, one way, in GB/s, in place of the catalogue's; none: PCIe only",
+    "nvlink": "one-way bandwidth of a device in the fast fabric, in GB/s, in place of the catalogue's; none: PCIe only",
 }
 _CHIP_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -155,7 +155,7 @@ class Cluster(Part):
     idle: StrictBool = Field(default=False, description="a plan may leave whole nodes idle")
     network: Annotated[Network | None, BeforeValidator(one_name)] = Field(
         default=None,
-        description="the network between devices: a preset's name (`apss-cp networks`), or its figures; null: each chip's",
+        description="the network between devices: a preset (`apss-cp networks`), or its figures; null: each chip's own",
     )
     prices: Annotated[dict[Name, Annotated[Number, Field(gt=0)]] | None, WithJsonSchema(_PRICES_SCHEMA)] = Field(
         default=None, description="dollars per device-hour: one number, or chip name -> number; null: not known"

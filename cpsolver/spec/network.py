@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
 from cpsolver.spec.training import Name, Part
@@ -37,7 +37,9 @@ class Network(NetworkFigures):
     """The network between devices. With a preset, what else is given stands in place of what the preset says."""
 
     preset: Name | None = Field(default=None, description="a network of the catalogue, to start from")
-    links: tuple[ChipLink, ...] = Field(default=(), description="links between chip types; others meet on its top level")
+    links: tuple[ChipLink, ...] = Field(
+        default=(), description="links between chip types; others meet on its top level"
+    )
 
     def figures(self) -> NetworkFigures:
         """The preset's figures under the spec's own. Raises UnknownNetworkError."""
@@ -119,7 +121,7 @@ def _bandwidth(figures: NetworkFigures) -> Iterator[Trouble]:
 
 def _sizes(figures: NetworkFigures, node: int) -> Iterator[Trouble]:
     """Levels of no size, of two sizes, that do not grow, or that the units inside do not fill evenly."""
-    domain = figures.domain and figures.domain.devices
+    domain = None if figures.domain is None else figures.domain.devices
     if domain is not None and max(domain, node) % min(domain, node):
         message = f"{domain:,} devices, and a node has {node:,}: neither divides the other"
         yield _trouble(message, ("domain", "devices"), domain, f"a multiple of {node:,}, or a number that divides it")
@@ -192,5 +194,5 @@ def fields_at(path: Path) -> Mapping[str, Any]:
         return Network.model_fields
     if path == ("domain",):
         return FastDomain.model_fields
-    parts = {"levels": NetworkLevel, "links": ChipLink}
+    parts: dict[str, type[BaseModel]] = {"levels": NetworkLevel, "links": ChipLink}
     return parts[str(path[0])].model_fields if path[0] in parts and len(path) == 2 else {}
