@@ -7,6 +7,7 @@ units of the level inside it: `oversubscription` of a pod is that of the links w
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,12 @@ Ratio = Annotated[float, Field(strict=True, ge=1)]
 
 
 class UnknownNetworkError(KeyError):
-    """No network of that name or alias in the catalogue."""
+    """No network of that name or alias; `nearest` holds the closest names, best first."""
+
+    def __init__(self, name: str, nearest: tuple[str, ...]) -> None:
+        super().__init__(name)
+        self.name = name
+        self.nearest = nearest
 
 
 class _Figures(BaseModel):
@@ -123,10 +129,11 @@ def load_network(name: str) -> NetworkPreset:
     wanted = name.strip().lower().replace("_", "-")
     if wanted in network_names():
         return _load_file(_DATA / f"{wanted}.yaml")
-    found = next((each for each in list_networks() if wanted in each.aliases), None)
-    if found is None:
-        raise UnknownNetworkError(name)
-    return found
+    owner = {alias: each for each in list_networks() for alias in (each.name, *each.aliases)}
+    if wanted not in owner:
+        close = get_close_matches(wanted, owner, n=5, cutoff=0.5)
+        raise UnknownNetworkError(name, tuple(dict.fromkeys(owner[match].name for match in close))[:3])
+    return owner[wanted]
 
 
 @cache

@@ -18,8 +18,7 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 def fast_domain(problem: Problem, chip: Chip) -> int:
     """Devices that share the fast fabric: a node's, or more where the fabric spans nodes."""
-    size = chip.scale_up.domain_size
-    return size if chip.scale_up.spans_nodes else min(size, problem.node)
+    return chip.fast_domain(problem.node)
 
 
 def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints:

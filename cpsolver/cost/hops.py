@@ -58,7 +58,7 @@ class FarHops:
             return None
         written = dict(zip(problem.chip_names, problem.spec.cluster.chips, strict=True))
         islands = [_Island(each, written[each.name], tiers(problem, each.chip)) for each in supplies]
-        if all(len(each.tiers) < 2 for each in islands) and not network.links:
+        if not network.links and all(len(tiers(problem, each.chip)) < 2 for each in problem.supplies):
             return None
         payload, width = hop_bytes(problem, rows.shard), rows.stage_devices.astype(np.float64)
         shape = (len(islands), max(len(each.tiers) for each in islands) - 1)
@@ -113,30 +113,29 @@ def _joints(problem: Problem, islands: list[_Island], rows: Candidates) -> tuple
     seconds, latency, tied = np.zeros((*shape, len(rows))), np.zeros(shape), np.zeros((*shape, len(rows)))
     payload, table = hop_bytes(problem, rows.shard), stage_parameters(problem, rows).first
     for ends in permutations(range(types), 2):
-        one = islands[ends[0]]
-        rate, latency[ends] = _joint(problem, one, islands[ends[1]], width)
-        seconds[ends] = payload / rate + latency[ends]
+        one, ways = islands[ends[0]], _joint(problem, islands[ends[0]], islands[ends[1]], width)
+        latency[ends] = max(own for _, own in ways)
+        seconds[ends] = np.max([payload / rate + own for rate, own in ways], axis=0)
         if problem.model.tied_embeddings:
-            both = one.pair_seconds(tied_payload(problem, table), rate, float(latency[ends]))
+            summed = tied_payload(problem, table)
+            both = np.max([one.pair_seconds(summed, rate, own) for rate, own in ways], axis=0)
             alone = tied_seconds(problem, one.supply.chip, table, rows)
             tied[ends] = np.where(rows.pp > 1, np.maximum(0.0, both - alone), 0.0)
     return seconds, latency, tied
 
 
-def _joint(problem: Problem, one: _Island, other: _Island, width: Floats) -> tuple[Floats, float]:
-    """Bandwidth (rows,) of a device from one chip type's island to another's, and the latency of a transfer.
+def _joint(problem: Problem, one: _Island, other: _Island, width: Floats) -> list[tuple[Floats, float]]:
+    """What lies between two chip types' islands: bandwidth (rows,) of a device and latency of each, the slowest counts.
 
-    No faster than either island's own network between nodes.
+    Their own networks between nodes and their link; without one, both networks up to their top.
     """
     ends, links = (one, other), {} if problem.network is None else problem.network.links
     link = links.get(frozenset(end.written for end in ends))
     if link is None:
-        through = [_bandwidths(end.tiers, width)[-1] for end in ends]
-        return np.minimum(*through), max(end.tiers[-1].latency_s for end in ends)
+        return [(_bandwidths(end.tiers, width)[-1], end.tiers[-1].latency_s) for end in ends]
     share = link.efficiency or min(end.supply.chip.efficiency_value("network") for end in ends)
     rate = gbit_s_to_bytes_s(link.gbit_s) if link.gbit_s else gbit_s_to_bytes_s(link.total_gbit_s or 0.0) / width
-    latency = max(end.tiers[0].latency_s for end in ends)
-    if link.latency_us is not None:
-        latency = max(latency, microseconds_to_seconds(link.latency_us))
-    own = min(end.tiers[0].bandwidth_bytes_s for end in ends)
-    return np.minimum(own, rate * share), latency
+    own = [(np.full(width.shape, end.tiers[0].bandwidth_bytes_s), end.tiers[0].latency_s) for end in ends]
+    latency = max(seconds for _, seconds in own)
+    latency = latency if link.latency_us is None else microseconds_to_seconds(link.latency_us)
+    return [*own, (np.broadcast_to(rate * share, width.shape), latency)]

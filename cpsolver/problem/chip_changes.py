@@ -79,7 +79,8 @@ def _on_pcie(chip: Chip) -> dict[str, Any]:
 
 
 def _as_measured(entry: Efficiency) -> Efficiency:
-    return entry.model_copy(update={"confidence": "assumed", "source": f"as {_PCIE}: {entry.source}"})
+    source = f"without NVLink, as {_PCIE}: {entry.source}"
+    return entry.model_copy(update={"confidence": "assumed", "source": source, "origin": "spec"})
 
 
 def change_troubles(path: KeyPath, chip: Chip, changes: Mapping[str, Any]) -> list[Trouble]:

@@ -17,7 +17,7 @@ from hw_specs import Chip, Efficiency, FastDomain, NetworkFigures, NetworkLevel
 from hw_specs.network import MOST_DEVICES
 from hw_specs.units import gbit_s_to_bytes_s, microseconds_to_seconds
 
-_GIVEN = "given in the spec (cluster.network)"
+_GIVEN = "given by the user"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Efficiencies of the fast fabric."""
 
@@ -113,16 +113,27 @@ class ClusterNetwork:
                 unit = self.size(level)
         return tuple(found)
 
-    def slower_inside(self, chips: Iterable[Chip]) -> Iterator[Trouble]:
-        """Where something inside is slower than what lies around it, unless the network says that it may be."""
-        if self.figures.allow_slower_inside:
-            return
+    def troubles(self, chips: Iterable[Chip]) -> Iterator[Trouble]:
+        """Where the network contradicts what the chips are, its figures in them already: levels that whole fast domains
+        do not fill, and what is slower than what lies around it, unless the network says that it may be."""
         told = set()
         for chip in chips:
-            for trouble in self._slower_than_outside(chip):
+            slower = () if self.figures.allow_slower_inside else self._slower_than_outside(chip)
+            for trouble in (*self._uneven(chip), *slower):
                 if (trouble.where, trouble.message) not in told:
                     told.add((trouble.where, trouble.message))
                     yield trouble
+
+    def _uneven(self, chip: Chip) -> Iterator[Trouble]:
+        domain = chip.fast_domain(self.node)
+        for index, level in enumerate(self.figures.levels):
+            size = self.size(level)
+            if size < MOST_DEVICES and size > domain and size % domain:
+                message = (
+                    f"{level.name} has {size:,} devices, no multiple of the fast domain of {chip.name}: {domain:,}"
+                )
+                whole = (*NETWORK, "levels", index)
+                yield Trouble(dotted(whole), message, path=whole)
 
     def _slower_than_outside(self, chip: Chip) -> Iterator[Trouble]:
         rate, latency, inner = chip.scale_out.bandwidth_gbit_s, chip.efficiency_value("network_latency_us"), "a node"
@@ -150,7 +161,7 @@ class ClusterNetwork:
 def given_efficiencies(values: Mapping[str, float | None], source: str) -> dict[str, Efficiency]:
     """Efficiencies with that source; those that are None are left out."""
     return {
-        name: Efficiency(value=value, confidence="assumed", source=source)
+        name: Efficiency(value=value, confidence="assumed", source=source, origin="spec")
         for name, value in values.items()
         if value is not None
     }

@@ -60,7 +60,7 @@ def unknown_names(names: Names) -> list[Trouble]:
     if names.model is not None:
         _attempt(troubles, partial(_model, names.model))
     chips = _chips(troubles, names.chips, names.training)
-    troubles += _slower_inside(names.network, names.chips, chips)
+    troubles += _against_chips(names.network, names.chips, chips)
     if names.stack is not None:
         _attempt(troubles, partial(load_stack, names.stack))
     return troubles
@@ -78,7 +78,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     launcher = None if spec.launcher is None else _attempt(troubles, partial(load_launcher, str(spec.launcher)))
     chips = _chips(troubles, spec.cluster.chips, spec.training)
     network = ClusterNetwork.of(spec.cluster)
-    troubles += _slower_inside(network, spec.cluster.chips, chips)
+    troubles += _against_chips(network, spec.cluster.chips, chips)
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
@@ -114,10 +114,10 @@ def _on_network(
     return {name: network.chip(chip, requests[name].network_gbit_s is not None) for name, chip in chips.items()}
 
 
-def _slower_inside(
+def _against_chips(
     network: ClusterNetwork | None, requests: Mapping[str, ChipRequest], chips: Mapping[str, Chip]
 ) -> list[Trouble]:
-    return [] if network is None else list(network.slower_inside(_on_network(network, requests, chips).values()))
+    return [] if network is None else list(network.troubles(_on_network(network, requests, chips).values()))
 
 
 def resolve_like(problem: Problem, spec: Spec) -> Problem:

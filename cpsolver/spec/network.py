@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
 from cpsolver.spec.training import Name, Part
-from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network, network_names
+from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network
 from hw_specs.network import Above0, NotBelow0, Share
 
 NETWORK: Path = ("cluster", "network")
@@ -79,10 +79,9 @@ def network_troubles(network: Network | None, total: int, node: int, chips: Sequ
     yield from _links(network, chips)
     try:
         figures = network.figures()
-    except UnknownNetworkError:
-        near = nearest_names(network.preset, network_names())
+    except UnknownNetworkError as error:
         allowed = "a name that `apss-cp networks` lists, or the network's own figures"
-        yield _trouble("unknown network", ("preset",), network.preset, allowed, near)
+        yield _trouble("unknown network", ("preset",), network.preset, allowed, error.nearest)
         figures = NetworkFigures.model_validate({name: getattr(network, name) for name in NetworkFigures.model_fields})
     yield from _bandwidth(figures)
     yield from _sizes(figures, node)
