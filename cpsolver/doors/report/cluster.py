@@ -1,4 +1,4 @@
-"""What a spec says of the cluster itself: its network, level by level, and chips with other cards than the catalogue's."""
+"""What a spec says of the cluster itself: its network, level by level, and chips with other cards."""
 
 from __future__ import annotations
 
