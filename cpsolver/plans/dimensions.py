@@ -205,20 +205,25 @@ def shown_sizes(strategy: Strategy) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size > 1 or name in ALWAYS_SHOWN}
 
 
-def family(strategy: Strategy) -> tuple[int, ...]:
-    """The layout family of a plan: the sizes of FAMILY, then 1 where parameters are sharded, else 0.
+def family(strategy: Strategy) -> tuple[object, ...]:
+    """The layout family of a plan: the sizes of FAMILY, then 1 where parameters are sharded, else 0, then the degrees
+    of every mesh where chip types have their own.
 
     Plans of one family are variants of one another: they differ in micro batch, chunks, flags, recomputation, in how cp
     exchanges or in which chips serve how many stages.
     """
-    return *(int(getattr(strategy, name)) for name in FAMILY), int(strategy.zero_stage == len(SHARDED))
+    own = *(int(getattr(strategy, name)) for name in FAMILY), int(strategy.zero_stage == len(SHARDED))
+    meshes = ((groups[0].chip, mesh.tp, mesh.cp, mesh.dp, mesh.ep) for mesh, groups in strategy.meshes)
+    return (*own, *meshes) if strategy.unequal else own
 
 
 def family_name(strategy: Strategy) -> str:
     """The family in words: `tp 4 pp 8 dp 16`."""
-    *sizes, whole = family(strategy)
-    shown = [f"{name} {size}" for name, size in zip(FAMILY, sizes, strict=True) if size > 1]
-    return " ".join([*shown, *(["ZeRO-3"] if whole else [])]) or "one device"
+    if strategy.unequal:
+        return f"pp {strategy.pp}, {strategy.meshes_in_words}"
+    sizes = {name: int(getattr(strategy, name)) for name in FAMILY}
+    shown = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    return " ".join([*shown, *(["ZeRO-3"] if strategy.zero_stage == len(SHARDED) else [])]) or "one device"
 
 
 def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) -> dict[str, Any]:

@@ -204,6 +204,17 @@ class Problem:
         return self.spec.search.recompute_scope == "stage" and per_stage
 
     @property
+    def degrees_by_chip(self) -> bool:
+        """Chip types may have degrees of their own: the spec asks for it, or its launcher runs that.
+
+        Searched for throughput on all devices; with prices, or devices that may idle, degrees are equal.
+        """
+        search = self.spec.search
+        known = self.launcher is not None and self.launcher.degrees_by_chip
+        wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
+        return wanted and self.mixed and search.objective == "throughput" and not self.may_idle
+
+    @property
     def chip_names(self) -> tuple[str, ...]:
         """Names of the chip types, in the spec's order."""
         return tuple(supply.name for supply in self.supplies)

@@ -70,10 +70,21 @@ def meshes(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"degrees by chip type need 1f1b with vpp 1 and equal microbatches: {s.schedule} with vpp {s.vpp}"
     if s.sharded != "optimizer" or s.grouped:
         yield "degrees by chip type shard the optimizer's states alone, over all replicas"
-    experts = {mesh.ep > 1 for mesh, _ in s.meshes}
-    if len(experts) > 1:
+    if len({mesh.ep > 1 for mesh, _ in s.meshes}) > 1:
         yield "ep is 1 on all meshes or on none"
+    yield from _unused(s)
     yield from _ends(problem, s)
+
+
+def _unused(s: Strategy) -> Iterator[str]:
+    """What no mesh has any use for: the only way to write that is to leave it out."""
+    if s.sequence_parallel and all(mesh.tp == 1 for mesh, _ in s.meshes):
+        yield "sequence parallelism needs tp > 1 on some mesh"
+    most = max(mesh.cp for mesh, _ in s.meshes)
+    if s.cp_gather and most == 1:
+        yield "cp_gather needs cp > 1 on some mesh"
+    if s.ulysses > most:
+        yield f"ulysses {s.ulysses} is more than the largest cp, {most}"
 
 
 def _ends(problem: Problem, s: Strategy) -> Iterator[str]:

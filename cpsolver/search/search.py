@@ -28,8 +28,9 @@ from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import INFINITE, Block, Branch, Limits, Node
-from cpsolver.search.objective import objective_of
-from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.meshes.search import MeshPlan, MeshSearch
+from cpsolver.search.objective import Objective, objective_of
+from cpsolver.search.result import DeviceCounts, Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -64,7 +65,7 @@ class _Search:
         self._started = time.monotonic()
         self._queue: list[Node] = []
         self._found: list[_Found] = []
-        self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
+        self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._count = 0
         self._arrangements = 0
         self._solver_calls = 0
@@ -72,6 +73,8 @@ class _Search:
         self._unsettled: list[float] = []
         self._objective = objective_of(problem)
         self._groups = BranchGroups([], 0)
+        self._meshes: MeshSearch | None = None
+        self._mesh_solves = 0
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
         self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
@@ -79,6 +82,8 @@ class _Search:
     def run(self) -> Result:
         stop: StopReason = "complete"
         try:
+            if self._problem.degrees_by_chip:
+                self._meshes = MeshSearch(self._problem, self._limits)
             self._groups = branch_groups(self._problem, self._objective)
             for group in self._groups.groups:
                 self._closed = group[::-1]
@@ -86,6 +91,8 @@ class _Search:
                     stop = "time_limit"
                 if self._found or stop != "complete":
                     break
+            if self._meshes is not None and stop == "complete" and not self._settle_meshes(self._meshes):
+                stop = "time_limit"
         except KeyboardInterrupt:
             stop = "interrupted"
         if self._unsettled and stop == "complete":
@@ -98,6 +105,18 @@ class _Search:
             if self._late() and self._opened:
                 return False
             self._step()
+        return True
+
+    def _settle_meshes(self, meshes: MeshSearch) -> bool:
+        """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
+        while meshes.lowest < self._limit() * _CLOSE:
+            if self._late():
+                return False
+            found = meshes.step()
+            if found is not None:
+                self._solve_meshes(meshes, *found)
+                meshes.drop_plan()
+            self._tell(f"degrees by chip type: {meshes.waiting} parts")
         return True
 
     # What is waiting
@@ -243,21 +262,42 @@ class _Search:
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            self._keep(solved.strategy, node.branch)
+            self._keep(solved.strategy, node.branch.problem, node.branch.objective)
         self._tell(f"{solved.status}: {_name(node)}")
 
-    def _keep(self, strategy: Strategy, branch: Branch) -> None:
+    def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
+        """The same for a plan of meshes."""
+        from cpsolver.search.compile.model import solve_plan
+
+        began, limit_s = time.monotonic(), self._problem.spec.search.time_limit_s
+        own = self._families.get(meshes.family(plan), INFINITE) if self._diverse else INFINITE
+        limit = min(self._limit(), own)
+        if bound >= limit:
+            return
+        left = None if limit_s is None else limit_s - (began - self._started)
+        solved = solve_plan(*meshes.exactly(plan), plan.chips, bound, limit, left)
+        if solved is None:
+            return
+        self._solver_calls += 1
+        self._mesh_solves += 1
+        self._solver_seconds += time.monotonic() - began
+        if solved.status in ("unknown", "feasible"):
+            self._unsettled.append(max(solved.bound_s, bound))
+        if solved.strategy is not None:
+            self._keep(solved.strategy, self._problem, self._objective)
+
+    def _keep(self, strategy: Strategy, problem: Problem, objective: Objective) -> None:
         """Enter a solved plan among the best, in place of one that differs in nothing that tells plans apart.
 
         Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
         """
-        even = balanced(branch.problem, strategy)
+        even = balanced(problem, strategy)
         broken = violations(self._problem, even)
         if broken:
             rules = "; ".join(map(str, broken))
             raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
-        evaluation = evaluate(branch.problem, even)
-        score = branch.objective.score(even, evaluation.step_time_s)
+        evaluation = evaluate(problem, even)
+        score = objective.score(even, evaluation.step_time_s)
         apart = family if self._diverse else Strategy.key
         same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
         if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
@@ -272,7 +312,8 @@ class _Search:
     # The answer
 
     def _result(self, stop: StopReason) -> Result:
-        bound = min([self._lowest(), *self._unsettled]) if stop != "complete" else self._limit()
+        left = INFINITE if self._meshes is None else self._meshes.lowest
+        bound = min([self._lowest(), left, *self._unsettled]) if stop != "complete" else self._limit()
         plans = []
         for rank, found in enumerate(self._found, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
@@ -308,7 +349,12 @@ class _Search:
             combinations=sum(space.combinations for space in spaces),
             bound=bound,
             device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
+            meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
         )
+
+    def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
+        still_open = 0 if complete else meshes.waiting
+        return MeshCounts(meshes.options, meshes.combined, meshes.bounded, self._mesh_solves, still_open)
 
     def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
         considered, searched = self._groups.considered, len(self._opened)

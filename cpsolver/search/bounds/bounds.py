@@ -228,15 +228,17 @@ def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Floats, chunks: Int
 def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.inf) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
-    Rows must have the same pp; shapes (n,) and (n, pp). See `_over_edges`: when no stage takes longer than an edge,
-    each holds no more than that allows, hence no less than what the others cannot take. Where layers are of several
-    kinds, plans whose bound is below `limit_s` are bounded once more, with the kinds where they stand.
+    Rows must have the same pp; shapes (n,), or (n, pp) as in `Coefficients.stages`, and (n, pp). See `_over_edges`:
+    when no stage takes longer than an edge, each holds no more than that allows, hence no less than what the others
+    cannot take. Where layers are of several kinds, plans whose bound is below `limit_s` are bounded once more, with the
+    kinds where they stand.
     """
     stages = table.stages(row, chips)
-    layers = table.rows.places(table.problem.model.layers)[row]
+    first_row = row if row.ndim == 1 else row[:, 0]
+    layers = table.rows.places(table.problem.model.layers)[first_row]
 
     def enough(bottleneck: Floats) -> Bools:
-        most, _ = _equalised(table.equal[row], stages.most_layers(bottleneck))
+        most, _ = _equalised(table.equal[first_row], stages.most_layers(bottleneck))
         return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= layers))
 
     slowest = _smallest(enough, [stages], layers)
@@ -247,7 +249,7 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.
         return bound
     below = np.nonzero(bound < limit_s)[0]
     if len(below) and np.isfinite(limit_s):
-        first, second = table.weights(row[below])
+        first, second = table.weights(first_row[below])
         # With one microbatch only the sum of the stages counts: any slowest stage may do.
         left = limit_s - second * all_layers[below]
         most = np.where(first > 0, left / np.maximum(first, ROUNDING), np.inf)
@@ -263,18 +265,19 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.
 
 def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats) -> Floats:
     """The bound on step time for plans whose slowest stage takes at least `slowest`; infinite where that is."""
-    layers = table.rows.places(table.problem.model.layers)[row]
+    first = row if row.ndim == 1 else row[:, 0]
+    layers = table.rows.places(table.problem.model.layers)[first]
     fixed = _fixed_in_all(stages, chips)
 
     def rest(longest: Floats) -> tuple[Floats, Floats]:
-        most, sharing = _equalised(table.equal[row], np.maximum(stages.most_layers(longest), stages.chunks))
+        most, sharing = _equalised(table.equal[first], np.maximum(stages.most_layers(longest), stages.chunks))
         spare = most.sum(axis=1, keepdims=True) - layers[:, None]
         least = np.maximum(stages.chunks, most - spare / sharing)
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
         total = total + stages.least_recompute_s(least).sum(axis=1)
         return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
 
-    return _over_edges(slowest, table.weights(row), rest)
+    return _over_edges(slowest, table.weights(first), rest)
 
 
 def _over_edges(
