@@ -27,7 +27,11 @@ def spec_json_schema() -> dict[str, Any]:
     for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
         place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
         place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
-    _name_all(schema["properties"], schema["$defs"]["Cluster"]["properties"])
+    cluster = schema["$defs"]["Cluster"]["properties"]
+    by_name = cluster["chips"]["anyOf"][-1]
+    schema["$defs"]["ChipRequest"] = by_name["additionalProperties"]  # once, not beside every chip's name
+    by_name["additionalProperties"] = {"$ref": "#/$defs/ChipRequest"}
+    _name_all(schema["properties"], cluster)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
 
 
