@@ -15,6 +15,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.spec.search import forbidden_for, pinned_for
 
+FLAGS_OF_A_MESH = ("sequence_parallel", "distributed_optimizer", "flash_attention")
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 
 
@@ -162,6 +163,9 @@ def meshes_on(problem: Problem, limit: int, together: int) -> Iterator[tuple[Mes
     experts = range(1, moe.experts + 1) if moe else (1,)
     for d in wanted(problem, tp=sizes, cp=sizes, dp=sizes, ep=experts, etp=sizes if moe else (1,)):
         mesh = Mesh(**d)
+        alone = Strategy(**d, pp=1, mbs=1, vpp=1, groups=(), **dict.fromkeys(FLAGS_OF_A_MESH, False))
+        if any(next(iter(RULES[name](problem, alone)), None) for name in ("heads", "context_parallel", "experts")):
+            continue
         for count in range(1, limit // mesh.stage_devices + 1):
             if together % mesh.dp == 0 and mesh.stage_devices * count % problem.node == 0:
                 yield mesh, count

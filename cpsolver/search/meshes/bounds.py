@@ -20,8 +20,10 @@ from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import ROUNDING, Stages
 from cpsolver.search.meshes.rounds import Round
 
+_COARSE_RANGES = 3
+"""Ranges that the slowest stage's time is cut into for a first look at the options of each chip type."""
 _RANGES = 10
-"""Ranges that the slowest stage's time is cut into for options of one chip type."""
+"""The same for what that leaves."""
 _FINE_RANGES = 32
 """The same for combinations."""
 _SHRUNK = 0.7
@@ -122,6 +124,15 @@ class MeshBounds:
         slowest = held / speed * _SAFETY
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
+    def longest(self, rows: Ints) -> float:
+        """No stage takes longer: all layers recomputed on one, with embedding and head, and transfers to all others."""
+        time, problem = self.table.time, self.table.problem
+        layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
+        latency = self.table.tables.latency.max() * self.devices
+        hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
+        stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
+        return float(stage[:, rows].max())
+
     def _saving(self, chip: int, rows: Ints) -> Floats:
         """The most that a stage may save by holding cheap layers: (rows,)."""
         return np.asarray(self._savings[chip, rows])
@@ -132,11 +143,12 @@ class MeshBounds:
 
     def filtered(self, part: Part, limit: float) -> tuple[float, Part] | None:
         """A bound on the part, and what of it may be below the limit; None: nothing."""
+        ranges = _COARSE_RANGES
         while True:
             left = self.that_add_up(part)
             if left is None:
                 return None
-            bounds, edges = self._bounds(left, limit)
+            bounds, edges = self._bounds(left, limit, ranges)
             by_range = np.max([each.min(axis=0) for each in bounds], axis=0)  # each type takes one of its options
             open_ranges = np.nonzero(by_range < limit)[0]
             if not len(open_ranges):
@@ -148,11 +160,11 @@ class MeshBounds:
             )
             count = sum(map(len, left.options))
             much = sum(map(len, smaller.options)) < _SHRUNK * count
-            if not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
+            if ranges == _RANGES and not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
                 return float(by_range.min()), smaller
-            part = smaller
+            part, ranges = smaller, _RANGES
 
-    def _bounds(self, part: Part, limit: float) -> tuple[list[Floats], Floats]:
+    def _bounds(self, part: Part, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
         """For each chip type a bound for every option and range of the slowest stage's time, and the ranges' edges."""
         low, high = part.span
         most = part.round.microbatches - 1
@@ -161,7 +173,7 @@ class MeshBounds:
         if high <= low or not most:
             edges = np.array([low, max(high, low)])
         else:
-            edges = np.geomspace(max(low, high * 1e-4), high, _RANGES + 1)
+            edges = np.geomspace(max(low, high * 1e-4), high, ranges + 1)
             edges[0] = low
         mine = [_Cost(self, part, chip, edges[1:]) for chip in range(len(part.options))]
         cheapest = [each.cheapest for each in mine]

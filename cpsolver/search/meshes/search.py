@@ -20,7 +20,6 @@ from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import chips_allowed
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.filters import stage_step
 from cpsolver.search.frontier import INFINITE, Limits
 from cpsolver.search.meshes.bounds import Combinations, MeshBounds, Options, Part
 from cpsolver.search.meshes.rounds import Round, rounds_of
@@ -103,28 +102,29 @@ class MeshSearch:
     def _add(self, each: Round) -> None:
         """The plans of a round, by the chip type that stands last."""
         options = [self._options(chip, each.rows) for chip in range(len(self._problem.supplies))]
+        longest = self._bounds.longest(each.rows)
         self.options += sum(map(len, options))
         for last, own in enumerate(options):
             if not len(own):
                 continue
             unused = Options(each.rows[:1], np.zeros(1, dtype=np.int64))
             all_types = [of if at == last else _joined(unused, of) for at, of in enumerate(options)]
-            part = self._bounds.that_add_up(Part(each, tuple(all_types), (last,), (0.0, INFINITE)))
+            part = self._bounds.that_add_up(Part(each, tuple(all_types), (last,), (0.0, longest)))
             if part is not None:
                 bound, slowest = self._bounds.quick(part)
-                self._push(bound, replace(part, span=(slowest, INFINITE)))
+                self._push(bound, replace(part, span=(slowest, longest)))
 
     def _options(self, chip: int, rows: Ints) -> Options:
         """Rows and numbers of stages that a chip type can serve: whole nodes, as far as it goes."""
-        supply, allows = self._problem.supplies[chip], self._problem.spec.search.allows
-        found: list[tuple[int, int]] = []
-        for row in rows.tolist():
-            width = int(self._bounds.width[row])
-            step, most = stage_step(self._problem.node, width), supply.limit // width
-            most = min(most, self._problem.model.layers)
-            found += [(row, n) for n in range(step, most + 1, step) if allows("stages", n, supply.name)]
-        table = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return Options(table[:, 0], table[:, 1])
+        supply, width = self._problem.supplies[chip], self._bounds.width[rows]
+        step = self._problem.node // np.gcd(width, self._problem.node)
+        most = np.minimum(supply.limit // width, self._problem.model.layers) // step
+        row, stages = np.repeat(rows, most), np.repeat(step, most)
+        stages = stages * (1 + np.arange(len(row)) - np.repeat(np.cumsum(most) - most, most))
+        counts, at = np.unique(stages, return_inverse=True)
+        allows = self._problem.spec.search.allows
+        keep = np.array([allows("stages", count, supply.name) for count in counts.tolist()], dtype=np.bool_)[at.ravel()]
+        return Options(row[keep], stages[keep])
 
     # One step
 
