@@ -43,7 +43,11 @@ def test_an_unknown_name_tells_the_nearest() -> None:
 
 def test_figures_that_are_known_from_elsewhere() -> None:
     llama = load_network("meta-roce-24k")
-    assert [(level.devices, level.oversubscription) for level in llama.levels] == [(16, None), (3072, None), (None, 7.0)]
+    assert [(level.devices, level.oversubscription) for level in llama.levels] == [
+        (16, None),
+        (3072, None),
+        (None, 7.0),
+    ]
     domain = load_network("superpod-gb200").domain
     assert domain is not None
     assert (domain.devices, domain.gb_s) == (72, 900.0)

@@ -71,7 +71,8 @@ def test_latency_is_that_of_each_level_for_the_hops_through_it() -> None:
 
 
 def test_switches_that_sum_send_each_byte_once() -> None:
-    plain, summed = {"levels": []}, {"levels": [], "in_network_reduction": True}
+    plain: dict[str, Any] = {}
+    summed = {"in_network_reduction": True}
     assert seconds(plain, "all_reduce", 8, 4) == pytest.approx(2 * 7 / 8 * PAYLOAD / 12.5e9)
     assert seconds(summed, "all_reduce", 8, 4) == pytest.approx(PAYLOAD / 12.5e9)
     assert seconds(summed, "all_reduce", 4, 1) == seconds(plain, "all_reduce", 4, 1)  # inside a node: no such switch
@@ -141,7 +142,11 @@ def island(out: float, latency: float) -> dict[str, Any]:
     [
         ([], 25.0, 30.0),  # the slower of both networks
         ([{"between": ["x", "y"], "gbit_s": 80.0, "latency_us": 50.0}], 10.0, 50.0),
-        ([{"between": ["y", "x"], "total_gbit_s": 80.0, "efficiency": 0.5}], 80 / 8 / 2 / 4, 30.0),  # 4 devices share it
+        (
+            [{"between": ["y", "x"], "total_gbit_s": 80.0, "efficiency": 0.5}],
+            80 / 8 / 2 / 4,
+            30.0,
+        ),  # 4 devices share it
         ([{"between": ["x", "y"], "gbit_s": 8000.0}], 25.0, 30.0),  # no faster than the islands' own adapters
     ],
 )
@@ -159,7 +164,9 @@ def test_a_tied_table_is_summed_over_the_link() -> None:
     links = [{"between": ["x", "y"], "total_gbit_s": 8.0}]
     model = {"layers": 4, "hidden": 1024, "ffn": 2816, "heads": 8, "vocab": 4000, "tied_embeddings": True}
     problem = problem_of(chips, model, gpus=8, node=4, network={"links": links})
-    both = [replace(problem, model=problem.model.model_copy(update={"tied_embeddings": tied})) for tied in (True, False)]
+    both = [
+        replace(problem, model=problem.model.model_copy(update={"tied_embeddings": tied})) for tied in (True, False)
+    ]
     found = []
     for each in both:
         row = Candidates.one(strategy_of("x:2 y:2", tp=4, dp=1), each.batch)

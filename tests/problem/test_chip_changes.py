@@ -73,7 +73,9 @@ def test_an_unknown_chip_with_changes_is_told_as_unknown() -> None:
     cluster = {"num_gpus": 8, "chips": {"a10": {"nvlink": "none"}}}
     with pytest.raises(InputError, match="unknown chip"):
         make_problem(
-            {"model": "llama2-7b", "cluster": cluster, "training": {"global_batch_size": 8, "sequence_length": 8}}, {}, {}
+            {"model": "llama2-7b", "cluster": cluster, "training": {"global_batch_size": 8, "sequence_length": 8}},
+            {},
+            {},
         )
 
 

@@ -84,8 +84,8 @@ def networks_report(name: str | None = None) -> RenderableType:
         levels = ", ".join(_level(level) for level in each.levels) or "one"
         table.add_row(each.name, adapter_gbit_s(each), levels, ", ".join(each.chips))
     note = (
-        "Gbit/s of each device, or as adapters × Gbit/s of a node; levels in devices, 1:7 their oversubscription. A spec "
-        "takes one as cluster.network, or figures of its own. Aliases and sources: apss-cp networks NAME"
+        "Gbit/s of each device, or as adapters × Gbit/s of a node; levels in devices, 1:7 their oversubscription. A "
+        "spec takes one as cluster.network, or figures of its own. Aliases and sources: apss-cp networks NAME"
     )
     return Group(Text(f"{table.row_count} networks", style="bold"), table, "", Text(note, style="dim"))
 
