@@ -66,7 +66,7 @@ def test_what_is_written_out_is_read_the_same(network: Any) -> None:
         ({"levels": [{"name": "r", "nodes": 4, "devices": 32}]}, "r has devices 32 and nodes 4: each says its size"),
         ({"levels": [RACK]}, "r, the last of the levels, has 32 devices, and the cluster has 64"),
         ({"levels": [{"name": "r", "gbit_s": 100, "oversubscription": 2}]}, "has gbit_s 100 and oversubscription"),
-        ({"levels": [{"name": "r", "latency_us": 1, "extra_latency_us": 2}]}, "has latency_us 1 and extra_latency_us 2"),
+        ({"levels": [{"name": "r", "latency_us": 1, "extra_latency_us": 2}]}, "has latency_us 1 and extra_latency_us"),
         ({"levels": [{"name": "r", "gbit_s": 400}]}, "r gives a device 400 Gbit/s, and a node inside it 200"),
         ({"levels": [{"name": "r", "latency_us": 1}]}, "a hop in r takes 1 us, and in a node inside it 10 us"),
         ({"gbit_s": 3200}, "of a100 gives a device 300 GB/s (2400 Gbit/s), and the network 3200 Gbit/s"),
