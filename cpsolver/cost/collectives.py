@@ -32,11 +32,10 @@ def ranks_inside(problem: Problem, chip: Chip, size: Ints, stride: Ints) -> Ints
 
 def tiers(problem: Problem, chip: Chip) -> tuple[Tier, ...]:
     """What lies between the fast domains of that chip, from the inside out; at least one."""
-    domain = fast_domain(problem, chip)
     if problem.network is not None:
-        return problem.network.tiers(chip, domain)
+        return problem.network.tiers(chip)
     bandwidth = chip.scale_out_bandwidth_bytes_s * chip.efficiency_value("network")
-    return (Tier("network", domain, MOST_DEVICES, bandwidth, chip.network_latency_s),)
+    return (Tier("network", fast_domain(problem, chip), MOST_DEVICES, bandwidth, chip.network_latency_s),)
 
 
 def _even_part(size: Ints, most: Ints) -> Ints:

@@ -99,8 +99,9 @@ class ClusterNetwork:
             changed |= {"peer_bandwidth_gb_s": domain.gb_s if whole or pair is None else min(pair, domain.gb_s)}
         return changed
 
-    def tiers(self, chip: Chip, domain: int) -> tuple[Tier, ...]:
-        """What lies between fast domains of that many devices, from the inside out; levels within one are left out."""
+    def tiers(self, chip: Chip) -> tuple[Tier, ...]:
+        """What lies between the chip's fast domains, from the inside out; levels within one are left out."""
+        domain = chip.fast_domain(self.node)
         rate, share = chip.scale_out_bandwidth_bytes_s, chip.efficiency_value("network")
         bandwidth, latency, unit = rate * share, chip.network_latency_s, domain
         found = []
@@ -112,6 +113,18 @@ class ClusterNetwork:
                 found.append(Tier(level.name, unit, self.size(level), bandwidth, latency))
                 unit = self.size(level)
         return tuple(found)
+
+    def words(self, chips: Iterable[Chip]) -> Iterator[str]:
+        """The network in lines: what a device of each chip reaches on its way out, and links."""
+        switched = ", all-reduces summed in its switches" if self.figures.in_network_reduction else ""
+        yield f"Network: {self.name}{switched}. What a device reaches, one way, and a hop's latency:"
+        for chip in chips:
+            inside = f"fast domain of {chip.fast_domain(self.node)} {number(chip.scale_up.bandwidth_gb_s or 0.0)} GB/s"
+            yield f"  {chip.name}: {'; '.join([inside, *map(_told, self.tiers(chip))])}"
+        for pair, link in self.links.items():
+            each, whole = link.gbit_s, link.total_gbit_s
+            rate = f"{number(each)} Gbit/s a device" if each is not None else f"{number(whole or 0.0)} Gbit/s in all"
+            yield f"  between {' and '.join(sorted(pair))}: {rate}"
 
     def troubles(self, chips: Iterable[Chip]) -> Iterator[Trouble]:
         """Where the network contradicts what the chips are, its figures in them already: levels that whole fast domains
@@ -165,6 +178,13 @@ def given_efficiencies(values: Mapping[str, float | None], source: str) -> dict[
         for name, value in values.items()
         if value is not None
     }
+
+
+def _told(tier: Tier) -> str:
+    """A tier in words: `rack of 32 92.8 Gbit/s, 10 us`."""
+    size = "" if tier.devices >= MOST_DEVICES else f" of {tier.devices:,}"
+    rate, latency = round(tier.bandwidth_bytes_s * 8e-9, 1), round(tier.latency_s * 1e6, 1)
+    return f"{tier.name}{size} {number(rate)} Gbit/s, {number(latency)} us"
 
 
 def _latency_s(level: NetworkLevel, inside_s: float) -> float:

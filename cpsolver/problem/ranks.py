@@ -158,9 +158,8 @@ def levels_crossed(problem: Problem, ranks: RankMap) -> dict[str, dict[str, int]
 def _through(problem: Problem, supply: Supply, groups: Ints) -> Iterator[tuple[str, int]]:
     """The groups, whose first ranks are on that chip, by the outermost level that their traffic goes through."""
     assert problem.network is not None
-    domain = supply.chip.fast_domain(problem.node)
     left, name = groups, FAST_DOMAIN
-    for tier in problem.network.tiers(supply.chip, domain):
+    for tier in problem.network.tiers(supply.chip):
         crosses = (left // tier.unit != left[:, :1] // tier.unit).any(axis=1)
         if not crosses.all():
             yield name, int((~crosses).sum())

@@ -25,7 +25,7 @@ def test_a_preset_can_be_planned_with_its_chips(name: str, chip: str) -> None:
     training = {"global_batch_size": 1152, "sequence_length": 4096}
     problem = make_problem({"model": "llama2-70b", "cluster": cluster, "training": training}, {}, {})
     assert problem.network is not None
-    rates = [tier.bandwidth_bytes_s for tier in problem.network.tiers(problem.supplies[0].chip, 8)]
+    rates = [tier.bandwidth_bytes_s for tier in problem.network.tiers(problem.supplies[0].chip)]
     assert rates == sorted(rates, reverse=True)
 
 

@@ -14,7 +14,6 @@ from rich.text import Text
 from cpsolver.doors.export.judge import Nearest, in_words
 from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.script import grouped, shell_lines, span
-from cpsolver.doors.report.cluster import network_lines
 from cpsolver.inputs.errors import one_line
 from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
@@ -108,7 +107,9 @@ def ranks_report(problem: Problem, ranks: RankMap) -> RenderableType:
     sizes += f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
     head = Text(f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}: {sizes}")
     order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
-    levels: list[RenderableType] = [*network_lines(problem), ""] if problem.network else []
+    levels: list[RenderableType] = []
+    if problem.network is not None:
+        levels += [*problem.network.words(supply.chip for supply in problem.supplies), ""]
     return Group(head, order, "", *levels, _groups_table(problem, ranks), "", _nodes_table(problem, s))
 
 

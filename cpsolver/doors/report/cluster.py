@@ -26,33 +26,10 @@ _FACTORS = {
 
 
 def network_lines(problem: Problem) -> Iterator[Text]:
-    """The network in words, a line for each chip type's way out; nothing where the spec names none."""
-    network = problem.network
-    if network is None:
-        return
-    switched = ", all-reduces summed in its switches" if network.figures.in_network_reduction else ""
-    yield Text(f"Network: {network.name}{switched}. What a device reaches, one way, and a hop's latency:")
-    for supply in problem.supplies:
-        yield Text(f"  {supply.name}: {_way_out(problem, supply)}", style="dim")
-    for pair, link in network.links.items():
-        rate = (
-            f"{number(link.gbit_s)} Gbit/s a device"
-            if link.gbit_s
-            else f"{number(link.total_gbit_s or 0)} Gbit/s in all"
-        )
-        yield Text(f"  between {' and '.join(sorted(pair))}: {rate}", style="dim")
-
-
-def _way_out(problem: Problem, supply: Supply) -> str:
-    chip, domain = supply.chip, supply.chip.fast_domain(problem.node)
-    inside = f"fast domain of {domain} {number(chip.scale_up.bandwidth_gb_s or 0.0)} GB/s"
-    return "; ".join([inside, *map(_tier, _tiers(problem, supply))])
-
-
-def _tier(tier: Tier) -> str:
-    size = "" if tier.devices >= MOST_DEVICES else f" of {tier.devices:,}"
-    rate, latency = round(tier.bandwidth_bytes_s * _GBIT_S, 1), round(tier.latency_s * _US, 1)
-    return f"{tier.name}{size} {number(rate)} Gbit/s, {number(latency)} us"
+    """The network in words, with each chip type's way out; nothing where the spec names none."""
+    if problem.network is not None:
+        for line in problem.network.words(supply.chip for supply in problem.supplies):
+            yield Text(line, style="dim" if line.startswith(" ") else "")
 
 
 def changed_mark(problem: Problem, supply: Supply) -> str:
@@ -83,7 +60,10 @@ def cluster_document(problem: Problem) -> dict[str, Any]:
         found["network"] = {
             "name": problem.network.name,
             "in_network_reduction": problem.network.figures.in_network_reduction,
-            "levels": {supply.name: [_plain(tier) for tier in _tiers(problem, supply)] for supply in problem.supplies},
+            "levels": {
+                supply.name: [_plain(tier) for tier in problem.network.tiers(supply.chip)]
+                for supply in problem.supplies
+            },
         }
     if changes := chip_changes(problem.spec.cluster.chips):
         found["changed_chips"] = {
@@ -91,10 +71,6 @@ def cluster_document(problem: Problem) -> dict[str, Any]:
             for each in changes
         }
     return found
-
-
-def _tiers(problem: Problem, supply: Supply) -> tuple[Tier, ...]:
-    return problem.network.tiers(supply.chip, supply.chip.fast_domain(problem.node)) if problem.network else ()
 
 
 def _plain(tier: Tier) -> dict[str, Any]:
