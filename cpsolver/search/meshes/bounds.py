@@ -28,8 +28,11 @@ _FINE_RANGES = 32
 """The same for combinations."""
 _SHRUNK = 0.7
 """Options are bounded again while so many of them, or less of the range of times, are left."""
+_PRICES = np.array([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0])
+"""Layers that a device is priced at, in shares of what it holds on average: any prices make bounds, the best one lies
+among these or between two."""
 _FOREVER = 1e9
-"""Seconds: stands for infinite times in sums."""
+"""Layers: stands for what an option that holds none is worth."""
 _SAFETY = 1.0 - ROUNDING
 
 
@@ -184,7 +187,29 @@ class MeshBounds:
             rest = _together(others, len(edges) - 1, self.layers)
             follows = max((value for at, value in enumerate(after) if at != chip), default=0.0)
             bounds.append((own.with_others(rest, follows) + most * edges[None, :-1]) * _SAFETY)
-        return bounds, edges
+        enough = self._hold_the_model(part, mine)
+        return [np.where(mask, each, np.inf) for mask, each in zip(enough, bounds, strict=True)], edges
+
+    def _hold_the_model(self, part: Part, costs: Sequence[_Cost]) -> list[Bools]:
+        """The options, by range, with which so many devices can hold all layers: (options, ranges) of each chip type.
+
+        The devices at hand are a knapsack. For any price of a device no choice holds more than the best of each chip
+        type at that price, with the price of all devices on top.
+        """
+        devices = [self.used(options) for options in part.options]
+        enough = [each.room >= 0 for each in costs]
+        if sum(int(each.max()) for each in devices) == self.devices:
+            return enough
+        for price in _PRICES * (self.layers / self.devices):
+            worth = [
+                np.where(each.room >= 0, np.minimum(each.room, self.layers) - price * used[:, None], -_FOREVER)
+                for each, used in zip(costs, devices, strict=True)
+            ]
+            best = np.stack([each.max(axis=0) for each in worth])
+            together = best.sum(axis=0) + price * self.devices
+            for mask, each, own in zip(enough, worth, best, strict=True):
+                mask &= each - own + together >= self.layers - ROUNDING * self.layers
+        return enough
 
 
 def _together(tables: Sequence[Floats], ranges: int, layers: int) -> Floats:
