@@ -149,12 +149,12 @@ def _degrees(problem: Problem) -> Columns:
 
 
 def _rows(columns: Columns) -> Candidates:
-    """Columns as rows, what they lack at its least."""
+    """Columns as rows, those that are not there yet at their least."""
     count = len(columns["tp"])
-    least = {name: np.zeros(count) if column_type(name) is np.bool_ else np.ones(count) for name in ROW}
-    whole = {"sharding_group": np.zeros(count), "pp": np.full(count, _PP), "microbatches": np.ones(count)}
-    given: dict[str, Any] = least | whole | columns
-    names = (*ROW, "microbatches")
+    sizes = dict.fromkeys(("mbs", "vpp", "microbatches"), np.ones(count))
+    flags = dict.fromkeys(("sequence_parallel", "distributed_optimizer", "flash_attention"), np.zeros(count))
+    given: dict[str, Any] = {"pp": np.full(count, _PP), **sizes, **flags, **columns}
+    names = (name for name in given if name in Candidates.__dataclass_fields__)
     typed: dict[str, Any] = {name: np.asarray(given[name]).astype(column_type(name)) for name in names}
     return Candidates(**typed)
 
