@@ -103,7 +103,7 @@ def chip_changes(requests: Mapping[str, ChipRequest]) -> tuple[ChipChanges, ...]
         except UnknownChipError:
             continue
         new = changed_chip(chip, request.changes)
-        told = tuple(_told(name, chip, new) for name in request.changes)
+        told = tuple(_in_words(name, chip, new) for name in request.changes)
         factors = dict.fromkeys(name for _, name, _ in load_calibration().fitted_factors(chip))
         gone = ["fabric"] if request.changes.get("nvlink") == "none" else []
         kept = tuple(name for name in factors if name not in gone)
@@ -116,7 +116,7 @@ def drops_fabric(request: ChipRequest) -> bool:
     return request.nvlink == "none"
 
 
-def _told(name: str, old: Chip, new: Chip) -> str:
+def _in_words(name: str, old: Chip, new: Chip) -> str:
     """One change in words: `network_gbit_s 200 -> 100 Gbit/s`."""
     before, after = _figure(name, old), _figure(name, new)
     if name == "nvlink" and new.scale_up.kind != old.scale_up.kind:

@@ -120,7 +120,7 @@ class ClusterNetwork:
         yield f"Network: {self.name}{switched}. What a device reaches, one way, and a hop's latency:"
         for chip in chips:
             inside = f"fast domain of {chip.fast_domain(self.node)} {number(chip.scale_up.bandwidth_gb_s or 0.0)} GB/s"
-            yield f"  {chip.name}: {'; '.join([inside, *map(_told, self.tiers(chip))])}"
+            yield f"  {chip.name}: {'; '.join([inside, *map(_in_words, self.tiers(chip))])}"
         for pair, link in self.links.items():
             each, whole = link.gbit_s, link.total_gbit_s
             rate = f"{number(each)} Gbit/s a device" if each is not None else f"{number(whole or 0.0)} Gbit/s in all"
@@ -180,7 +180,7 @@ def given_efficiencies(values: Mapping[str, float | None], source: str) -> dict[
     }
 
 
-def _told(tier: Tier) -> str:
+def _in_words(tier: Tier) -> str:
     """A tier in words: `rack of 32 92.8 Gbit/s, 10 us`."""
     size = "" if tier.devices >= MOST_DEVICES else f" of {tier.devices:,}"
     rate, latency = round(tier.bandwidth_bytes_s * 8e-9, 1), round(tier.latency_s * 1e6, 1)

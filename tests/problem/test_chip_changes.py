@@ -70,7 +70,7 @@ def test_changes_are_kept_where_the_problem_shrinks() -> None:
 
 
 def test_an_unknown_chip_with_changes_is_told_as_unknown() -> None:
-    cluster = {"num_gpus": 8, "chips": {"a10": {"nvlink": "none"}}}
+    cluster = {"num_gpus": 8, "chips": {"a101": {"nvlink": "none"}}}
     with pytest.raises(InputError, match="unknown chip"):
         make_problem(
             {"model": "llama2-7b", "cluster": cluster, "training": {"global_batch_size": 8, "sequence_length": 8}},
