@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem
+from cpsolver.problem.problem import Problem, Supply
 
 Ints = NDArray[np.int64]
 
@@ -129,6 +129,43 @@ class RankMap:
     def places(self) -> Iterator[Place]:
         """Every rank in order."""
         return (self.place(rank) for rank in range(self.size))
+
+
+FAST_DOMAIN = "fast domain"
+"""The innermost level: devices that share NVLink or its like."""
+
+
+def levels_crossed(problem: Problem, ranks: RankMap) -> dict[str, dict[str, int]]:
+    """Kind of group -> level -> how many groups' traffic goes through it, no further; the cheapest level first.
+
+    A level is there for what leaves the units inside it. Empty without a network in the spec.
+    """
+    if problem.network is None:
+        return {}
+    found: dict[str, dict[str, int]] = {}
+    chips = np.array([problem.chip_names.index(name) for name in ranks.strategy.stage_chips])
+    of_rank = np.repeat(chips, ranks.size // len(chips))
+    for kind, groups in ranks.groups.items():
+        counts: dict[str, int] = {}
+        for place, supply in enumerate(problem.supplies):
+            own = groups[of_rank[groups[:, 0]] == place]
+            for name, number in _through(problem, supply, own):
+                counts[name] = counts.get(name, 0) + number
+        found[kind] = counts
+    return found
+
+
+def _through(problem: Problem, supply: Supply, groups: Ints) -> Iterator[tuple[str, int]]:
+    """The groups, whose first ranks are on that chip, by the outermost level that their traffic goes through."""
+    assert problem.network is not None
+    left, name = groups, FAST_DOMAIN
+    for tier in problem.network.tiers(supply.chip):
+        crosses = (left // tier.unit != left[:, :1] // tier.unit).any(axis=1)
+        if not crosses.all():
+            yield name, int((~crosses).sum())
+        left, name = left[crosses], tier.name
+    if len(left):
+        yield name, len(left)
 
 
 def rank_map(problem: Problem, strategy: Strategy) -> RankMap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby, pairwise
 from typing import Any
@@ -17,7 +18,7 @@ from cpsolver.inputs.errors import one_line
 from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, node_blocks
+from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, levels_crossed, node_blocks
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 _FIRST, _MEMBERS, _LINE = 4, 8, 44
@@ -106,17 +107,30 @@ def ranks_report(problem: Problem, ranks: RankMap) -> RenderableType:
     sizes += f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
     head = Text(f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}: {sizes}")
     order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
-    return Group(head, order, "", _groups_table(ranks), "", _nodes_table(problem, s))
+    levels: list[RenderableType] = []
+    if problem.network is not None:
+        levels += [*problem.network.words(supply.chip for supply in problem.supplies), ""]
+    return Group(head, order, "", *levels, _groups_table(problem, ranks), "", _nodes_table(problem, s))
 
 
-def _groups_table(ranks: RankMap) -> Table:
+def _groups_table(problem: Problem, ranks: RankMap) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, side in (("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")):
+    crossed = levels_crossed(problem, ranks)
+    heads = [("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")]
+    for name, side in heads + [("goes through", "left")] * bool(crossed):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for kind, groups in ranks.groups.items():
         if groups.shape[1] > 1 and (kind != "dp_cp" or ranks.strategy.cp > 1):
-            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()))
+            through = [_through(crossed[kind])] if crossed else []
+            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()), *through)
     return table
+
+
+def _through(counts: Mapping[str, int]) -> str:
+    """Levels that groups go through, with how many of the groups where they are several."""
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
 
 
 def _shown(groups: list[list[int]]) -> str:
@@ -166,6 +180,7 @@ def ranks_document(problem: Problem, ranks: RankMap) -> dict[str, Any]:
         "order": "tp-cp-ep-dp-pp",
         "meanings": {kind: MEANINGS[kind] for kind in ranks.groups},
         "groups": {kind: groups.tolist() for kind, groups in ranks.groups.items()},
+        **({"levels_crossed": levels_crossed(problem, ranks)} if problem.network else {}),
         "nodes": [_block(block) for block in node_blocks(problem, ranks.strategy)],
         "ranks": [asdict(place) for place in ranks.places()],
         "strategy": strategy_to_dict(ranks.strategy),
