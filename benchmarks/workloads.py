@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def _spec(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **search: Any) -> dict[str, Any]:
+def spec_of(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **search: Any) -> dict[str, Any]:
+    """A spec; `search`: fields of its search."""
     return {
         "model": model,
         "cluster": {"num_gpus": num_gpus, "chips": chips},
@@ -14,15 +15,16 @@ def _spec(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **se
     }
 
 
-_FIVE = dict.fromkeys(("a800", "h800", "h100", "ascend_910b", "kunlun3"), 65_536 // 4)
+FIVE = dict.fromkeys(("a800", "h800", "h100", "ascend_910b", "kunlun3"), 65_536 // 4)
+"""Five chip types, 16,384 of each."""
 
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "W1": _spec("llama2-70b", 256, "a800", 512, 4096),
-    "W2": _spec("gpt3-175b", 1024, "a100", 1536, 2048),
-    "W3": _spec("megatron-1t", 4096, "a100", 3072, 2048),
-    "W4": _spec("llama2-70b", 256, {"a800": 128, "h800": 160}, 512, 4096),
-    "W5": _spec("llama2-70b", 1_048_576, {"a800": 524_288, "h800": 524_288}, 1_048_576, 4096),
-    "W6": _spec("llama-1800b", 65_536, _FIVE, 65_536, 4096),
+    "W1": spec_of("llama2-70b", 256, "a800", 512, 4096),
+    "W2": spec_of("gpt3-175b", 1024, "a100", 1536, 2048),
+    "W3": spec_of("megatron-1t", 4096, "a100", 3072, 2048),
+    "W4": spec_of("llama2-70b", 256, {"a800": 128, "h800": 160}, 512, 4096),
+    "W5": spec_of("llama2-70b", 1_048_576, {"a800": 524_288, "h800": 524_288}, 1_048_576, 4096),
+    "W6": spec_of("llama-1800b", 65_536, FIVE, 65_536, 4096),
 }
 """Whole plans, top-3."""
 
@@ -34,7 +36,7 @@ def _balance(margin: float) -> dict[str, Any]:
     """80 layers over 16 stages of 2 chunks, 32 microbatches: only layers and recomputation are free, by layers and by
     modules, on every stage for itself.
     """
-    spec = _spec("llama2-70b", 256, "a800", 256, 4096, top=1, recompute_scope="stage", pin={**_GIVEN, **_FLAGS})
+    spec = spec_of("llama2-70b", 256, "a800", 256, 4096, top=1, recompute_scope="stage", pin={**_GIVEN, **_FLAGS})
     spec["cluster"]["memory_margin"] = margin
     return spec
 

@@ -167,6 +167,8 @@ def _degrees(problem: Problem) -> Iterator[Alternative]:
         return
     runs_them = [name for name in launcher_names() if load_launcher(name).degrees_by_chip]
     now = problem.named_launcher
+    if now is None and problem.model.moe is not None:
+        return  # experts' grids of any launcher are too many for the seconds that advice has
     changes: dict[tuple[str, ...], Any] = {("search", "degrees_by_chip"): True}
     changes |= {} if now is None else {("launcher",): runs_them[0]}
     known = " and ".join(runs_them)

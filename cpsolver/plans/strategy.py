@@ -43,7 +43,7 @@ def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
     return (*(name for name in MODULES if name in named), *sorted(named - set(MODULES)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Mesh:
     """Degrees of stages whose devices are cut otherwise than the plan's: one of FlagScale's heterogeneous meshes."""
 

@@ -49,6 +49,11 @@ class _Found:
     evaluation: Evaluation
 
 
+def _in_order(found: _Found) -> tuple[object, ...]:
+    """Of equally fast plans those with equal degrees come first, then by what tells plans apart."""
+    return found.score, found.evaluation.step_time_s, found.strategy.unequal, found.strategy.key()
+
+
 def search(problem: Problem, listener: Listener | None = None, below: float = INFINITE) -> Result:
     """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C.
 
@@ -304,7 +309,7 @@ class _Search:
             return
         self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
-        self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
+        self._found.sort(key=_in_order)
         del self._found[self._top :]
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}

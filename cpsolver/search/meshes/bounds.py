@@ -33,6 +33,8 @@ _PRICES = np.array([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0])
 among these or between two."""
 _FOREVER = 1e9
 """Layers: stands for what an option that holds none is worth."""
+_BY_FAR = 100.0
+"""Slow links between chip types stay within so many times what a stage takes on the chips' own."""
 _SAFETY = 1.0 - ROUNDING
 
 
@@ -128,13 +130,13 @@ class MeshBounds:
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
     def longest(self, rows: Ints) -> float:
-        """No stage takes longer: all layers recomputed on one, with embedding and head, and transfers to all others."""
+        """No stage takes longer, by far: all layers recomputed on one, with embedding and head, and transfers to all."""
         time, problem = self.table.time, self.table.problem
         layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
         latency = self.table.tables.latency.max() * self.devices
         hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
         stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
-        return float(stage[:, rows].max())
+        return _BY_FAR * float(stage[:, rows].max())
 
     def _saving(self, chip: int, rows: Ints) -> Floats:
         """The most that a stage may save by holding cheap layers: (rows,)."""
