@@ -6,7 +6,7 @@
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
 # make bench      times whole solves
 # make fit        fits and cross-validates the cost model's constants (half an hour)
-# make accuracy   writes docs/accuracy.md, docs/chances.md and docs/recommendations.md
+# make accuracy   writes docs/accuracy.md, docs/mixed-runs.md, docs/chances.md and docs/recommendations.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -75,6 +75,7 @@ fit: $(READY)
 
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.mixed
 	$(BIN)/python -m benchmarks.chances
 	$(BIN)/python -m benchmarks.everyday
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cpsolver.plans.strategy import Strategy
     from cpsolver.problem.problem import Problem
     from cpsolver.rules import Violation
+    from cpsolver.search.replicas import Counts, ReplicasPlan
     from cpsolver.search.result import Plan, Result
 
 __version__ = "0.2.0"
@@ -57,6 +58,7 @@ __all__ = [
     "load_strategy",
     "make_problem",
     "make_strategy",
+    "plan_replicas",
     "solve",
 ]
 
@@ -191,6 +193,17 @@ def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = N
     result = answer(found, shown)
     with shown.waiting("looking for what to recommend: safer and simpler plans"):
         return recommend(found, result)
+
+
+def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | None:
+    """Data parallelism over unequal chips, each chip type with the best share of the batch; None: nothing fits.
+
+    `counts`: whether each kind of replicas has a number of microbatches of its own, or all have the same ("common").
+    Raises InputError unless the spec has several chip types, all counted, and no launcher.
+    """
+    from cpsolver.search.replicas import plan_replicas as share_out
+
+    return share_out(problem, counts)
 
 
 def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:

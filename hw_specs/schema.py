@@ -16,7 +16,8 @@ BlockFormat = Literal["mx", "nvfp4"]
 Origin = Literal["chip", "vendor default", "default"]
 
 EFFICIENCY_NAMES = (
-    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "attention_forward", "attention_backward", "memory"),
+    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "gemm_fp32"),
+    *("attention_forward", "attention_backward", "memory"),
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("collective_half_payload_mib", "collective_latency_us"),
     *("network", "network_latency_us", "kernel_latency_us", "host_link"),

@@ -12,6 +12,7 @@ COMMANDS = {
     "explain": ("explaining", "Why there is no plan, why not yours, what your wishes cost."),
     "batch": ("batch", "Solve a sweep of models, chips, sizes and prices; kept and resumed."),
     "compare": ("batch", "Days and dollars of several specs or clusters, in one table."),
+    "replicas": ("replicas", "Shares of the batch for data parallelism over unequal chips."),
     "export": ("export", "Turn a plan into what a framework is started with."),
     "ranks": ("export", "Which rank stands where: every group of a plan."),
     "profile": ("profiling", "Measure this machine's device and write a chip file."),

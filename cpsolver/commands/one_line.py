@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--precision",
     metavar="NAME",
-    help="bf16 (the default), fp16, fp8 or nvfp4.",
+    help="bf16 (the default), fp16, fp8, nvfp4 or fp32.",
     shell_complete=completion.precisions,
 )
 @click.option("--gpus-per-node", type=int, metavar="M", help="Devices in a node: 8, or all where there are fewer.")

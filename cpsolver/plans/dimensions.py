@@ -200,8 +200,9 @@ ALWAYS_SHOWN = tuple(name for name in SIZES if DIMENSIONS[name].default in (None
 
 
 def shown_sizes(strategy: Strategy) -> dict[str, int]:
-    """The sizes that a line of text names, in its order: those of ALWAYS_SHOWN, and others above 1."""
-    sizes = {name: int(getattr(strategy, name)) for name in DEGREES}
+    """The sizes that a line of text names, in its order: those of ALWAYS_SHOWN, and others above 1; but none in which
+    chip types differ, which go with their stages."""
+    sizes = {name: int(getattr(strategy, name)) for name in DEGREES if len(strategy.by_mesh(name)) == 1}
     return {name: size for name, size in sizes.items() if size > 1 or name in ALWAYS_SHOWN}
 
 

@@ -175,6 +175,15 @@ class Strategy:
         runs = groupby(self.groups, key=lambda group: (group.chip, group.mesh or own))
         return tuple((mesh, tuple(groups)) for (_, mesh), groups in runs)
 
+    def by_mesh(self, name: str) -> tuple[int, ...]:
+        """A size, `mbs` too, on every mesh in the order of the pipeline; one value where it is the same on all."""
+        values = [getattr(self.of(mesh), name) for mesh, _ in self.meshes] if self.unequal else [getattr(self, name)]
+        return tuple(values) if len(set(values)) > 1 else (values[0],)
+
+    def devices_on(self, chip: str) -> int:
+        """How many devices of a chip type the plan uses."""
+        return sum(width for name, width in zip(self.stage_chips, self.widths, strict=True) if name == chip)
+
     @property
     def meshes_in_words(self) -> str:
         """The degrees by chip type: `tp 4 dp 8 on a800, tp 2 dp 16 on h800`."""

@@ -163,9 +163,14 @@ class Problem:
         return self.recipe not in (None, "blockwise") and (usual if given is None else given)
 
     @property
+    def element_bytes(self) -> int:
+        """Of a value that is kept, moved or sent between kernels: 2, or 4 where the training is in fp32."""
+        return 4 if self.spec.training.precision == "fp32" else 2
+
+    @property
     def dispatch_bytes(self) -> float:
-        """Of a value on its way to the experts; 16 bits where the layers compute in 16."""
-        return 2.0 if self.recipe is None else float(self.stack.dispatch_bytes)
+        """Of a value on its way to the experts; as the layers compute where that is in 16 bits or more."""
+        return float(self.element_bytes if self.recipe is None else self.stack.dispatch_bytes)
 
     @property
     def narrow_weights(self) -> bool:

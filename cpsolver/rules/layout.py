@@ -110,15 +110,10 @@ def _ends(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{shared}, whose states are sharded: one of dp {first.dp} and {last.dp} divides the other"
 
 
-def devices_on(s: Strategy, chip: str) -> int:
-    """How many devices of a chip type the plan uses."""
-    return sum(width for name, width in zip(s.stage_chips, s.widths, strict=True) if name == chip)
-
-
 @rule("no chip type serves more devices than there are", scope="structure", briefly=_limits_in_short)
 def chip_count(problem: Problem, s: Strategy) -> Iterator[str]:
     for chip in dict.fromkeys(s.stage_chips):
-        used = devices_on(s, chip)
+        used = s.devices_on(chip)
         if chip not in problem.chip_names:
             yield f"chip {chip} is not in the cluster ({', '.join(problem.chip_names)})"
         elif used > problem.supply(chip).limit:

@@ -9,7 +9,6 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
-from cpsolver.rules.layout import devices_on
 
 
 @rule(
@@ -112,7 +111,7 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
 def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     chips = dict.fromkeys(s.stage_chips)
     for chip in chips if len(chips) > 1 else ():
-        used = devices_on(s, chip)
+        used = s.devices_on(chip)
         if used % problem.node:
             yield f"{used} {chip} do not fill nodes of {problem.node}"
 

@@ -27,7 +27,7 @@ cluster:
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576
   sequence_length: {sequence_length}  # tokens in a sequence, 1 to 1,048,576
-  precision: bf16  # bf16, fp16, fp8 or nvfp4; default bf16
+  precision: bf16  # bf16, fp16, fp8, nvfp4 or fp32; default bf16
   dropout: false  # true: hidden and attention dropout in use (masks are kept); default false
   fused_kernels: true  # fused norms, rotary embedding, bias and activation; default true
   expert_imbalance: 1.0  # tokens at the most loaded device's experts over the mean, 1 to 64; default 1

@@ -163,7 +163,8 @@ def meshes_on(problem: Problem, limit: int, together: int) -> Iterator[tuple[Mes
     experts = range(1, moe.experts + 1) if moe else (1,)
     for d in wanted(problem, tp=sizes, cp=sizes, dp=sizes, ep=experts, etp=sizes if moe else (1,)):
         mesh = Mesh(**d)
-        alone = Strategy(**d, pp=1, mbs=1, vpp=1, groups=(), **dict.fromkeys(FLAGS_OF_A_MESH, False))
+        flags: dict[str, Any] = dict.fromkeys(FLAGS_OF_A_MESH, False)
+        alone = Strategy(**d, pp=1, mbs=1, vpp=1, groups=(), **flags)
         if any(next(iter(RULES[name](problem, alone)), None) for name in ("heads", "context_parallel", "experts")):
             continue
         for count in range(1, limit // mesh.stage_devices + 1):

@@ -31,6 +31,8 @@ _SHRUNK = 0.7
 _PRICES = np.array([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0])
 """Layers that a device is priced at, in shares of what it holds on average: any prices make bounds, the best one lies
 among these or between two."""
+_FOREVER = 1e9
+"""Layers: stands for what an option that holds none is worth."""
 _SAFETY = 1.0 - ROUNDING
 
 
