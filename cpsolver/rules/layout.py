@@ -57,7 +57,7 @@ def meshes(problem: Problem, s: Strategy) -> Iterator[str]:
     meshes run the same rounds of sequences, so every dp divides a round; embeddings that are tied, or serve multi-token
     prediction, are cut alike on the first and the last stage. cp may differ: which launcher runs that, says `launcher`.
     Not asserted there: a border between different tp is passed in tp * cp pieces of the sequence
-    (get_inter_mesh_tensor_slices), which the ranks have with sequence parallelism only; and ep, whose assert is vacuous.
+    (get_inter_mesh_tensor_slices), which ranks have with sequence parallelism only; and ep, whose assert is vacuous.
     """
     if not s.unequal:
         return

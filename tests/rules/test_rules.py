@@ -65,7 +65,8 @@ def test_meshes() -> None:
     assert said("meshes", plan, tied) == ["the first and the last stage share the embedding: tp 1 and 2 must be equal"]
     apart = with_meshes(strategy_of("x:2 y:2", dp=3, mbs=2), y=Mesh(1, 1, 2))
     assert said("meshes", apart, tied) == [
-        "the first and the last stage share the embedding, whose states are sharded: one of dp 3 and 2 divides the other"
+        "the first and the last stage share the embedding, whose states are sharded: "
+        "one of dp 3 and 2 divides the other"
     ]
     assert not said("meshes", replace(apart, distributed_optimizer=False), tied)
 

@@ -190,11 +190,11 @@ def _shares_in_parts(model: Architecture, s: Strategy) -> bool:
 
 def _miscounts(s: Strategy) -> bool:
     """FlagScale's own arithmetic, in which no stride has dp in it, or for experts ep, finds wrong ranks at a border."""
-    if len(s.meshes) == 1:
+    meshes = [(mesh, _stages(groups)) for mesh, groups in s.meshes]
+    if len(meshes) == 1:
         return False
-    before_borders = [mesh.dp > 1 and _stages(groups) > 1 for mesh, groups in s.meshes[:-1]]
-    of_experts = [mesh.ep > 1 and mesh.stage_devices * _stages(groups) > mesh.ep * mesh.etp for mesh, groups in s.meshes]
-    return any(before_borders) or any(of_experts)
+    of_experts = any(mesh.ep > 1 and mesh.stage_devices * pp > mesh.ep * mesh.etp for mesh, pp in meshes)
+    return of_experts or any(mesh.dp > 1 and pp > 1 for mesh, pp in meshes[:-1])
 
 
 def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:

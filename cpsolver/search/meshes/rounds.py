@@ -71,8 +71,8 @@ def _undominated(
     table: Coefficients, rounds: tuple[Round, ...], sizes: Ints, looks_up_twice: bool
 ) -> tuple[Round, ...]:
     """The rounds that no other of as many microbatches dominates: with the same degrees on every mesh, and no row
-    slower, larger, with fewer ways to recompute or more conditions than its own. Plans of the same degrees are then never worse there,
-    and with `search.diverse` one of each family is asked for."""
+    slower, larger, with fewer ways to recompute or more conditions than its own. Plans of the same degrees are then
+    never worse there, and with `search.diverse` one of each family is asked for."""
     parts = np.concatenate([_parts(table), _conditions(table.rows, looks_up_twice)])
     _, degrees = np.unique(sizes, axis=0, return_inverse=True)
     degrees, kept = degrees.ravel(), list[Round]()
