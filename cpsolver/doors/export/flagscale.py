@@ -36,10 +36,11 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
     refuse(_refused(problem.spec.training))
     listed = hosts(problem, strategy)
     types = host_types(strategy, listed) if _hetero(strategy) else ()
+    train = train_section(problem, strategy)
     header = "A plan of apss-cp for FlagScale of late 2025."
     files = {
-        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed)),
-        TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train_section(problem, strategy)),
+        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed, train)),
+        TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train),
         "hostfile": hostfile(listed, types),
     }
     arguments = ("--config-path", "<folder of these files>", "--config-name", "plan", "action=run")
@@ -197,7 +198,16 @@ def _miscounts(s: Strategy) -> bool:
     return of_experts or any(mesh.dp > 1 and pp > 1 for mesh, pp in meshes[:-1])
 
 
-def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:
+def _of_types(s: Strategy, system: dict[str, Any]) -> dict[str, Any]:
+    """Options that hosts of some type do not get: without tensor parallelism FlagScale turns sequence parallelism off
+    there, with which alone Megatron-LM overlaps what tensor-parallel ranks say to each other."""
+    alone = [name for name, (mesh, _) in zip(mesh_types(s), s.meshes, strict=True) if mesh.tp == 1]
+    if "tp_comm_overlap" not in system or not alone:
+        return {}
+    return {"device_type_specific": {name: {"tp_comm_overlap": "false"} for name in alone}}
+
+
+def _experiment(s: Strategy, listed: tuple[Host, ...], train: dict[str, Any]) -> dict[str, Any]:
     return {
         "defaults": [f"{TRAIN.removesuffix('.yaml')}@train", "_self_"],
         "experiment": {
@@ -213,6 +223,7 @@ def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:
             },
             "envs": environment_of(s),
         },
+        **_of_types(s, train["system"]),
         "action": "run",
         "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
     }
