@@ -121,6 +121,7 @@ def make_problem(
     num_gpus: int | None = None,
     chips: str | Sequence[str] | Fields | None = None,
     gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
     global_batch_size: int | None = None,
     sequence_length: int | None = None,
     stack: str | None = None,
@@ -135,6 +136,7 @@ def make_problem(
             `sequence_length` have to be given.
         model: a name of the catalogue (`apss-cp models`), a file, or the model's fields.
         num_gpus: devices in the cluster, in nodes of `gpus_per_node` (8).
+        network: a name of the catalogue (`apss-cp networks`), or its figures (docs/network.md); None: the chips' own.
         chips: a name of the catalogue (`apss-cp chips`), several, or the most devices of each by name.
         global_batch_size: sequences in a step, of `sequence_length` tokens.
         stack: the software stack's name.
@@ -147,7 +149,7 @@ def make_problem(
     from cpsolver.problem.load import make_problem as make
 
     sections: dict[str, Fields] = {
-        "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node},
+        "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node, "network": network},
         "training": {"global_batch_size": global_batch_size, "sequence_length": sequence_length},
         "search": search,
     }

@@ -194,7 +194,7 @@ class Architecture(_ArchitectureRecord):
         return architecture
 
     @property
-    def looks_up_twice(self) -> bool:
+    def embeds_at_both_ends(self) -> bool:
         """The last pipeline stage needs the embedding too: as its head, or for multi-token prediction."""
         return self.tied_embeddings or self.mtp_layers > 0
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "validate": ("evidence", "How far off the predictions are on published, measured runs."),
     "models": ("catalogue", "The models of the catalogue, or one of them in detail."),
     "chips": ("catalogue", "The chips of the catalogue, or one of them in detail."),
+    "networks": ("catalogue", "The networks of the catalogue, or one of them in detail."),
     "stacks": ("catalogue", "The software stacks that a spec can name, or one in detail."),
     "init": ("catalogue", "Write a commented spec to start from."),
     "import": ("importing", "A spec and today's plan from a script or a config.json."),

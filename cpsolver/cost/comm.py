@@ -148,6 +148,10 @@ def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candida
     """Summing the gradients of a table that the first and the last stage both hold, in seconds."""
     apart = rows.stage_devices * np.maximum(1, rows.pp - 1)
     both = np.where((rows.pp > 1) & problem.model.tied_embeddings, 2, 1)
+    return collective_seconds(problem, chip, "all_reduce", tied_payload(problem, parameters), both, apart)
+
+
+def tied_payload(problem: Problem, parameters: Floats) -> Floats:
+    """Bytes of that table's gradients, as they are held: what replicas sum may be cast before."""
     each = held(problem)
-    payload = parameters * min(each.gradient, each.reduce)  # as they are held: what replicas sum may be cast before
-    return collective_seconds(problem, chip, "all_reduce", payload, both, apart)
+    return parameters * min(each.gradient, each.reduce)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost.collectives import fast_domain
+from cpsolver.cost.hops import FarHops, Neighbours
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.tables import TimeTable, stacked
 from cpsolver.problem.problem import Problem, Supply
@@ -44,7 +45,7 @@ class ChipTimes:
     """The time tables of some chip types for the same rows.
 
     `time` has an axis of chip types before the rows: (types, rows), or (types, kinds or modules, rows). `domain`: the
-    devices in a fast domain of each type; `latency`: seconds of its network.
+    devices in a fast domain of each type; `latency`: seconds of its network; `far`: what lies beyond, if anything does.
     """
 
     problem: Problem
@@ -52,13 +53,14 @@ class ChipTimes:
     time: TimeTable
     domain: Ints
     latency: Floats
+    far: FarHops | None
 
     @classmethod
     def of(cls, problem: Problem, supplies: list[Supply], rows: Candidates, tables: list[TimeTable]) -> ChipTimes:
         """`tables`: each supply's time table of the rows."""
         domain = np.array([fast_domain(problem, each.chip) for each in supplies])
         latency = np.array([each.chip.network_latency_s for each in supplies])
-        return cls(problem, rows, stacked(tables), domain, latency)
+        return cls(problem, rows, stacked(tables), domain, latency, FarHops.of(problem, supplies, rows))
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,21 @@ class Pipelines:
         onward = np.where(crossing, over, np.maximum(near[:, :-1], near[:, 1:]))
         outside = (chips[:, :1] != chips[:, -1:]) | (ends[:, -1:] > domain[:, -1:])
         back = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
+        if self.tables.far is not None:
+            onward = np.maximum(onward, self._beyond(slice(0, -1), slice(1, None), (ends - width)[:, :-1], width, ends))
+            back = np.maximum(back, self._beyond(slice(-1, None), slice(0, 1), 0 * width[:, :1], width, ends[:, -1:]))
         return onward, back
+
+    def _beyond(self, sender: slice, receiver: slice, first: Ints, width: Ints, ends: Ints) -> Floats:
+        """What transfers take at least for the levels that they cross beyond fast domains, and for links: (n, k)."""
+        assert self.tables.far is not None
+        rows = np.broadcast_to(self.by_stage, self.chips.shape)
+        last = ends[:, receiver] - 1 if ends.shape == self.chips.shape else ends - 1
+        partners = (
+            np.maximum(-(-width[:, receiver] // width[:, sender]), -(-width[:, sender] // width[:, receiver])) - 1
+        )
+        chips = (self.chips[:, sender], self.chips[:, receiver])
+        return self.tables.far.least(Neighbours(chips, (rows[:, sender], rows[:, receiver]), first, last, partners))
 
     def sharding(self, layers: Floats | float, recompute_s: Floats) -> Floats:
         """Gathering sharded weights, twice, and scattering gradients, as far as compute does not hide it.
@@ -215,6 +231,9 @@ class Pipelines:
         """Communication of replicas once a step that nothing hides."""
         time = self.tables.time
         ends = self.at_ends(self._of_first(time.sync_first), self._of_last(time.sync_last))
+        if (far := self.tables.far) is not None:
+            first, last = self.chips[:, 0], self.chips[:, -1]
+            ends = ends + self.at_ends(far.tied[first, last, self._first], far.tied[last, first, self._last])
         return np.asarray(layers * self.at(time.sync_layer) + self.at(time.sync_stage) + ends)
 
     def optimizer(self, layers: Ints | Floats) -> Floats:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cpsolver.problem.network import ClusterNetwork
 from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
@@ -53,6 +54,11 @@ class Problem:
         if self.stack.runs is None:
             return self.launcher
         return None if self.spec.launcher is None else load_launcher(self.spec.launcher)
+
+    @cached_property
+    def network(self) -> ClusterNetwork | None:
+        """The network around the chips' fast domains; None: one non-blocking level, each chip's own adapter."""
+        return ClusterNetwork.of(self.spec.cluster)
 
     @property
     def num_gpus(self) -> int:

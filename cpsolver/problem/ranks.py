@@ -8,7 +8,7 @@ same numbering. Mixed chips: ranks of a stage sit on nodes of its chip, so node 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpsolver.plans.strategy import Mesh, Strategy
-from cpsolver.problem.problem import Problem
+from cpsolver.problem.problem import Problem, Supply
 
 Ints = NDArray[np.int64]
 
@@ -253,6 +253,44 @@ def _overlapping(one: int, other: int) -> Ints:
     """Which of `one` equal parts of a whole overlap which of `other`, (n, 2)."""
     pairs = [(i, j) for i in range(one) for j in range(i * other // one, -(-(i + 1) * other // one))]
     return np.array(pairs, dtype=np.int64)
+
+
+FAST_DOMAIN = "fast domain"
+"""The innermost level: devices that share NVLink or its like."""
+
+
+def levels_crossed(problem: Problem, s: Strategy, groups: Mapping[str, Ints]) -> dict[str, dict[str, int]]:
+    """Kind of group -> level -> how many groups' traffic goes through it, no further; the cheapest level first.
+
+    `groups`: a row a group, of the plan's ranks. A level is there for what leaves the units inside it. Empty without a
+    network in the spec.
+    """
+    if problem.network is None:
+        return {}
+    found: dict[str, dict[str, int]] = {}
+    chips = np.array([problem.chip_names.index(name) for name in s.stage_chips])
+    of_rank = np.repeat(chips, s.widths)
+    for kind, rows in groups.items():
+        counts: dict[str, int] = {}
+        for place, supply in enumerate(problem.supplies):
+            own = rows[of_rank[rows[:, 0]] == place]
+            for name, number in _through(problem, supply, own):
+                counts[name] = counts.get(name, 0) + number
+        found[kind] = counts
+    return found
+
+
+def _through(problem: Problem, supply: Supply, groups: Ints) -> Iterator[tuple[str, int]]:
+    """The groups, whose first ranks are on that chip, by the outermost level that their traffic goes through."""
+    assert problem.network is not None
+    left, name = groups, FAST_DOMAIN
+    for tier in problem.network.tiers(supply.chip):
+        crosses = (left // tier.unit != left[:, :1] // tier.unit).any(axis=1)
+        if not crosses.all():
+            yield name, int((~crosses).sum())
+        left, name = left[crosses], tier.name
+    if len(left):
+        yield name, len(left)
 
 
 def rank_map(problem: Problem, strategy: Strategy) -> RankMap | MeshMap:

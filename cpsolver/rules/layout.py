@@ -101,7 +101,7 @@ def _unused(s: Strategy) -> Iterator[str]:
 def _ends(problem: Problem, s: Strategy) -> Iterator[str]:
     """Tables that the first and the last stage both hold are cut alike."""
     first, last = s.meshes[0][0], s.meshes[-1][0]
-    if not problem.model.looks_up_twice:
+    if not problem.model.embeds_at_both_ends:
         return
     shared = "the first and the last stage share the embedding"
     if first.tp != last.tp:

@@ -20,6 +20,8 @@ cluster:
   gpus_per_node: {gpus_per_node}  # devices in a node; default 8
   chips: {chips}  # name: most devices of it (`apss-cp chips`); -1 or null: no limit
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
+  # One with other cards: chips: {{{chip}: {{max: 64, network_gbit_s: 100, memory_gib: 40, nvlink: none}}}}
+  network: null  # superpod-h100 say (`apss-cp networks`), or figures (docs/network.md); default null: the chips' own
   memory_margin: null  # share of device memory kept free, 0 to 0.5; default: the stack's, 0.04 for megatron-core
   idle: false  # true: a plan may leave whole nodes idle; default false
   prices: null  # dollars per device-hour, 2.5 or {{{chip}: 2.5}} say; default null: not known

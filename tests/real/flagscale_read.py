@@ -25,8 +25,8 @@ from unittest import mock
 
 import numpy as np
 
-FILLED = ("train.model.train_iters=1", "train.data.data_path=none")
-FILLED += ("train.data.tokenizer.tokenizer_type=NullTokenizer", "train.data.tokenizer.tokenizer_path=none")
+FILLED = ["train.model.train_iters=1", "train.data.data_path=none"]
+FILLED += ["train.data.tokenizer.tokenizer_type=NullTokenizer", "train.data.tokenizer.tokenizer_path=none"]
 WITHOUT_KERNELS = ["--transformer-impl", "local", "--no-gradient-accumulation-fusion", "--no-rope-fusion"]
 WITHOUT_KERNELS += ["--no-persist-layer-norm", "--no-masked-softmax-fusion", "--lr", "1e-4"]
 READ = (
@@ -189,13 +189,15 @@ def five_axes() -> Iterator[None]:
     """Megatron-LM's order of ranks without the axes that came after FlagScale's, all of size 1."""
     from megatron.core import parallel_state
 
-    class Five(parallel_state.RankGenerator):  # type: ignore[misc,name-defined]
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            self.order = "-".join(self.order.split("-")[:5])
-            self.ordered_size = self.ordered_size[:5]
+    known = parallel_state.RankGenerator
 
-    with mock.patch.object(parallel_state, "RankGenerator", Five):
+    def five(**sizes: Any) -> Any:
+        made = known(**sizes)
+        made.order = "-".join(made.order.split("-")[:5])
+        made.ordered_size = made.ordered_size[:5]
+        return made
+
+    with mock.patch.object(parallel_state, "RankGenerator", five):
         yield
 
 

@@ -92,7 +92,7 @@ def test_the_plan_is_legal(case: Case) -> None:
 @EACH
 def test_arguments_are_the_plan(case: Case) -> None:
     found, s, model = taken(case), case.strategy, case.problem.model
-    shared = model.looks_up_twice and s.distributed_optimizer and s.meshes[0][0].dp != s.meshes[-1][0].dp
+    shared = model.embeds_at_both_ends and s.distributed_optimizer and s.meshes[0][0].dp != s.meshes[-1][0].dp
     assert found["kinds"] == [kind for kind, width in zip(s.stage_chips, s.widths, strict=True) for _ in range(width)]
     for read, (mesh, groups) in zip(found["arguments"], s.meshes, strict=True):
         wanted = {

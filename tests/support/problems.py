@@ -70,6 +70,7 @@ def spec_of(
     margin: float | None = 0.04,
     launcher: str | None = None,
     stack: str | None = None,
+    network: Any = None,
     **search: Any,
 ) -> dict[str, Any]:
     """A whole spec as plain values; `chips` holds chip_spec values, or {"max": .., "spec": ..}."""
@@ -77,7 +78,13 @@ def spec_of(
     requests = {k: v if not isinstance(v, Mapping) or "spec" in v else {"spec": dict(v)} for k, v in given.items()}
     return {
         "model": model_spec() if model is None else model,
-        "cluster": {"num_gpus": gpus, "gpus_per_node": node, "chips": requests, "memory_margin": margin},
+        "cluster": {
+            "num_gpus": gpus,
+            "gpus_per_node": node,
+            "chips": requests,
+            "memory_margin": margin,
+            "network": network,
+        },
         "training": {"global_batch_size": batch, "sequence_length": sequence, **(training or {})},
         "search": search,
         "launcher": launcher,

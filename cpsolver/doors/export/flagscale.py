@@ -186,7 +186,7 @@ def _shares_in_parts(model: Architecture, s: Strategy) -> bool:
     Each replica then sums a share of its rows (finalize_model_grads): every dp must divide those of a tp rank.
     """
     first, last = s.meshes[0][0], s.meshes[-1][0]
-    return model.looks_up_twice and s.distributed_optimizer and first.dp != last.dp
+    return model.embeds_at_both_ends and s.distributed_optimizer and first.dp != last.dp
 
 
 def _miscounts(s: Strategy) -> bool:

@@ -18,7 +18,17 @@ from cpsolver.inputs.errors import one_line
 from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.ranks import MEANINGS, Border, Ints, MeshMap, MeshRanks, NodeBlock, RankMap, node_blocks
+from cpsolver.problem.ranks import (
+    MEANINGS,
+    Border,
+    Ints,
+    MeshMap,
+    MeshRanks,
+    NodeBlock,
+    RankMap,
+    levels_crossed,
+    node_blocks,
+)
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 _FIRST, _MEMBERS, _LINE = 4, 8, 44
@@ -107,15 +117,23 @@ def ranks_report(problem: Problem, ranks: RankMap | MeshMap) -> RenderableType:
     """
     head = f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}"
     order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
+    levels: list[RenderableType] = []
+    if problem.network is not None:
+        levels += [*problem.network.words(supply.chip for supply in problem.supplies), ""]
     nodes = _nodes_table(problem, ranks.strategy)
+
+    def table(groups: Mapping[str, Ints]) -> Table:
+        return _groups_table(groups, levels_crossed(problem, ranks.strategy, groups))
+
     if isinstance(ranks, RankMap):
-        return Group(Text(f"{head}: {_sizes(ranks)}"), order, "", _groups_table(ranks.groups), "", nodes)
+        return Group(Text(f"{head}: {_sizes(ranks)}"), order, "", *levels, table(ranks.groups), "", nodes)
     parts: list[RenderableType] = []
     for mesh in ranks.meshes:
         of_mesh = f"{mesh.chip}, ranks {span(mesh.ranks)}, stages {span(mesh.stages)}: {_sizes(mesh.own)}"
-        parts += ["", Text(of_mesh), _groups_table(mesh.groups)]
-    parts += ["", Text("all meshes, a group for every way through them"), _groups_table(ranks.groups)]
-    return Group(Text(f"{head}, {len(ranks.meshes)} meshes"), order, *parts, "", _borders_table(ranks), "", nodes)
+        parts += [Text(of_mesh), table(mesh.groups), ""]
+    parts += [Text("all meshes, a group for every way through them"), table(ranks.groups), ""]
+    heading = Text(f"{head}, {len(ranks.meshes)} meshes")
+    return Group(heading, order, "", *levels, *parts, _borders_table(ranks), "", nodes)
 
 
 def _sizes(ranks: RankMap) -> str:
@@ -124,14 +142,16 @@ def _sizes(ranks: RankMap) -> str:
     return f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}{experts}"
 
 
-def _groups_table(kinds: Mapping[str, Ints]) -> Table:
-    """The kinds with more than a rank a group; `dp_cp` where it is more than `dp`."""
+def _groups_table(kinds: Mapping[str, Ints], crossed: Mapping[str, Mapping[str, int]]) -> Table:
+    """The kinds with more than a rank a group, `dp_cp` where it is more than `dp`; `crossed`: their levels, if any."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, side in (("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")):
+    heads = [("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")]
+    for name, side in heads + [("goes through", "left")] * bool(crossed):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
     for kind, groups in kinds.items():
         if groups.shape[1] > 1 and (kind != "dp_cp" or groups.shape[1] > kinds["dp"].shape[1]):
-            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()))
+            through = [_through(crossed[kind])] if crossed else []
+            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()), *through)
     return table
 
 
@@ -153,6 +173,13 @@ def receivers(border: Border) -> dict[int, list[int]]:
     for sender, receiver in border.pairs.tolist():
         found.setdefault(sender, []).append(receiver)
     return found
+
+
+def _through(counts: Mapping[str, int]) -> str:
+    """Levels that groups go through, with how many of the groups where they are several."""
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
 
 
 def _shown(groups: list[list[int]]) -> str:
@@ -208,17 +235,18 @@ def ranks_document(problem: Problem, ranks: RankMap | MeshMap) -> dict[str, Any]
         "order": "tp-cp-ep-dp-pp",
         "meanings": {kind: MEANINGS[kind] for kind in kinds},
         "groups": {kind: groups.tolist() for kind, groups in ranks.groups.items()},
-        **(_meshes_document(ranks) if isinstance(ranks, MeshMap) else {}),
+        **(_meshes_document(problem, ranks) if isinstance(ranks, MeshMap) else {}),
+        **({"levels_crossed": levels_crossed(problem, ranks.strategy, ranks.groups)} if problem.network else {}),
         "nodes": [_block(block) for block in node_blocks(problem, ranks.strategy)],
         "ranks": [asdict(place) for place in ranks.places()],
         "strategy": strategy_to_dict(ranks.strategy),
     }
 
 
-def _meshes_document(ranks: MeshMap) -> dict[str, Any]:
+def _meshes_document(problem: Problem, ranks: MeshMap) -> dict[str, Any]:
     sides = ((border.before, border.after, receivers(border)) for border in ranks.borders)
     return {
-        "meshes": [_mesh(mesh) for mesh in ranks.meshes],
+        "meshes": [_mesh(problem, ranks.strategy, mesh) for mesh in ranks.meshes],
         "borders": [
             {"before": before, "after": after, "sends": [{"rank": rank, "to": to} for rank, to in sends.items()]}
             for before, after, sends in sides
@@ -226,13 +254,14 @@ def _meshes_document(ranks: MeshMap) -> dict[str, Any]:
     }
 
 
-def _mesh(mesh: MeshRanks) -> dict[str, Any]:
+def _mesh(problem: Problem, s: Strategy, mesh: MeshRanks) -> dict[str, Any]:
     return {
         "chip": mesh.chip,
         **vars(mesh.mesh),
         "stages": list(mesh.stages),
         "ranks": list(mesh.ranks),
         "groups": {kind: groups.tolist() for kind, groups in mesh.groups.items()},
+        **({"levels_crossed": levels_crossed(problem, s, mesh.groups)} if problem.network else {}),
     }
 
 

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.doors.report.cluster import changed_mark
 from cpsolver.doors.report.columns import ShownPlan, shown_plan, shown_result, to_run
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
@@ -102,12 +103,14 @@ def task(problem: Problem) -> Group:
     chips = []
     for supply in problem.supplies:
         limit = supply.limit
-        chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
+        name = supply.name + changed_mark(problem, supply)
+        chips.append(name if limit >= problem.num_gpus else f"{name} (up to {limit:,})")
     training = problem.spec.training
     batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
     batch += f", launcher {problem.named_launcher.name}" if problem.named_launcher else ""
     most = "up to " if problem.may_idle else ""
     nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    nodes += f", network {problem.network.name}" if problem.network else ""
     batch = "\n".join(filter(None, (batch, objective_line(problem))))
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 

@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Part:
+class Region:
     """A part of the plans of a round: options by chip type, and the chip types that stand last.
 
     `ends`: chip types from the last one on, as far as they are settled; `span`: the slowest stage's time lies in it.
@@ -86,7 +86,7 @@ class MeshBounds:
         """Devices of each option."""
         return np.asarray(self.width[options.row] * options.stages)
 
-    def that_add_up(self, part: Part) -> Part | None:
+    def that_add_up(self, part: Region) -> Region | None:
         """The part without options whose devices, or stages, no others complete; None: nothing is left."""
         options = list(part.options)
         for _ in range(2 * len(options)):
@@ -109,7 +109,7 @@ class MeshBounds:
                 break
         return replace(part, options=tuple(options))
 
-    def quick(self, part: Part) -> tuple[float, float]:
+    def quick(self, part: Region) -> tuple[float, float]:
         """Bounds on the step time and on the slowest stage's in a few operations: all layers spread in any fractions
         over the fastest rows, memory ignored."""
         speed, least, slack = 0.0, np.inf, 0.0
@@ -144,7 +144,7 @@ class MeshBounds:
     def _savings(self) -> Floats:
         return self.table.saving(np.arange(len(self.table.rows)))
 
-    def filtered(self, part: Part, limit: float) -> tuple[float, Part] | None:
+    def filtered(self, part: Region, limit: float) -> tuple[float, Region] | None:
         """A bound on the part, and what of it may be below the limit; None: nothing."""
         ranges = _COARSE_RANGES
         while True:
@@ -167,7 +167,7 @@ class MeshBounds:
                 return float(by_range.min()), smaller
             part, ranges = smaller, _RANGES
 
-    def _bounds(self, part: Part, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
+    def _bounds(self, part: Region, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
         """For each chip type a bound for every option and range of the slowest stage's time, and the ranges' edges."""
         low, high = part.span
         most = part.round.microbatches - 1
@@ -190,7 +190,7 @@ class MeshBounds:
         enough = self._hold_the_model(part, mine)
         return [np.where(mask, each, np.inf) for mask, each in zip(enough, bounds, strict=True)], edges
 
-    def _hold_the_model(self, part: Part, costs: Sequence[_Cost]) -> list[Bools]:
+    def _hold_the_model(self, part: Region, costs: Sequence[_Cost]) -> list[Bools]:
         """The options, by range, with which so many devices can hold all layers: (options, ranges) of each chip type.
 
         The devices at hand are a knapsack. For any price of a device no choice holds more than the best of each chip
@@ -228,7 +228,7 @@ def _together(tables: Sequence[Floats], ranges: int, layers: int) -> Floats:
 class _Cost:
     """What the options of a chip type take for every number of layers, by range of the slowest stage's time."""
 
-    def __init__(self, bounds: MeshBounds, part: Part, chip: int, tops: Floats) -> None:
+    def __init__(self, bounds: MeshBounds, part: Region, chip: int, tops: Floats) -> None:
         options, layers = part.options[chip], bounds.layers
         self._layers = np.arange(layers + 1)
         self._options, self._stages = options, options.stages
@@ -333,7 +333,7 @@ class Hosts:
 class Combinations:
     """All combinations of a part's options, one of each chip type, in a settled order; unused chip types are out."""
 
-    def __init__(self, bounds: MeshBounds, part: Part, most: int) -> None:
+    def __init__(self, bounds: MeshBounds, part: Region, most: int) -> None:
         sizes = [len(each) for each in part.options]
         picks = np.stack([pick.ravel() for pick in np.meshgrid(*map(np.arange, sizes), indexing="ij")], axis=1)
         devices = sum(bounds.used(each)[picks[:, chip]] for chip, each in enumerate(part.options))
@@ -375,7 +375,7 @@ class Combinations:
             best = np.minimum(best, np.where(possible, total, np.inf))
         return np.asarray(best * _SAFETY)
 
-    def _costs(self, tops: Floats) -> Iterator[_Column]:
+    def _costs(self, tops: Floats) -> Iterator[_Used]:
         """What each chip type takes in the combinations, in the order of the part's ends."""
         behind = np.zeros(len(self.picks), dtype=np.int64)
         for chip in self._part.ends:
@@ -385,14 +385,14 @@ class Combinations:
             deepest = int((behind + stages).max(initial=1))
             hosts = Hosts.of(self._bounds.table, chip, rows, 0, deepest, at_end)
             room = hosts.held(tops, at, behind, stages)
-            yield _Column(
+            yield _Used(
                 stages, room, hosts.slope[at], hosts.base(at, stages), hosts.after_layer[at], hosts.after_fixed[at]
             )
             behind = behind + stages
 
 
 @dataclass(frozen=True)
-class _Column:
+class _Used:
     """One chip type's part in combinations: arrays (n,), `room` (n, ranges)."""
 
     stages: Ints

@@ -63,17 +63,17 @@ def rounds_of(problem: Problem) -> Rounds:
     sizes = np.stack([getattr(rows, name) for name in Mesh.__dataclass_fields__], axis=1)
     table = Coefficients(problem, rows)
     if problem.spec.search.diverse:
-        rounds = _undominated(table, rounds, sizes, problem.model.looks_up_twice)
+        rounds = _undominated(table, rounds, sizes, problem.model.embeds_at_both_ends)
     return Rounds(table, rounds, sizes)
 
 
 def _undominated(
-    table: Coefficients, rounds: tuple[Round, ...], sizes: Ints, looks_up_twice: bool
+    table: Coefficients, rounds: tuple[Round, ...], sizes: Ints, embeds_at_both_ends: bool
 ) -> tuple[Round, ...]:
     """The rounds that no other of as many microbatches dominates: with the same degrees on every mesh, and no row
     slower, larger, with fewer ways to recompute or more conditions than its own. Plans of the same degrees are then
     never worse there, and with `search.diverse` one of each family is asked for."""
-    parts = np.concatenate([_parts(table), _conditions(table.rows, looks_up_twice)])
+    parts = np.concatenate([_parts(table), _conditions(table.rows, embeds_at_both_ends)])
     _, degrees = np.unique(sizes, axis=0, return_inverse=True)
     degrees, kept = degrees.ravel(), list[Round]()
     for round_ in sorted(rounds, key=lambda each: -len(each.rows)):
@@ -97,11 +97,11 @@ def _dominates(parts: Floats, degrees: Ints, better: Ints, worse: Ints) -> bool:
     return bool((parts[:, order[at]] <= parts[:, worse]).all())
 
 
-def _conditions(rows: Candidates, looks_up_twice: bool) -> Floats:
+def _conditions(rows: Candidates, embeds_at_both_ends: bool) -> Floats:
     """What rows ask of the other meshes of a plan, (conditions, rows), 1 where they do: the same tp without sequence
     parallelism; where both ends hold the embedding, that one dp divides the other if states are sharded."""
     same_tp = (rows.tp > 1) & ~rows.sequence_parallel
-    same_dp = rows.distributed_optimizer & looks_up_twice
+    same_dp = rows.distributed_optimizer & embeds_at_both_ends
     return np.stack([same_tp, same_dp]).astype(np.float64)
 
 
@@ -159,12 +159,12 @@ def _degrees(problem: Problem) -> Columns:
 
 
 def _rows(columns: Columns) -> Candidates:
-    """Columns as rows, what they lack at its least."""
+    """Columns as rows, those that are not there yet at their least."""
     count = len(columns["tp"])
-    least = {name: np.zeros(count) if column_type(name) is np.bool_ else np.ones(count) for name in ROW}
-    whole = {"sharding_group": np.zeros(count), "pp": np.full(count, _PP), "microbatches": np.ones(count)}
-    given: dict[str, Any] = least | whole | columns
-    names = (*ROW, "microbatches")
+    sizes = dict.fromkeys(("mbs", "vpp", "microbatches"), np.ones(count))
+    flags = dict.fromkeys(("sequence_parallel", "distributed_optimizer", "flash_attention"), np.zeros(count))
+    given: dict[str, Any] = {"pp": np.full(count, _PP), **sizes, **flags, **columns}
+    names = (name for name in given if name in Candidates.__dataclass_fields__)
     typed: dict[str, Any] = {name: np.asarray(given[name]).astype(column_type(name)) for name in names}
     return Candidates(**typed)
 

@@ -21,7 +21,7 @@ from cpsolver.search.arrangements import chips_allowed
 from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.frontier import INFINITE, Limits
-from cpsolver.search.meshes.bounds import Combinations, MeshBounds, Options, Part
+from cpsolver.search.meshes.bounds import Combinations, MeshBounds, Options, Region
 from cpsolver.search.meshes.rounds import Round, rounds_of
 
 _COMBINED = 20_000
@@ -48,7 +48,7 @@ class _Node:
 
     bound: float
     order: int
-    part: Part = field(compare=False)
+    part: Region = field(compare=False)
     filtered: bool = field(compare=False, default=False)
 
 
@@ -89,7 +89,7 @@ class MeshSearch:
         """Parts and plans that are left."""
         return len(self._parts) + len(self._plans)
 
-    def _push(self, bound: float, part: Part, filtered: bool = False) -> None:
+    def _push(self, bound: float, part: Region, filtered: bool = False) -> None:
         self._count += 1
         heapq.heappush(self._parts, _Node(bound, self._count, part, filtered))
 
@@ -109,7 +109,7 @@ class MeshSearch:
                 continue
             unused = Options(each.rows[:1], np.zeros(1, dtype=np.int64))
             all_types = [of if at == last else _joined(unused, of) for at, of in enumerate(options)]
-            part = self._bounds.that_add_up(Part(each, tuple(all_types), (last,), (0.0, longest)))
+            part = self._bounds.that_add_up(Region(each, tuple(all_types), (last,), (0.0, longest)))
             if part is not None:
                 bound, slowest = self._bounds.quick(part)
                 self._push(bound, replace(part, span=(slowest, longest)))
@@ -149,7 +149,7 @@ class MeshSearch:
         """Take the plan that `step` gave away."""
         heapq.heappop(self._plans)
 
-    def _open(self, node: _Node, part: Part) -> None:
+    def _open(self, node: _Node, part: Region) -> None:
         limit = self._limits().limit
         if not node.filtered:
             left = self._bounds.filtered(part, limit)
@@ -163,7 +163,7 @@ class MeshSearch:
         else:
             self._combine(part, node.bound, limit)
 
-    def _halved(self, part: Part) -> Iterator[Part]:
+    def _halved(self, part: Region) -> Iterator[Region]:
         """The part in pieces; none where it is small enough as it is."""
         used = [self._bounds.used(options) for options in part.options]
         spread = [int(each.max() - each.min()) for each in used]
@@ -182,7 +182,7 @@ class MeshSearch:
             )
             yield from _split(part, chip, by)
 
-    def _combine(self, part: Part, bound: float, limit: float) -> None:
+    def _combine(self, part: Region, bound: float, limit: float) -> None:
         """Every combination of the part's options that may be below the limit, as plans."""
         found = Combinations(self._bounds, part, self._problem.model.layers)
         if len(found.picks):
@@ -199,7 +199,7 @@ class MeshSearch:
                 break
             self._bound_plans(found, part, chosen, lower[chosen], limit)
 
-    def _legal(self, found: Combinations, part: Part) -> np.ndarray:
+    def _legal(self, found: Combinations, part: Region) -> np.ndarray:
         """The combinations that pins on the pipeline allow, whose ends go together, and that are not all equal."""
         problem, sizes = self._problem, self._sizes
         rows = np.stack([found.column(chip)[0] for chip in part.ends[::-1]])
@@ -218,13 +218,13 @@ class MeshSearch:
         table = self._bounds.table.rows
         tp, dp = table.tp[rows], table.dp[rows]
         fit = (tp[1:] == tp[:-1]).all(axis=0) | table.sequence_parallel[rows].any(axis=0)
-        if self._problem.model.looks_up_twice:
+        if self._problem.model.embeds_at_both_ends:
             high, low = np.maximum(dp[0], dp[-1]), np.minimum(dp[0], dp[-1])
             whole = ~table.distributed_optimizer[rows].any(axis=0)
             fit &= (tp[0] == tp[-1]) & (whole | (high % low == 0))
         return np.asarray(fit)
 
-    def _bound_plans(self, found: Combinations, part: Part, chosen: Ints, lower: Floats, limit: float) -> None:
+    def _bound_plans(self, found: Combinations, part: Region, chosen: Ints, lower: Floats, limit: float) -> None:
         order = part.ends[::-1]
         columns = [found.column(chip) for chip in order]
         depth = np.sum([stages[chosen] for _, stages in columns], axis=0)
@@ -280,11 +280,11 @@ def _joined(one: Options, other: Options) -> Options:
     return Options(np.concatenate([one.row, other.row]), np.concatenate([one.stages, other.stages]))
 
 
-def _with(part: Part, chip: int, options: Options) -> Part:
+def _with(part: Region, chip: int, options: Options) -> Region:
     return replace(part, options=tuple(options if at == chip else own for at, own in enumerate(part.options)))
 
 
-def _split(part: Part, chip: int, by: Ints | Floats) -> Iterator[Part]:
+def _split(part: Region, chip: int, by: Ints | Floats) -> Iterator[Region]:
     """Two halves by the values of one chip type's options, or by their order where all are equal."""
     middle = np.unique(by)
     low = by < middle[len(middle) // 2] if len(middle) > 1 else np.arange(len(by)) < len(by) // 2
@@ -292,7 +292,7 @@ def _split(part: Part, chip: int, by: Ints | Floats) -> Iterator[Part]:
         yield _with(part, chip, part.options[chip].take(half))
 
 
-def _next_ends(part: Part) -> Iterator[Part]:
+def _next_ends(part: Region) -> Iterator[Region]:
     """With each chip type that may stand before those settled, and with none."""
     open_types = [chip for chip in range(len(part.options)) if chip not in part.ends]
     for chip in open_types:
