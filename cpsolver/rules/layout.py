@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from itertools import pairwise
 
 from cpsolver.plans.dimensions import ALWAYS_SHOWN
 from cpsolver.plans.strategy import Strategy
@@ -55,6 +56,8 @@ def meshes(problem: Problem, s: Strategy) -> Iterator[str]:
     """FlagScale's conditions on hetero_process_meshes (da4935ec, flagscale/train/arguments.py, pre_validate_args): all
     meshes run the same rounds of sequences, so every dp divides a round; embeddings that are tied, or serve multi-token
     prediction, are cut alike on the first and the last stage. cp may differ: which launcher runs that, says `launcher`.
+    Not asserted there: a border between different tp is passed in tp * cp pieces of the sequence
+    (get_inter_mesh_tensor_slices), which ranks have with sequence parallelism only; and ep, whose assert is vacuous.
     """
     if not s.unequal:
         return
@@ -72,8 +75,16 @@ def meshes(problem: Problem, s: Strategy) -> Iterator[str]:
         yield "degrees by chip type shard the optimizer's states alone, over all replicas"
     if len({mesh.ep > 1 for mesh, _ in s.meshes}) > 1:
         yield "ep is 1 on all meshes or on none"
+    yield from _borders(s)
     yield from _unused(s)
     yield from _ends(problem, s)
+
+
+def _borders(s: Strategy) -> Iterator[str]:
+    for (mesh, groups), (other, others) in pairwise(s.meshes):
+        if mesh.tp != other.tp and not s.sequence_parallel:
+            between = f"between {groups[0].chip} (tp {mesh.tp}) and {others[0].chip} (tp {other.tp})"
+            yield f"{between} the sequence changes hands in pieces: that needs sequence parallelism"
 
 
 def _unused(s: Strategy) -> Iterator[str]:
@@ -90,12 +101,13 @@ def _unused(s: Strategy) -> Iterator[str]:
 def _ends(problem: Problem, s: Strategy) -> Iterator[str]:
     """Tables that the first and the last stage both hold are cut alike."""
     first, last = s.meshes[0][0], s.meshes[-1][0]
-    if not (problem.model.tied_embeddings or problem.model.mtp_layers):
+    if not problem.model.embeds_at_both_ends:
         return
+    shared = "the first and the last stage share the embedding"
     if first.tp != last.tp:
-        yield f"the first and the last stage share the embedding: tp {first.tp} and {last.tp} must be equal"
-    if max(first.dp, last.dp) % max(1, min(first.dp, last.dp)):
-        yield f"the first and the last stage share the embedding: one of dp {first.dp} and {last.dp} divides the other"
+        yield f"{shared}: tp {first.tp} and {last.tp} must be equal"
+    if s.distributed_optimizer and max(first.dp, last.dp) % max(1, min(first.dp, last.dp)):
+        yield f"{shared}, whose states are sharded: one of dp {first.dp} and {last.dp} divides the other"
 
 
 @rule("no chip type serves more devices than there are", scope="structure", briefly=_limits_in_short)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.chip_changes import chip_changes
 from cpsolver.problem.load import make_problem
 from cpsolver.problem.problem import Problem
@@ -79,16 +80,20 @@ def test_an_unknown_chip_with_changes_is_told_as_unknown() -> None:
         )
 
 
+def crossed(problem: Problem, s: Strategy) -> dict[str, dict[str, int]]:
+    """Levels that the plan's groups cross, by kind."""
+    return levels_crossed(problem, s, rank_map(problem, s).groups)
+
+
 def test_groups_go_through_the_levels_that_they_cross() -> None:
     network = {"levels": [{"name": "rack", "nodes": 2}, {"name": "row", "nodes": 4}, {"name": "all"}]}
     problem = made({}, network, gpus=64)
     # tp 8 fills nodes; 4 replicas of a stage are 4 nodes, a row; the two stages lie in both rows.
-    places = rank_map(problem, strategy_of("a100:16,16", tp=8, dp=4))
-    found = levels_crossed(problem, places)
+    found = crossed(problem, strategy_of("a100:16,16", tp=8, dp=4))
     assert found["tp"] == {"fast domain": 8}
     assert found["dp"] == {"row": 16}
     assert found["pp"] == {"all": 32}
     # tp 4: two replicas share a node, so that two of a group of 2 do; half of the groups of 4 are in a rack.
-    found = levels_crossed(problem, rank_map(problem, strategy_of("a100:8,8,8,8", tp=4, dp=4)))
+    found = crossed(problem, strategy_of("a100:8,8,8,8", tp=4, dp=4))
     assert (found["dp"], found["pp"]) == ({"rack": 16}, {"all": 16})
-    assert levels_crossed(made({}), rank_map(made({}), strategy_of("a100:32", tp=8, dp=2))) == {}
+    assert crossed(made({}), strategy_of("a100:32", tp=8, dp=2)) == {}

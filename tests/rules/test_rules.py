@@ -36,14 +36,17 @@ def test_degrees() -> None:
 def test_meshes() -> None:
     wide = Mesh(tp=2, cp=1, dp=2)
     problem = problem_of(TWO, gpus=12)
-    plan = with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2), y=wide)
+    plan = with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2, flags="szf"), y=wide)
     assert not said("meshes", plan)
+    assert said("meshes", replace(plan, sequence_parallel=False)) == [
+        "between x (tp 1) and y (tp 2) the sequence changes hands in pieces: that needs sequence parallelism"
+    ]
     assert not said("degrees", plan, problem)
     assert said("degrees", plan) == ["tp 1 x pp 1 x dp 4 = 4 + tp 2 x pp 2 x dp 2 = 8, together 12 devices, not 4"]
     assert said(
         "chip_count", plan, problem_of({"x": {"max": 8, "spec": TWO["x"]}, "y": {"max": 4, "spec": TWO["y"]}})
     ) == ["8 y are used, at most 4 are there"]
-    three = with_meshes(plan, y=Mesh(1, 1, 3))
+    three = with_meshes(replace(plan, sequence_parallel=False), y=Mesh(1, 1, 3))
     assert said("meshes", three) == ["mesh on y: dp 3 does not divide a round of 8 sequences (mbs x dp)"]
     assert {broken.rule for broken in violations(problem, three)} == {"meshes", "degrees", "chip_count"} - {
         "chip_count"
@@ -62,8 +65,10 @@ def test_meshes() -> None:
     assert said("meshes", plan, tied) == ["the first and the last stage share the embedding: tp 1 and 2 must be equal"]
     apart = with_meshes(strategy_of("x:2 y:2", dp=3, mbs=2), y=Mesh(1, 1, 2))
     assert said("meshes", apart, tied) == [
-        "the first and the last stage share the embedding: one of dp 3 and 2 divides the other"
+        "the first and the last stage share the embedding, whose states are sharded: "
+        "one of dp 3 and 2 divides the other"
     ]
+    assert not said("meshes", replace(apart, distributed_optimizer=False), tied)
 
 
 def test_rules_of_a_layer_are_asked_of_every_mesh() -> None:

@@ -130,7 +130,7 @@ class MeshBounds:
         return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
 
     def longest(self, rows: Ints) -> float:
-        """No stage takes longer, by far: all layers recomputed on one, with embedding and head, and transfers to all."""
+        """No stage takes longer, by far: all layers recomputed on one, embedding and head, and transfers to all."""
         time, problem = self.table.time, self.table.problem
         layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
         latency = self.table.tables.latency.max() * self.devices

@@ -63,15 +63,17 @@ def rounds_of(problem: Problem) -> Rounds:
     sizes = np.stack([getattr(rows, name) for name in Mesh.__dataclass_fields__], axis=1)
     table = Coefficients(problem, rows)
     if problem.spec.search.diverse:
-        rounds = _undominated(table, rounds, sizes)
+        rounds = _undominated(table, rounds, sizes, problem.model.embeds_at_both_ends)
     return Rounds(table, rounds, sizes)
 
 
-def _undominated(table: Coefficients, rounds: tuple[Round, ...], sizes: Ints) -> tuple[Round, ...]:
+def _undominated(
+    table: Coefficients, rounds: tuple[Round, ...], sizes: Ints, embeds_at_both_ends: bool
+) -> tuple[Round, ...]:
     """The rounds that no other of as many microbatches dominates: with the same degrees on every mesh, and no row
-    slower, larger or with fewer ways to recompute than its own. Plans of the same degrees are then never worse there,
-    and with `search.diverse` one of each family is asked for."""
-    parts = _parts(table)
+    slower, larger, with fewer ways to recompute or more conditions than its own. Plans of the same degrees are then
+    never worse there, and with `search.diverse` one of each family is asked for."""
+    parts = np.concatenate([_parts(table), _conditions(table.rows, embeds_at_both_ends)])
     _, degrees = np.unique(sizes, axis=0, return_inverse=True)
     degrees, kept = degrees.ravel(), list[Round]()
     for round_ in sorted(rounds, key=lambda each: -len(each.rows)):
@@ -93,6 +95,14 @@ def _dominates(parts: Floats, degrees: Ints, better: Ints, worse: Ints) -> bool:
     if (at >= len(order)).any() or (degrees[order[at]] != degrees[worse]).any():
         return False
     return bool((parts[:, order[at]] <= parts[:, worse]).all())
+
+
+def _conditions(rows: Candidates, embeds_at_both_ends: bool) -> Floats:
+    """What rows ask of the other meshes of a plan, (conditions, rows), 1 where they do: the same tp without sequence
+    parallelism; where both ends hold the embedding, that one dp divides the other if states are sharded."""
+    same_tp = (rows.tp > 1) & ~rows.sequence_parallel
+    same_dp = rows.distributed_optimizer & embeds_at_both_ends
+    return np.stack([same_tp, same_dp]).astype(np.float64)
 
 
 def _parts(table: Coefficients) -> Floats:

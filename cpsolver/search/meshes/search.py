@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.shard import Bools, Floats, Ints
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -205,16 +205,24 @@ class MeshSearch:
         rows = np.stack([found.column(chip)[0] for chip in part.ends[::-1]])
         stages = np.stack([found.column(chip)[1] for chip in part.ends[::-1]])
         legal = (sizes[rows] != sizes[rows[:1]]).any(axis=(0, 2))
-        tp, dp = self._bounds.table.rows.tp[rows], self._bounds.table.rows.dp[rows]
-        if problem.model.tied_embeddings or problem.model.mtp_layers:
-            high, low = np.maximum(dp[0], dp[-1]), np.minimum(dp[0], dp[-1])
-            legal &= (tp[0] == tp[-1]) & (high % low == 0)
+        legal &= self._fit(rows)
         depths, back = np.unique(stages, axis=1, return_inverse=True)
         mixes = np.zeros((depths.shape[1], len(problem.supplies)), dtype=np.int64)
         mixes[:, list(part.ends[::-1])] = depths.T
         allows = problem.spec.search.allows
         allowed = [allows("pp", int(mix.sum())) and chips_allowed(problem, part.ends[::-1], mix) for mix in mixes]
         return np.asarray(legal & np.array(allowed, dtype=np.bool_)[back.ravel()])
+
+    def _fit(self, rows: Ints) -> Bools:
+        """Of rows by mesh in the pipeline's order, (meshes, combinations): whose borders and ends go together."""
+        table = self._bounds.table.rows
+        tp, dp = table.tp[rows], table.dp[rows]
+        fit = (tp[1:] == tp[:-1]).all(axis=0) | table.sequence_parallel[rows].any(axis=0)
+        if self._problem.model.embeds_at_both_ends:
+            high, low = np.maximum(dp[0], dp[-1]), np.minimum(dp[0], dp[-1])
+            whole = ~table.distributed_optimizer[rows].any(axis=0)
+            fit &= (tp[0] == tp[-1]) & (whole | (high % low == 0))
+        return np.asarray(fit)
 
     def _bound_plans(self, found: Combinations, part: Region, chosen: Ints, lower: Floats, limit: float) -> None:
         order = part.ends[::-1]
