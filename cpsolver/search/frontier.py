@@ -102,6 +102,11 @@ class Node:
     mix: tuple[int, ...] = field(compare=False, default=())
     chips: tuple[int, ...] = field(compare=False, default=())
 
+    @property
+    def whole(self) -> bool:
+        """Whether the stages of all chip types are known."""
+        return len(self.mix) == len(self.branch.problem.supplies)
+
 
 @dataclass(frozen=True)
 class Bounded:
@@ -211,7 +216,7 @@ class Branch:
         may = may_mix(self.problem, table.rows.take(rows))
         shapes = zip(width.tolist(), may.tolist(), strict=True)
         most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
-        least = np.zeros_like(most)
+        least = np.maximum(0, pp - (most.sum(axis=1, keepdims=True) - most))
         seconds = mix_bound(table, rows, least, most)
         quick = self.objective.row_bounds(table.rows.take(rows), seconds, table.time.layer[:, rows], table.saving(rows))
         good = self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))

@@ -61,6 +61,10 @@ class Objective:
         """The step time of plans of such a rate above which they miss the limit on the score or the deadline."""
         return min(limit / rate, self.deadline_s)
 
+    def limits_s(self, limits: Floats, rates: Floats) -> Floats:
+        """The same of many plans, (n,)."""
+        return np.minimum(limits / rates, self.deadline_s)
+
     def bounds(self, seconds: Floats, rates: Floats) -> Floats:
         """Bounds on the score from bounds on the time and the rates; infinite where the deadline is missed."""
         scores = seconds if self.prices is None else seconds * rates * _DOWN

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.errors import InternalError
@@ -23,12 +22,10 @@ from cpsolver.plans.dimensions import DEGREES, family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import INFINITE, Block, Branch, Limits, Node
 from cpsolver.search.objective import objective_of
+from cpsolver.search.opening import opened
 from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
 
 _CLOSE = 1 - 1e-12
@@ -37,6 +34,11 @@ plan that is as good as the K-th must be solved."""
 _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
+
+_MIXES = 64
+"""Rows and mixes that are opened in one go while fewer than K plans are known."""
+_MIXES_WITH_LIMIT = 1024
+"""The same once there is a limit."""
 
 
 @dataclass
@@ -62,7 +64,8 @@ class _Search:
         self._problem, self._listener, self._below = problem, listener, below
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._started = time.monotonic()
-        self._queue: list[Node] = []
+        self._queue: list[Node] = []  # rows and mixes
+        self._plans: list[Node] = []
         self._found: list[_Found] = []
         self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
         self._count = 0
@@ -74,7 +77,6 @@ class _Search:
         self._groups = BranchGroups([], 0)
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
-        self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
 
     def run(self) -> Result:
         stop: StopReason = "complete"
@@ -116,7 +118,7 @@ class _Search:
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
         rows = min((branch.lowest for branch in self._opened), default=INFINITE)
-        return min(rows, self._queue[0].bound if self._queue else INFINITE)
+        return min([rows, *(queue[0].bound for queue in (self._queue, self._plans) if queue)])
 
     def _lowest(self) -> float:
         return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
@@ -126,36 +128,51 @@ class _Search:
         return limit is not None and time.monotonic() - self._started > limit
 
     def _push(
-        self, bound: float, seconds: float, branch: Branch, block: Block, row: int, *more: tuple[int, ...]
+        self,
+        bound: float,
+        seconds: float,
+        branch: Branch,
+        block: Block,
+        row: int,
+        mix: tuple[int, ...] = (),
+        chips: tuple[int, ...] = (),
     ) -> None:
         self._count += 1
-        heapq.heappush(self._queue, Node(bound, self._count, seconds, branch, block, row, *more))
+        queue = self._plans if chips else self._queue
+        heapq.heappush(queue, Node(bound, self._count, seconds, branch, block, row, mix, chips))
 
     def _tell(self, message: str) -> None:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
-            waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            waiting = (
+                len(self._queue) + len(self._plans) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            )
             counts = len(self._found), waiting, self._solver_calls
             self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
 
     def _step(self) -> None:
-        undecided = np.isinf(self._limit())
-        if self._dive and self._queue and (undecided or self._queue[0].bound < _PROMISING * self._limit()):
-            self._open_node()  # any K plans are a limit, which spares many a costly bound
+        limit = self._limit()
+        undecided, plan = np.isinf(limit), self._plans[0].bound if self._plans else INFINITE
+        if plan < (INFINITE if undecided else _PROMISING * limit):
+            self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
-        inside = self._inside()
-        if self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
+        inside, mix = self._inside(), self._queue[0].bound if self._queue else INFINITE
+        if undecided and np.isfinite(mix):
+            self._open_nodes(_MIXES)
+        elif self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
-            return
-        branch = min(self._opened, key=lambda branch: branch.lowest)
-        if branch.lowest > inside:
-            self._open_node()
-        elif branch.next_frame <= branch.lowest:
-            self._tell(branch.open_frames(self._limits()))
+        elif mix <= inside:
+            self._open_nodes(_MIXES_WITH_LIMIT)
+        elif plan <= inside:
+            self._solve_next()
         else:
-            self._bound_rows(branch)
+            branch = min(self._opened, key=lambda branch: branch.lowest)
+            if branch.next_frame <= branch.lowest:
+                self._tell(branch.open_frames(self._limits()))
+            else:
+                self._bound_rows(branch)
 
     def _open_branch(self) -> None:
         branch = self._closed[-1]
@@ -164,19 +181,34 @@ class _Search:
         branch.open()
         self._opened.append(self._closed.pop())
 
-    def _open_node(self) -> None:
-        node = heapq.heappop(self._queue)
+    def _open_nodes(self, most: int) -> None:
+        """Go on with the best rows and mixes."""
+        nodes: list[Node] = []
+        limits, limit = self._limits(), self._limit() * _CLOSE
+        try:
+            while self._queue and len(nodes) < most and self._queue[0].bound < limit:
+                nodes.append(heapq.heappop(self._queue))
+            # Some families have plans by now that their rows cannot beat.
+            found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
+        except KeyboardInterrupt:
+            for node in nodes:
+                heapq.heappush(self._queue, node)
+            raise
+        self._arrangements += found.orders
+        for child in found.children:
+            node = child.node
+            self._push(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
+        self._tell(f"{len(nodes)} ways to share the stages")
+
+    def _solve_next(self) -> None:
+        """Solve the best plan."""
+        node = heapq.heappop(self._plans)
         if node.bound >= self._limit_of(node):
             return  # its family has a plan by now that it cannot beat
         try:
-            if node.chips:
-                self._solve(node)
-            elif len(node.mix) == len(self._problem.supplies):
-                self._open_mix(node)
-            else:
-                self._open_row(node)
+            self._solve(node)
         except KeyboardInterrupt:
-            heapq.heappush(self._queue, node)
+            heapq.heappush(self._plans, node)
             raise
 
     def _bound_rows(self, branch: Branch) -> None:
@@ -186,39 +218,6 @@ class _Search:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
                 self._push(bound, seconds, branch, rows.block, row, *plan)
-
-    def _open_row(self, node: Node) -> None:
-        """Settle how many stages the next chip type serves; with the last type the mix is whole."""
-        table, branch = node.block.table, node.branch
-        pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
-        mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
-        least, most = next_counts(branch.problem, width, pp, node.mix, mixed)
-        self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
-        if not len(least):
-            return
-        row = np.full(len(least), node.row)
-        seconds = np.maximum(mix_bound(table, row, least, most), node.seconds)
-        rates = branch.objective.rates(np.full(len(row), width), np.full(len(row), pp), least, most)
-        bounds = np.maximum(branch.objective.bounds(seconds, rates), node.bound)
-        known, limit = len(node.mix) + 1, self._limit_of(node)
-        for bound, time_s, mix in zip(bounds.tolist(), seconds.tolist(), least.tolist(), strict=True):
-            if bound < limit:
-                self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
-
-    def _open_mix(self, node: Node) -> None:
-        """Bound every order of the chip types along the pipeline."""
-        branch, mix = node.branch, np.array(node.mix, dtype=np.int64)
-        orders = arrangements(branch.problem, mix)
-        if not len(orders):
-            return
-        table, rate, limit = node.block.table, self._rate(node), self._limit_of(node)
-        limit_s = branch.objective.limit_s(limit, rate)
-        seconds = np.maximum(plan_bound(table, np.full(len(orders), node.row), orders, limit_s), node.seconds)
-        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(orders), rate)), node.bound)
-        self._arrangements += len(orders)
-        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), orders.tolist(), strict=True):
-            if bound < limit:
-                self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
 
     def _rate(self, node: Node) -> float:
         """Score of a second of a plan whose mix is known."""
@@ -285,7 +284,9 @@ class _Search:
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
         solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
-        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < self._limit_of(node)} - solved
+        waiting = {
+            (id(node.block), node.row) for node in (*self._queue, *self._plans) if node.bound < self._limit_of(node)
+        } - solved
         unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
         still_open = 0 if complete else len(waiting) + unopened
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()

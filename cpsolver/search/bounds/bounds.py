@@ -225,7 +225,7 @@ def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Floats, chunks: Int
     return np.where(enough(slowest), slowest, np.where(enough(far), found, far))
 
 
-def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.inf) -> Floats:
+def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | float = np.inf) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
     Rows must have the same pp; shapes (n,) and (n, pp). See `_over_edges`: when no stage takes longer than an edge,
@@ -245,14 +245,15 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: float = np.
     bound = _plan_bound_from(table, row, chips, stages, slowest)
     if len(layer_kinds(table.problem.model)) == 1:
         return bound
-    below = np.nonzero(bound < limit_s)[0]
-    if len(below) and np.isfinite(limit_s):
+    limits = np.broadcast_to(limit_s, bound.shape)
+    below = np.nonzero(bound < limits)[0]
+    if len(below) and np.isfinite(limits[below]).any():
         first, second = table.weights(row[below])
         # With one microbatch only the sum of the stages counts: any slowest stage may do.
-        left = limit_s - second * all_layers[below]
+        left = limits[below] - second * all_layers[below]
         most = np.where(first > 0, left / np.maximum(first, ROUNDING), np.inf)
         reached = Placement(table, row[below], chips[below]).reaches(most)
-        bound[below[~reached]] = limit_s
+        bound[below[~reached]] = limits[below[~reached]]
         below = below[reached]
     if len(below):
         row, chips, slowest = row[below], chips[below], slowest[below]
