@@ -14,9 +14,10 @@ from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
+from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.dominance import undominated
+from cpsolver.search.bounds.quick import frame_bound, quick_bound, seconds_by_kind, too_large
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, enumerate_rows
@@ -134,7 +135,8 @@ class Branch:
     def open(self) -> None:
         """Make the frames, each with a bound."""
         self.space = enumerate_rows(self.problem)
-        bounds = frame_bound(self.problem, self.space, self.objective.row_bounds)
+        bounds, fits = frame_bound(self.problem, self.space, self.objective.row_bounds)
+        self.no_fit = int(self.space.rows_of[~fits].sum())
         bounds = np.where(self.space.rows_of > 0, bounds, INFINITE)  # of some layouts no variant is legal
         self._order = np.argsort(bounds, kind="stable")
         self._frames = bounds[self._order]
@@ -218,6 +220,6 @@ class Branch:
         most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
         least = np.maximum(0, pp - (most.sum(axis=1, keepdims=True) - most))
         seconds = mix_bound(table, rows, least, most)
-        quick = self.objective.row_bounds(table.rows.take(rows), seconds, table.time.layer[:, rows], table.saving(rows))
+        quick = self.objective.row_bounds(table.rows.take(rows), seconds, seconds_by_kind(table, rows))
         good = self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
         return seconds, np.maximum(quick, good)

@@ -1,0 +1,300 @@
+"""First bounds, of millions of rows by their frames and of thousands at once: all layers in any fractions.
+
+Memory only says what cannot fit however it is split. Layers of each kind are counted for themselves: no stage takes
+less than its layers of any one kind, and no layer is cheaper than where it is cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
+from cpsolver.cost.tables import MemoryTable, memory_table
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE
+from cpsolver.search.space import Space, first_of_groups
+
+SAFETY = 1.0 - ROUNDING
+"""Bounds are rounded down by this, so that rounding errors in floating point never lift one above a plan."""
+NEAR = 1.6
+"""The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
+_CHUNK_ROUNDS = 7
+"""Halvings of the interval for the slowest stage's time where only whole chunks are looked at."""
+_NOTHING = 1e-300
+"""In place of a speed of 0, to divide by."""
+
+RowBounds = Callable[[Candidates, Floats, Floats], Floats]
+"""Bounds on a score from rows, bounds on their seconds, and seconds of a layer by chip type and kind."""
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """Least seconds of rows, (n,) each, by chip type (types, n): of the mean layer, of a layer of each kind (types,
+    kinds, n), of embedding and head, of the host's work for a chunk and of a transfer to a neighbour.
+    """
+
+    layer: Floats
+    kinds: Floats
+    embedding: Floats
+    head: Floats
+    chunk: Floats
+    hop: Floats
+
+    @classmethod
+    def of(cls, table: Coefficients) -> _Seconds:
+        time = table.time
+        hop = np.minimum(time.hop_near, time.hop_far)
+        return cls(time.layer, seconds_by_kind(table), time.embedding, time.head, time.chunk, hop)
+
+    def each(self, change: Callable[[Floats], Floats]) -> _Seconds:
+        """All columns changed alike."""
+        return _Seconds(**{name: change(column) for name, column in vars(self).items()})
+
+    def ends(self, rows: Candidates) -> Floats:
+        """Seconds of embedding and head, each where it fares best, and no less than layers in their places: (n,)."""
+        first = np.maximum(self.embedding, rows.embedding_slot * self.layer)
+        return np.asarray(first.min(axis=0) + np.maximum(self.head, rows.loss_slot * self.layer).min(axis=0))
+
+    def beside(self, problem: Problem, rows: Candidates) -> Floats:
+        """Seconds that every stage takes at least beside its layers and ends: the host's work, and transfers to and
+        from its neighbours, of which an end has the fewest (`Pipelines.p2p`). (n,).
+        """
+        hidden = np.where(rows.vpp == 1, 0.0, problem.stack.pipeline_overlap_interleaved)
+        transfers = (2 * rows.vpp - 1) * (rows.pp > 1) * problem.stack.pipeline_transfers / 2.0
+        return np.asarray(rows.vpp * self.chunk.min(axis=0) + (1.0 - hidden) * transfers * self.hop.min(axis=0))
+
+
+def seconds_by_kind(table: Coefficients, row: Ints | slice = slice(None)) -> Floats:
+    """Seconds of a layer of each kind, by chip type: (types, kinds, n)."""
+    return np.asarray(table.time.layer[:, None, row] + table.time.kind_layer[:, :, row])
+
+
+def frame_bound(
+    problem: Problem, space: Space, score: RowBounds | None = None, any_chunks: bool = False
+) -> tuple[Floats, Bools]:
+    """A bound for every frame of a space, and whether any of its rows may fit in memory: as `quick_bound`, with the
+    fastest layer of all variants of its layout that may fit; infinite where none does.
+
+    `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk;
+    and variants go with all frames of their tp and cp, whatever their layout.
+    """
+    of_frame, of_variant = _sizes(space) if any_chunks else (space.frame_layout, space.variant_layout)
+    largest = first_of_groups(space.variants, of_variant)  # groups that share states out have the least of them
+    least = _Least(problem, space.variants.take(largest), of_variant[largest], any_chunks)
+    bound, fits = np.full(len(space.frames), np.inf), np.zeros(len(space.frames), dtype=np.bool_)
+    for size in np.unique(space.frames.mbs).tolist():
+        for overlapping in (True, False):
+            frames = np.nonzero((space.frames.mbs == size) & (space.overlapping == overlapping))[0]
+            seconds, fits[frames] = least.of(size, overlapping, of_frame[frames])
+            if not fits[frames].any():
+                continue
+            rows = space.frames.take(frames)
+            quick = _quick(problem, rows, seconds, any_chunks=any_chunks)
+            quick = quick if score is None else score(rows, quick, seconds.kinds)
+            bound[frames] = np.where(fits[frames], quick, np.inf)
+    return bound, fits
+
+
+def _sizes(space: Space) -> tuple[Ints, Ints]:
+    """What tells frames, and variants, of one tp and cp from others."""
+    base = 1 + max(int(each.cp.max(initial=0)) for each in (space.frames, space.variants))
+    return space.frames.tp * base + space.frames.cp, space.variants.tp * base + space.variants.cp
+
+
+class _Least:
+    """Least seconds over variants by their groups: of those that may fit in memory with a micro batch."""
+
+    def __init__(self, problem: Problem, variants: Candidates, group: Ints, any_layout: bool) -> None:
+        order = np.argsort(group, kind="stable")
+        self._problem, self._variants, self._any_layout = problem, variants.take(order), any_layout
+        self._groups, self._starts = np.unique(group[order], return_index=True)
+        self._shards, self._back = replace(self._variants, mbs=np.ones_like(group)).shard.distinct()
+        self._size, self._seconds, self._nothing_fits = 0, _NO_SECONDS, not len(group)
+
+    def of(self, size: int, overlapping: bool, group: Ints) -> tuple[_Seconds, Bools]:
+        """Columns (.., n) for n groups, and for which of these there is a variant at all; sizes must ascend.
+
+        `overlapping`: whether variants count that overlap the experts' exchange. Without a variant all are 1.
+        """
+        if self._size != size and not self._nothing_fits:
+            self._size, self._seconds = size, self._of_size(size)
+        if self._nothing_fits or self._seconds is _NO_SECONDS:
+            return _NO_SECONDS, np.zeros(len(group), dtype=np.bool_)
+        counts = overlapping | ~self._variants.expert_overlap
+        at = np.minimum(np.searchsorted(self._groups, group), len(self._groups) - 1)
+
+        def least(column: Floats) -> Floats:
+            return np.asarray(np.minimum.reduceat(np.where(counts, column, np.inf), self._starts, axis=-1)[..., at])
+
+        found = self._seconds.each(least)
+        fits = np.isfinite(found.layer[0]) & (self._groups[at] == group)
+        return found.each(lambda column: np.where(fits, column, 1.0)), fits
+
+    def _of_size(self, size: int) -> _Seconds:
+        """Seconds of every variant, (.., variants), infinite where it does not fit."""
+        one, no = np.ones_like(self._shards.tp), np.zeros(len(self._shards.tp), dtype=np.bool_)
+        columns = {name: getattr(self._shards, name) for name in self._shards.__dataclass_fields__}
+        columns["mbs"] = size * one
+        shards = Candidates(pp=one, dp=one, vpp=one, microbatches=one, distributed_optimizer=no, **columns)
+        fits = _holds_a_layer(self._problem, shards)[self._back]
+        self._nothing_fits = not fits.any()
+        if not self._any_layout:
+            fits[fits] = self._fit(size, np.nonzero(fits)[0])
+        if not fits.any():
+            return _NO_SECONDS
+        needed = np.unique(self._back[fits])
+        seconds = _Seconds.of(Coefficients(self._problem, shards.take(needed)))
+        place = np.minimum(np.searchsorted(needed, self._back), len(needed) - 1)
+        return seconds.each(lambda column: np.where(fits, column[..., place], np.inf))
+
+    def _fit(self, size: int, chosen: Ints) -> Bools:
+        """Which of some variants have a layout that such micro batches divide, and may fit with them."""
+        rows, batch = self._variants.take(chosen), self._problem.batch
+        divides = batch % (size * rows.dp) == 0
+        rows = rows.take(divides)
+        rows = replace(rows, mbs=np.full_like(rows.dp, size), microbatches=batch // (size * rows.dp))
+        fit = divides.copy()
+        fit[divides] = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        return np.asarray(fit)
+
+
+_NO_SECONDS = _Seconds(*(np.ones(0) for _ in fields(_Seconds)))
+"""Of no variants."""
+
+
+def _holds_a_layer(problem: Problem, rows: Candidates) -> Bools:
+    """Rows of which some chip type holds the activations of one layer."""
+    memory = memory_table(problem, rows)
+    need = memory.fixed + (1.0 + memory.overhead) * np.minimum(memory.full, memory.least_stored)
+    return np.asarray(need <= max(problem.capacity_bytes(supply.chip) for supply in problem.supplies))
+
+
+def too_large(table: Coefficients) -> Bools:
+    """Rows that no split fits on the devices with most memory: all states, and one layer's activations on each stage.
+
+    Whatever is recomputed, a stage holds one layer whole while it runs backward.
+    """
+    return _exceeds(table.problem, table.rows, table.memory)
+
+
+def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
+    """The same of rows with their memory."""
+    factor = 1.0 + memory.overhead
+    least = np.minimum(memory.buffer, memory.last_buffer)
+    states = problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
+    held = np.minimum(memory.full, memory.least_stored)
+    need = states + rows.pp * (memory.fixed + factor * (least + held))
+    largest = max(problem.capacity_bytes(supply.chip) for supply in problem.supplies)
+    return np.asarray(need > rows.pp * largest * (1 + ROUNDING))
+
+
+def quick_bound(table: Coefficients, score: RowBounds | None = None) -> Floats:
+    """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored."""
+    time, rows, problem = table.time, table.rows, table.problem
+    follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
+    follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
+    alone = np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
+    seconds = _Seconds.of(table)
+    quick = _quick(problem, rows, seconds, alone, _saving(table)) + follows * SAFETY
+    return quick if score is None else score(rows, quick, seconds.kinds)
+
+
+def _saving(table: Coefficients) -> Floats:
+    """`Coefficients.saving` of every row, worked out once for all rows that agree in what it depends on."""
+    names = (*Shard.__dataclass_fields__, "vpp", "embedding_slot", "loss_slot")
+    first, back = table.rows.first_of_each(names)
+    return table.saving(first)[:, back]
+
+
+def _quick(
+    problem: Problem,
+    rows: Candidates,
+    seconds: _Seconds,
+    alone: Floats | float = 0.0,
+    saved: Floats | None = None,
+    any_chunks: bool = False,
+) -> Floats:
+    """The bound without what follows the pipeline: (n,).
+
+    `alone`: what a single stage takes more for every microbatch. `saved` (types, n): the most that a stage of a chip
+    type saves by holding layers that are cheaper than the mean, None: all there are. `any_chunks`: see frame_bound.
+    """
+    numbers = counts_before(problem.model, 1)[:, -1]
+    if saved is None:
+        saved = (np.maximum(0.0, seconds.layer[:, None] - seconds.kinds) * numbers[:, None]).sum(axis=1)
+    unit = np.ones_like(rows.vpp) if any_chunks else rows.vpp
+    beside = np.zeros(len(rows)) if any_chunks else seconds.beside(problem, rows)
+    most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
+    usable = (most > 0) | ~(most > 0).any(axis=0)
+    slowest = _slowest_of_all(problem, rows, seconds, saved, unit, most, usable)
+    for kind, count in enumerate(numbers.tolist()):
+        of_kind = np.where(usable, seconds.kinds[:, kind], np.inf)
+        slowest = np.maximum(slowest, (-(-count // rows.pp) * of_kind).min(axis=0))
+        if problem.mixed and len(numbers) > 1:
+            slowest = _in_whole_chunks(slowest, *_fastest(rows, of_kind, most), np.full(len(rows), count), 0.0)
+    total = (np.where(usable[:, None], seconds.kinds, np.inf).min(axis=0) * numbers[:, None]).sum(axis=0)
+    if not problem.mixed:
+        total = np.maximum(total, problem.model.layers * seconds.layer[0])
+    total = total + seconds.ends(rows) + alone + rows.pp * beside
+    slowest = np.maximum(slowest + beside, total / rows.pp)
+    vpp = rows.vpp.astype(np.float64)
+    return np.asarray(((rows.microbatches - 1.0 / vpp) * slowest + total / vpp) * SAFETY)
+
+
+def _slowest_of_all(
+    problem: Problem, rows: Candidates, seconds: _Seconds, saved: Floats, unit: Ints, most: Ints, usable: Bools
+) -> Floats:
+    """The least time of the slowest stage's layers, counted whatever their kinds: (n,).
+
+    In fractions a layer of each kind is as much of a mean layer as on the chip type that it suits best.
+    """
+    places = rows.places(problem.model.layers)
+    of_longest = -(-places // (unit * rows.pp)) * unit * seconds.layer - saved
+    longest = np.where(usable, of_longest, np.inf).min(axis=0)
+    fastest, taken = _fastest(rows, np.where(usable, seconds.layer, np.inf), most)
+    speed = np.maximum((taken / fastest).sum(axis=0), _NOTHING)
+    if not problem.mixed:
+        return np.asarray(np.maximum(places / speed, longest))
+    numbers = counts_before(problem.model, 1)[:, -1]
+    shares = np.where(usable[:, None], seconds.kinds / seconds.layer[:, None], np.inf).min(axis=0)
+    work = (shares * numbers[:, None]).sum(axis=0) + places - problem.model.layers
+    slowest = np.maximum(work / speed, longest)
+    return _in_whole_chunks(slowest, unit * fastest, taken, places // unit, saved.max(axis=0))
+
+
+def _fastest(rows: Candidates, seconds: Floats, most: Ints) -> tuple[Floats, Ints]:
+    """The chip types by their seconds, the fastest first, and the stages that each serves of as many fast ones as there
+    are: (types, n) both."""
+    order = np.argsort(seconds, axis=0, kind="stable")
+    fastest, most = np.take_along_axis(seconds, order, axis=0), np.take_along_axis(most, order, axis=0)
+    before = np.cumsum(most, axis=0) - most
+    return fastest, np.clip(rows.pp - before, 0, most)
+
+
+def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Ints, chunks: Ints, saved: Floats | float) -> Floats:
+    """The slowest stage's time, no less than `slowest`, where every stage has a whole number of the chunks.
+
+    `chunk`: seconds of one on each chip type, `stages` of these: (types, n); `saved`: what any stage may save.
+    """
+
+    def enough(time: Floats) -> Bools:
+        held = stages * np.floor((time + saved) / chunk + WHOLE)
+        return np.asarray(held.sum(axis=0) >= chunks)
+
+    far = NEAR * slowest
+    found = bisected(enough, slowest, far, _CHUNK_ROUNDS)
+    return np.where(enough(slowest), slowest, np.where(enough(far), found, far))
+
+
+def bisected(enough: Callable[[Floats], Bools], low: Floats, high: Floats, rounds: int) -> Floats:
+    """The largest time known not to be enough after halving the interval so often; `high` is enough."""
+    for _ in range(rounds):
+        middle = 0.5 * (low + high)
+        good = enough(middle)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return low
