@@ -66,14 +66,13 @@ class Limits:
 
 @dataclass
 class Block:
-    """The rows of some frames, their coefficients, and the rows that are still to be bounded, best first.
+    """Rows of some frames that may beat the limit, by their quick bounds; those before the `next` are bounded well.
 
     `stands_for`: how many rows do not fit if a row does not: itself, and those that its sharding group dominates.
     """
 
     table: Coefficients
     quick: Floats
-    order: Ints
     stands_for: Ints
     next: int = 0
     solved: set[int] = field(default_factory=set)
@@ -81,11 +80,11 @@ class Block:
     @property
     def lowest(self) -> float:
         """The smallest quick bound of a row that is not bounded well yet."""
-        return float(self.quick[self.order[self.next]]) if self.next < len(self.order) else INFINITE
+        return float(self.quick[self.next]) if self.next < len(self.quick) else INFINITE
 
     def waiting(self, limit: float) -> int:
         """Rows not bounded well yet that may still beat the limit."""
-        return int((self.quick[self.order[self.next :]] < limit).sum())
+        return max(0, int(np.searchsorted(self.quick, limit)) - self.next)
 
 
 @dataclass(order=True)
@@ -180,7 +179,10 @@ class Branch:
         self.no_fit += int(stands_for[hopeless].sum())
         quick = quick_bound(table, self.objective.row_bounds)
         quick = np.where(hopeless | (quick >= limits.of_rows(rows)), np.inf, quick)
-        self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable"), stands_for))
+        best = np.argsort(quick, kind="stable")
+        best = best[np.isfinite(quick[best])]  # the tables of all others are not kept
+        if len(best):
+            self.blocks.append(Block(table.take(best), quick[best], stands_for[best]))
         self._next += count
         return f"{len(table.rows)} rows of {len(frames)} frames"
 
@@ -189,7 +191,7 @@ class Branch:
         block = self._block
         assert block is not None
         count = _BATCH if np.isinf(limits.limit) else _BATCH_WITH_LIMIT
-        rows = block.order[block.next : block.next + count]
+        rows = np.arange(block.next, min(block.next + count, len(block.quick)))
         rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)
 

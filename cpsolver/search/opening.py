@@ -56,7 +56,7 @@ class _Way:
 
 def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
     """Settle how many stages the next chip type serves, and where all numbers are known the order of the types."""
-    found, choices = Opened(), _Choices()
+    found, choices = Opened(), _Ways()
     for alike in _alike(nodes):
         ways = [way for node in alike for way in choices.of(node)]
         decided = iter([way for way in ways if not (way.only and way.whole)])
@@ -77,7 +77,7 @@ def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
     return groups.values()
 
 
-class _Choices:
+class _Ways:
     """What there is to choose from; many nodes share it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,6 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,10 +22,11 @@ from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.frontier import INFINITE, Block, Branch, Limits, Node
+from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.objective import objective_of
 from cpsolver.search.opening import opened
 from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.waiting import Key, Waiting, key_of
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -35,6 +35,8 @@ _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
 
+_EAGER = 8
+"""Plans that are solved in one go although bounds are open that are smaller than theirs."""
 _MIXES = 64
 """Rows and mixes that are opened in one go while fewer than K plans are known."""
 _MIXES_WITH_LIMIT = 1024
@@ -64,11 +66,12 @@ class _Search:
         self._problem, self._listener, self._below = problem, listener, below
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._started = time.monotonic()
-        self._queue: list[Node] = []  # rows and mixes
-        self._plans: list[Node] = []
+        self._waiting = Waiting()
+        self._eager = _EAGER
+        self._patient = True  # plans may wait apart
+        self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[_Found] = []
         self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
-        self._count = 0
         self._arrangements = 0
         self._solver_calls = 0
         self._solver_seconds = 0.0
@@ -113,12 +116,12 @@ class _Search:
         return Limits(self._limit(), self._families)
 
     def _limit_of(self, node: Node) -> float:
-        return self._limits().of_row(node.block.table.rows, node.row)
+        limit = self._limits().of_row(node.block.table.rows, node.row)
+        return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
-        rows = min((branch.lowest for branch in self._opened), default=INFINITE)
-        return min([rows, *(queue[0].bound for queue in (self._queue, self._plans) if queue)])
+        return min(self._rows(), self._waiting.lowest)
 
     def _lowest(self) -> float:
         return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
@@ -127,52 +130,47 @@ class _Search:
         limit = self._problem.spec.search.time_limit_s
         return limit is not None and time.monotonic() - self._started > limit
 
-    def _push(
-        self,
-        bound: float,
-        seconds: float,
-        branch: Branch,
-        block: Block,
-        row: int,
-        mix: tuple[int, ...] = (),
-        chips: tuple[int, ...] = (),
-    ) -> None:
-        self._count += 1
-        queue = self._plans if chips else self._queue
-        heapq.heappush(queue, Node(bound, self._count, seconds, branch, block, row, mix, chips))
-
     def _tell(self, message: str) -> None:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
-            waiting = (
-                len(self._queue) + len(self._plans) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
-            )
+            waiting = len(self._waiting) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
             counts = len(self._found), waiting, self._solver_calls
             self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
 
     def _step(self) -> None:
-        limit = self._limit()
-        undecided, plan = np.isinf(limit), self._plans[0].bound if self._plans else INFINITE
-        if plan < (INFINITE if undecided else _PROMISING * limit):
+        limit, waiting = self._limit(), self._waiting
+        undecided, rows = np.isinf(limit), self._rows()
+        if not undecided:
+            waiting.bring_back()
+        busy = min(rows, waiting.mix, waiting.plan)
+        if waiting.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
+            self._eager -= 1
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
-        inside, mix = self._inside(), self._queue[0].bound if self._queue else INFINITE
-        if undecided and np.isfinite(mix):
+        self._eager = _EAGER
+        if undecided and waiting.mix < INFINITE:
             self._open_nodes(_MIXES)
-        elif self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
+        elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
-        elif mix <= inside:
+        elif waiting.mix < INFINITE and waiting.mix <= busy:
             self._open_nodes(_MIXES_WITH_LIMIT)
-        elif plan <= inside:
+        elif waiting.plan <= busy:
             self._solve_next()
         else:
-            branch = min(self._opened, key=lambda branch: branch.lowest)
-            if branch.next_frame <= branch.lowest:
-                self._tell(branch.open_frames(self._limits()))
-            else:
-                self._bound_rows(branch)
+            self._open_rows()
+
+    def _rows(self) -> float:
+        """The smallest bound of rows in the branches that are open."""
+        return min((branch.lowest for branch in self._opened), default=INFINITE)
+
+    def _open_rows(self) -> None:
+        branch = min(self._opened, key=lambda branch: branch.lowest)
+        if branch.next_frame <= branch.lowest:
+            self._tell(branch.open_frames(self._limits()))
+        else:
+            self._bound_rows(branch)
 
     def _open_branch(self) -> None:
         branch = self._closed[-1]
@@ -183,32 +181,36 @@ class _Search:
 
     def _open_nodes(self, most: int) -> None:
         """Go on with the best rows and mixes."""
-        nodes: list[Node] = []
-        limits, limit = self._limits(), self._limit() * _CLOSE
+        nodes, limits = self._waiting.take_mixes(most, self._limit() * _CLOSE), self._limits()
         try:
-            while self._queue and len(nodes) < most and self._queue[0].bound < limit:
-                nodes.append(heapq.heappop(self._queue))
             # Some families have plans by now that their rows cannot beat.
             found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
         except KeyboardInterrupt:
             for node in nodes:
-                heapq.heappush(self._queue, node)
+                self._waiting.put_back(node)
             raise
         self._arrangements += found.orders
         for child in found.children:
             node = child.node
-            self._push(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
+            self._waiting.add(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
         self._tell(f"{len(nodes)} ways to share the stages")
 
     def _solve_next(self) -> None:
-        """Solve the best plan."""
-        node = heapq.heappop(self._plans)
-        if node.bound >= self._limit_of(node):
-            return  # its family has a plan by now that it cannot beat
+        """Solve the best plan, or find that it can be none."""
+        if self._waiting.plan == INFINITE:
+            self._waiting.bring_back()  # nothing else is left
+            self._patient = False
+        node = self._waiting.take_plan()
+        own = self._limit_of(node)
+        if node.bound >= own:
+            return
+        if self._patient and np.isinf(self._limit()) and own < INFINITE:
+            self._waiting.set_apart(node)  # it would be none the more
+            return
         try:
             self._solve(node)
         except KeyboardInterrupt:
-            heapq.heappush(self._plans, node)
+            self._waiting.put_back(node)
             raise
 
     def _bound_rows(self, branch: Branch) -> None:
@@ -217,7 +219,7 @@ class _Search:
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
-                self._push(bound, seconds, branch, rows.block, row, *plan)
+                self._waiting.add(bound, seconds, branch, rows.block, row, *plan)
 
     def _rate(self, node: Node) -> float:
         """Score of a second of a plan whose mix is known."""
@@ -242,11 +244,12 @@ class _Search:
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            self._keep(solved.strategy, node.branch)
+            score, key = self._keep(solved.strategy, node.branch), key_of(node)
+            self._scores[key] = min(score, self._scores.get(key, INFINITE))
         self._tell(f"{solved.status}: {_name(node)}")
 
-    def _keep(self, strategy: Strategy, branch: Branch) -> None:
-        """Enter a solved plan among the best, in place of one that differs in nothing that tells plans apart.
+    def _keep(self, strategy: Strategy, branch: Branch) -> float:
+        """A solved plan's score; it enters the best, in place of one that differs in nothing that tells plans apart.
 
         Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
         """
@@ -260,13 +263,14 @@ class _Search:
         apart = family if self._diverse else Strategy.key
         same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
         if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
-            return
+            return score
         self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
         self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
         del self._found[self._top :]
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}
+        return score
 
     # The answer
 
@@ -284,11 +288,11 @@ class _Search:
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
         solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
-        waiting = {
-            (id(node.block), node.row) for node in (*self._queue, *self._plans) if node.bound < self._limit_of(node)
-        } - solved
-        unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
-        still_open = 0 if complete else len(waiting) + unopened
+        still_open = 0
+        if not complete:
+            nodes = (node for node in self._waiting if node.bound < self._limit_of(node))
+            waiting = {(id(node.block), node.row) for node in nodes} - solved
+            still_open = len(waiting) + sum(branch.unopened_rows(limit) for branch in self._opened)
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
         for rule, count in (item for space in spaces for item in space.refused.items()):
             refused[rule] = refused.get(rule, 0) + count
