@@ -21,12 +21,12 @@ from cpsolver.plans.dimensions import DEGREES, family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
+from cpsolver.search.agenda import Agenda, Key, key_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.objective import objective_of
 from cpsolver.search.opening import opened
 from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
-from cpsolver.search.waiting import Key, Waiting, key_of
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -66,7 +66,7 @@ class _Search:
         self._problem, self._listener, self._below = problem, listener, below
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._started = time.monotonic()
-        self._waiting = Waiting()
+        self._agenda = Agenda()
         self._eager = _EAGER
         self._patient = True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
@@ -121,7 +121,7 @@ class _Search:
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
-        return min(self._rows(), self._waiting.lowest)
+        return min(self._rows(), self._agenda.lowest)
 
     def _lowest(self) -> float:
         return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
@@ -133,30 +133,30 @@ class _Search:
     def _tell(self, message: str) -> None:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
-            waiting = len(self._waiting) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            waiting = len(self._agenda) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
             counts = len(self._found), waiting, self._solver_calls
             self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
 
     def _step(self) -> None:
-        limit, waiting = self._limit(), self._waiting
+        limit, agenda = self._limit(), self._agenda
         undecided, rows = np.isinf(limit), self._rows()
         if not undecided:
-            waiting.bring_back()
-        busy = min(rows, waiting.mix, waiting.plan)
-        if waiting.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
+            agenda.bring_back()
+        busy = min(rows, agenda.mix, agenda.plan)
+        if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
         self._eager = _EAGER
-        if undecided and waiting.mix < INFINITE:
+        if undecided and agenda.mix < INFINITE:
             self._open_nodes(_MIXES)
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
-        elif waiting.mix < INFINITE and waiting.mix <= busy:
+        elif agenda.mix < INFINITE and agenda.mix <= busy:
             self._open_nodes(_MIXES_WITH_LIMIT)
-        elif waiting.plan <= busy:
+        elif agenda.plan <= busy:
             self._solve_next()
         else:
             self._open_rows()
@@ -181,36 +181,36 @@ class _Search:
 
     def _open_nodes(self, most: int) -> None:
         """Go on with the best rows and mixes."""
-        nodes, limits = self._waiting.take_mixes(most, self._limit() * _CLOSE), self._limits()
+        nodes, limits = self._agenda.take_mixes(most, self._limit() * _CLOSE), self._limits()
         try:
             # Some families have plans by now that their rows cannot beat.
             found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
         except KeyboardInterrupt:
             for node in nodes:
-                self._waiting.put_back(node)
+                self._agenda.put_back(node)
             raise
         self._arrangements += found.orders
         for child in found.children:
             node = child.node
-            self._waiting.add(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
+            self._agenda.add(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
         self._tell(f"{len(nodes)} ways to share the stages")
 
     def _solve_next(self) -> None:
         """Solve the best plan, or find that it can be none."""
-        if self._waiting.plan == INFINITE:
-            self._waiting.bring_back()  # nothing else is left
+        if self._agenda.plan == INFINITE:
+            self._agenda.bring_back()  # nothing else is left
             self._patient = False
-        node = self._waiting.take_plan()
+        node = self._agenda.take_plan()
         own = self._limit_of(node)
         if node.bound >= own:
             return
         if self._patient and np.isinf(self._limit()) and own < INFINITE:
-            self._waiting.set_apart(node)  # it would be none the more
+            self._agenda.set_apart(node)  # it would be none the more
             return
         try:
             self._solve(node)
         except KeyboardInterrupt:
-            self._waiting.put_back(node)
+            self._agenda.put_back(node)
             raise
 
     def _bound_rows(self, branch: Branch) -> None:
@@ -219,7 +219,7 @@ class _Search:
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
-                self._waiting.add(bound, seconds, branch, rows.block, row, *plan)
+                self._agenda.add(bound, seconds, branch, rows.block, row, *plan)
 
     def _rate(self, node: Node) -> float:
         """Score of a second of a plan whose mix is known."""
@@ -290,7 +290,7 @@ class _Search:
         solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
         still_open = 0
         if not complete:
-            nodes = (node for node in self._waiting if node.bound < self._limit_of(node))
+            nodes = (node for node in self._agenda if node.bound < self._limit_of(node))
             waiting = {(id(node.block), node.row) for node in nodes} - solved
             still_open = len(waiting) + sum(branch.unopened_rows(limit) for branch in self._opened)
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()

@@ -25,7 +25,7 @@ def key_of(node: Node) -> Key:
     return *(getattr(rows, name)[node.row].item() for name in _KEY), node.chips
 
 
-class Waiting:
+class Agenda:
     """The nodes that are not opened, by their bounds."""
 
     def __init__(self) -> None:
