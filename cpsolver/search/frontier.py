@@ -37,11 +37,12 @@ INFINITE = float("inf")
 class Limits:
     """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
 
-    `families`: by what `plans.dimensions.family` says of the plan.
+    `families`: by what `plans.dimensions.family` says of the plan. `enough`: K plans are known.
     """
 
     limit: float
     families: Mapping[tuple[int, ...], float]
+    enough: bool = True
 
     def of_row(self, rows: Candidates, row: int) -> float:
         """What one row has to beat."""
@@ -164,7 +165,7 @@ class Branch:
 
     def open_frames(self, limits: Limits) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = _BLOCK if np.isinf(limits.limit) else _BLOCK_WITH_LIMIT
+        most = _BLOCK_WITH_LIMIT if limits.enough else _BLOCK
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         frames = self._order[self._next : self._next + count]
@@ -190,7 +191,7 @@ class Branch:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = _BATCH if np.isinf(limits.limit) else _BATCH_WITH_LIMIT
+        count = _BATCH_WITH_LIMIT if limits.enough else _BATCH
         rows = np.arange(block.next, min(block.next + count, len(block.quick)))
         rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import factorial
 
 import numpy as np
 
@@ -41,6 +42,8 @@ _MIXES = 64
 """Rows and mixes that are opened in one go while fewer than K plans are known."""
 _MIXES_WITH_LIMIT = 1024
 """The same once there is a limit."""
+_ORDERS = 8192
+"""Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit."""
 
 
 @dataclass
@@ -113,11 +116,16 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        return Limits(self._limit(), self._families)
+        return Limits(self._limit(), self._families, len(self._found) >= self._top)
 
     def _limit_of(self, node: Node) -> float:
         limit = self._limits().of_row(node.block.table.rows, node.row)
         return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
+
+    def _known(self, node: Node) -> bool:
+        """Whether nothing would tell the plan of a node from one of those found."""
+        limits = replace(self._limits(), limit=INFINITE)
+        return key_of(node) in self._scores or limits.of_row(node.block.table.rows, node.row) < INFINITE
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
@@ -141,7 +149,7 @@ class _Search:
 
     def _step(self) -> None:
         limit, agenda = self._limit(), self._agenda
-        undecided, rows = np.isinf(limit), self._rows()
+        undecided, rows = len(self._found) < self._top, self._rows()
         if not undecided:
             agenda.bring_back()
         busy = min(rows, agenda.mix, agenda.plan)
@@ -155,7 +163,7 @@ class _Search:
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
         elif agenda.mix < INFINITE and agenda.mix <= busy:
-            self._open_nodes(_MIXES_WITH_LIMIT)
+            self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // factorial(len(self._problem.supplies))))
         elif agenda.plan <= busy:
             self._solve_next()
         else:
@@ -204,7 +212,7 @@ class _Search:
         own = self._limit_of(node)
         if node.bound >= own:
             return
-        if self._patient and np.isinf(self._limit()) and own < INFINITE:
+        if self._patient and len(self._found) < self._top and self._known(node):
             self._agenda.set_apart(node)  # it would be none the more
             return
         try:
