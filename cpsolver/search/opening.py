@@ -14,6 +14,7 @@ import numpy as np
 from cpsolver.cost.shard import Ints
 from cpsolver.search.arrangements import arrangements, next_counts
 from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.quick import quick_bound
 from cpsolver.search.filters import may_mix
 from cpsolver.search.frontier import Limits, Node
 
@@ -122,10 +123,13 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     table, branch = ways[0].node.block.table, ways[0].node.branch
     row = np.array([way.node.row for way in ways])
     least, most = (np.array([getattr(way, name) for way in ways], dtype=np.int64) for name in ("least", "most"))
-    seconds = np.maximum(mix_bound(table, row, least, most), [way.node.seconds for way in ways])
     rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], least, most)
-    bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
-    limit = limits.of_rows(table.rows, row)
+    seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
+    bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
+    left = np.nonzero(bounds < limit)[0]
+    if len(left):  # most fall by the quick bound
+        seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left]))
+        bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
     for index in np.nonzero(bounds < limit)[0].tolist():
         way = ways[index]
         mix = way.least if way.whole else _known(way)

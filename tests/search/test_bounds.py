@@ -53,6 +53,7 @@ class Ladder:
             least, most = next_counts(self.problem, wide, pp, mix[:known], mixed)
             same = np.nonzero(least[:, known] == mix[known])[0]
             found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
+            found.append(float(quick_bound(self.table.take(at), most=most[same])[0]))
         assert rows.pp[row] == pp
         return [*found, float(plan_bound(self.table, at, order[None, :])[0])]
 

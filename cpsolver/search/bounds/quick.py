@@ -6,8 +6,9 @@ less than its layers of any one kind, and no layer is cheaper than where it is c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,8 @@ NEAR = 1.6
 """The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
 _CHUNK_ROUNDS = 7
 """Halvings of the interval for the slowest stage's time where only whole chunks are looked at."""
+_VARIANTS = 65_536
+"""Variants with a micro batch each that are looked at in one go."""
 _NOTHING = 1e-300
 """In place of a speed of 0, to divide by."""
 
@@ -85,9 +88,10 @@ def frame_bound(
     """
     of_frame, of_variant = _sizes(space) if any_chunks else (space.frame_layout, space.variant_layout)
     largest = first_of_groups(space.variants, of_variant)  # groups that share states out have the least of them
-    least = _Least(problem, space.variants.take(largest), of_variant[largest], any_chunks)
+    sizes = np.unique(space.frames.mbs).tolist()
+    least = _Least(problem, space.variants.take(largest), of_variant[largest], sizes, any_chunks)
     bound, fits = np.full(len(space.frames), np.inf), np.zeros(len(space.frames), dtype=np.bool_)
-    for size in np.unique(space.frames.mbs).tolist():
+    for size in sizes:
         for overlapping in (True, False):
             frames = np.nonzero((space.frames.mbs == size) & (space.overlapping == overlapping))[0]
             seconds, fits[frames] = least.of(size, overlapping, of_frame[frames])
@@ -109,58 +113,73 @@ def _sizes(space: Space) -> tuple[Ints, Ints]:
 class _Least:
     """Least seconds over variants by their groups: of those that may fit in memory with a micro batch."""
 
-    def __init__(self, problem: Problem, variants: Candidates, group: Ints, any_layout: bool) -> None:
+    def __init__(
+        self, problem: Problem, variants: Candidates, group: Ints, sizes: Sequence[int], any_layout: bool
+    ) -> None:
         order = np.argsort(group, kind="stable")
         self._problem, self._variants, self._any_layout = problem, variants.take(order), any_layout
         self._groups, self._starts = np.unique(group[order], return_index=True)
         self._shards, self._back = replace(self._variants, mbs=np.ones_like(group)).shard.distinct()
-        self._size, self._seconds, self._nothing_fits = 0, _NO_SECONDS, not len(group)
+        self._sizes, self._known = list(sizes), dict[int, _Seconds]()
 
     def of(self, size: int, overlapping: bool, group: Ints) -> tuple[_Seconds, Bools]:
         """Columns (.., n) for n groups, and for which of these there is a variant at all; sizes must ascend.
 
         `overlapping`: whether variants count that overlap the experts' exchange. Without a variant all are 1.
         """
-        if self._size != size and not self._nothing_fits:
-            self._size, self._seconds = size, self._of_size(size)
-        if self._nothing_fits or self._seconds is _NO_SECONDS:
-            return _NO_SECONDS, np.zeros(len(group), dtype=np.bool_)
+        if size not in self._known:
+            at, count = self._sizes.index(size), max(1, _VARIANTS // max(1, len(self._variants)))
+            self._known = self._of_sizes(np.array(self._sizes[at : at + count]))
+        seconds = self._known[size]
+        if not seconds.layer.size:
+            return seconds, np.zeros(len(group), dtype=np.bool_)
         counts = overlapping | ~self._variants.expert_overlap
-        at = np.minimum(np.searchsorted(self._groups, group), len(self._groups) - 1)
+        at_group = np.minimum(np.searchsorted(self._groups, group), len(self._groups) - 1)
 
         def least(column: Floats) -> Floats:
-            return np.asarray(np.minimum.reduceat(np.where(counts, column, np.inf), self._starts, axis=-1)[..., at])
+            of_groups = np.minimum.reduceat(np.where(counts, column, np.inf), self._starts, axis=-1)
+            return np.asarray(of_groups[..., at_group])
 
-        found = self._seconds.each(least)
-        fits = np.isfinite(found.layer[0]) & (self._groups[at] == group)
+        found = seconds.each(least)
+        fits = np.isfinite(found.layer[0]) & (self._groups[at_group] == group)
         return found.each(lambda column: np.where(fits, column, 1.0)), fits
 
-    def _of_size(self, size: int) -> _Seconds:
-        """Seconds of every variant, (.., variants), infinite where it does not fit."""
-        one, no = np.ones_like(self._shards.tp), np.zeros(len(self._shards.tp), dtype=np.bool_)
-        columns = {name: getattr(self._shards, name) for name in self._shards.__dataclass_fields__}
-        columns["mbs"] = size * one
+    def _of_sizes(self, sizes: Ints) -> dict[int, _Seconds]:
+        """Seconds of every variant, (.., variants), by micro batch: infinite where it does not fit, none if none do."""
+        count, variants = len(self._shards.tp), len(self._variants)
+        columns = {name: np.tile(getattr(self._shards, name), len(sizes)) for name in self._shards.__dataclass_fields__}
+        columns["mbs"] = np.repeat(sizes, count)
+        one, no = np.ones_like(columns["mbs"]), np.zeros(len(columns["mbs"]), dtype=np.bool_)
         shards = Candidates(pp=one, dp=one, vpp=one, microbatches=one, distributed_optimizer=no, **columns)
-        fits = _holds_a_layer(self._problem, shards)[self._back]
-        self._nothing_fits = not fits.any()
-        if not self._any_layout:
-            fits[fits] = self._fit(size, np.nonzero(fits)[0])
-        if not fits.any():
-            return _NO_SECONDS
-        needed = np.unique(self._back[fits])
-        seconds = _Seconds.of(Coefficients(self._problem, shards.take(needed)))
-        place = np.minimum(np.searchsorted(needed, self._back), len(needed) - 1)
-        return seconds.each(lambda column: np.where(fits, column[..., place], np.inf))
+        back = (self._back + count * np.arange(len(sizes))[:, None]).ravel()
+        fits = _holds_a_layer(self._problem, shards)[back] if count else np.zeros(0, dtype=np.bool_)
+        if not self._any_layout and fits.any():
+            fits[fits] = self._fit(np.repeat(sizes, variants)[fits], np.nonzero(fits)[0] % variants)
+        needed = np.unique(back[fits])
+        if not len(needed):
+            return dict.fromkeys(sizes.tolist(), _NO_SECONDS)
+        seconds, place = _Seconds.of(Coefficients(self._problem, shards.take(needed))), np.searchsorted(needed, back)
+        place = np.minimum(place, len(needed) - 1)
+        found = {}
+        for at, size in enumerate(sizes.tolist()):
+            of_size = slice(at * variants, (at + 1) * variants)
+            fit, where = fits[of_size], place[of_size]
+            found[size] = seconds.each(partial(_where, fit, where)) if fit.any() else _NO_SECONDS
+        return found
 
-    def _fit(self, size: int, chosen: Ints) -> Bools:
-        """Which of some variants have a layout that such micro batches divide, and may fit with them."""
+    def _fit(self, sizes: Ints, chosen: Ints) -> Bools:
+        """Which of some variants have a layout that micro batches of a size divide, and may fit with them."""
         rows, batch = self._variants.take(chosen), self._problem.batch
-        divides = batch % (size * rows.dp) == 0
-        rows = rows.take(divides)
-        rows = replace(rows, mbs=np.full_like(rows.dp, size), microbatches=batch // (size * rows.dp))
-        fit = divides.copy()
-        fit[divides] = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        fit = batch % (sizes * rows.dp) == 0
+        rows, sizes = rows.take(fit), sizes[fit]
+        rows = replace(rows, mbs=sizes, microbatches=batch // (sizes * rows.dp))
+        fit[fit] = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
         return np.asarray(fit)
+
+
+def _where(fits: Bools, place: Ints, column: Floats) -> Floats:
+    """A column's entries at places, infinite where nothing fits."""
+    return np.where(fits, column[..., place], np.inf)
 
 
 _NO_SECONDS = _Seconds(*(np.ones(0) for _ in fields(_Seconds)))
@@ -193,14 +212,17 @@ def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
     return np.asarray(need > rows.pp * largest * (1 + ROUNDING))
 
 
-def quick_bound(table: Coefficients, score: RowBounds | None = None) -> Floats:
-    """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored."""
+def quick_bound(table: Coefficients, score: RowBounds | None = None, most: Ints | None = None) -> Floats:
+    """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored.
+
+    `most`: the most stages that each chip type may serve, (n, types); None: as many as there are devices for.
+    """
     time, rows, problem = table.time, table.rows, table.problem
     follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
     follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
     alone = np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
     seconds = _Seconds.of(table)
-    quick = _quick(problem, rows, seconds, alone, _saving(table)) + follows * SAFETY
+    quick = _quick(problem, rows, seconds, alone, _saving(table), None if most is None else most.T) + follows * SAFETY
     return quick if score is None else score(rows, quick, seconds.kinds)
 
 
@@ -217,6 +239,7 @@ def _quick(
     seconds: _Seconds,
     alone: Floats | float = 0.0,
     saved: Floats | None = None,
+    most: Ints | None = None,
     any_chunks: bool = False,
 ) -> Floats:
     """The bound without what follows the pipeline: (n,).
@@ -229,7 +252,8 @@ def _quick(
         saved = (np.maximum(0.0, seconds.layer[:, None] - seconds.kinds) * numbers[:, None]).sum(axis=1)
     unit = np.ones_like(rows.vpp) if any_chunks else rows.vpp
     beside = np.zeros(len(rows)) if any_chunks else seconds.beside(problem, rows)
-    most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
+    if most is None:
+        most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
     usable = (most > 0) | ~(most > 0).any(axis=0)
     slowest = _slowest_of_all(problem, rows, seconds, saved, unit, most, usable)
     for kind, count in enumerate(numbers.tolist()):
