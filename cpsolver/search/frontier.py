@@ -30,6 +30,8 @@ _BLOCK = 8192
 """Rows whose coefficients are made in one go while fewer than K plans are known."""
 _BLOCK_WITH_LIMIT = 65_536
 """The same once there is a limit."""
+_FIRST_SIZES = 3
+"""Micro batches whose frames are bounded first: most good plans have a small one."""
 INFINITE = float("inf")
 
 
@@ -129,17 +131,36 @@ class Branch:
         self.no_fit = 0
         self.space: Space
         self._frames: Floats = np.array([])  # bounds of the frames, in the order of `_order`
-        self._order: Ints
+        self._order: Ints = np.empty(0, dtype=np.int64)
         self._next = 0
+        self._later: Ints = np.empty(0, dtype=np.int64)  # frames without a bound as yet
 
     def open(self) -> None:
-        """Make the frames, each with a bound."""
+        """Make the frames, and bound those with small micro batches: enough to find plans among them."""
         self.space = enumerate_rows(self.problem)
-        bounds, fits = frame_bound(self.problem, self.space, self.objective.row_bounds)
-        self.no_fit = int(self.space.rows_of[~fits].sum())
-        bounds = np.where(self.space.rows_of > 0, bounds, INFINITE)  # of some layouts no variant is legal
-        self._order = np.argsort(bounds, kind="stable")
-        self._frames = bounds[self._order]
+        sizes = np.unique(self.space.frames.mbs)
+        few = self.space.frames.mbs <= sizes[:_FIRST_SIZES].max(initial=0)
+        self._later = np.nonzero(~few)[0]
+        self._bound_frames(np.nonzero(few)[0])
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether there are frames without a bound."""
+        return len(self._later) > 0
+
+    def bound_others(self) -> None:
+        """Bound the other frames."""
+        later, self._later = self._later, self._later[:0]
+        self._bound_frames(later)
+
+    def _bound_frames(self, frames: Ints) -> None:
+        bounds, fits = frame_bound(self.problem, self.space, self.objective.row_bounds, frames=frames)
+        self.no_fit += int(self.space.rows_of[frames[~fits]].sum())
+        bounds = np.where(self.space.rows_of[frames] > 0, bounds, INFINITE)  # of some layouts no variant is legal
+        frames = np.concatenate([self._order[self._next :], frames])
+        bounds = np.concatenate([self._frames[self._next :], bounds])
+        best = np.argsort(bounds, kind="stable")
+        self._order, self._frames, self._next = frames[best], bounds[best], 0
 
     @property
     def next_frame(self) -> float:
@@ -158,9 +179,10 @@ class Branch:
 
     def unopened_rows(self, limit: float) -> int:
         """Rows that are not bounded well yet and may still beat the limit."""
-        if not len(self._frames):
+        if not len(self._frames) and not self.unbounded:
             return 0
         frames = self._order[self._next :][self._frames[self._next :] < limit]
+        frames = np.concatenate([frames, self._later])
         return int(self.space.rows_of[frames].sum()) + sum(block.waiting(limit) for block in self.blocks)
 
     def open_frames(self, limits: Limits) -> str:

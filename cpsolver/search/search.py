@@ -129,6 +129,8 @@ class _Search:
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
+        if any(branch.unbounded for branch in self._opened):
+            return 0.0
         return min(self._rows(), self._agenda.lowest)
 
     def _lowest(self) -> float:
@@ -158,7 +160,10 @@ class _Search:
             self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
         self._eager = _EAGER
-        if undecided and agenda.mix < INFINITE:
+        unbounded = next((branch for branch in self._opened if branch.unbounded), None)
+        if unbounded is not None and (not undecided or busy == INFINITE):
+            unbounded.bound_others()  # with K plans known, little of it need be looked at
+        elif undecided and agenda.mix < INFINITE:
             self._open_nodes(_MIXES)
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded

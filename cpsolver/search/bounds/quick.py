@@ -78,29 +78,35 @@ def seconds_by_kind(table: Coefficients, row: Ints | slice = slice(None)) -> Flo
 
 
 def frame_bound(
-    problem: Problem, space: Space, score: RowBounds | None = None, any_chunks: bool = False
+    problem: Problem,
+    space: Space,
+    score: RowBounds | None = None,
+    any_chunks: bool = False,
+    frames: Ints | None = None,
 ) -> tuple[Floats, Bools]:
-    """A bound for every frame of a space, and whether any of its rows may fit in memory: as `quick_bound`, with the
-    fastest layer of all variants of its layout that may fit; infinite where none does.
+    """A bound for some frames of a space, or all, and whether any of its rows may fit in memory: as `quick_bound`,
+    with the fastest layer of all variants of its layout that may fit; infinite where none does.
 
     `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk;
     and variants go with all frames of their tp and cp, whatever their layout.
     """
     of_frame, of_variant = _sizes(space) if any_chunks else (space.frame_layout, space.variant_layout)
     largest = first_of_groups(space.variants, of_variant)  # groups that share states out have the least of them
-    sizes = np.unique(space.frames.mbs).tolist()
+    chosen = np.arange(len(space.frames)) if frames is None else frames
+    mbs, overlaps = space.frames.mbs[chosen], space.overlapping[chosen]
+    sizes = np.unique(mbs).tolist()
     least = _Least(problem, space.variants.take(largest), of_variant[largest], sizes, any_chunks)
-    bound, fits = np.full(len(space.frames), np.inf), np.zeros(len(space.frames), dtype=np.bool_)
+    bound, fits = np.full(len(chosen), np.inf), np.zeros(len(chosen), dtype=np.bool_)
     for size in sizes:
         for overlapping in (True, False):
-            frames = np.nonzero((space.frames.mbs == size) & (space.overlapping == overlapping))[0]
-            seconds, fits[frames] = least.of(size, overlapping, of_frame[frames])
-            if not fits[frames].any():
+            alike = np.nonzero((mbs == size) & (overlaps == overlapping))[0]
+            seconds, fits[alike] = least.of(size, overlapping, of_frame[chosen[alike]])
+            if not fits[alike].any():
                 continue
-            rows = space.frames.take(frames)
+            rows = space.frames.take(chosen[alike])
             quick = _quick(problem, rows, seconds, any_chunks=any_chunks)
             quick = quick if score is None else score(rows, quick, seconds.kinds)
-            bound[frames] = np.where(fits[frames], quick, np.inf)
+            bound[alike] = np.where(fits[alike], quick, np.inf)
     return bound, fits
 
 
