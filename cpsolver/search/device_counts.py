@@ -12,7 +12,7 @@ import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import frame_bound
+from cpsolver.search.bounds.quick import frame_bound
 from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
@@ -111,7 +111,7 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
         for whole in (True, False) if problem.mixed else (False,):
             frames = _frames(problem, layouts.take(dividing), mbs, whole)
             space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
-            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True))
+            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True)[0])
         if not np.isfinite(bounds).any():
             break  # nothing fits: nor do larger micro batches
         best[dividing] = np.minimum(best[dividing], bounds)
