@@ -127,7 +127,13 @@ def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool) -> Can
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:
-    """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing."""
+    """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing.
+
+    Of the sharding groups all replicas alone, for no bound here asks which ones share states.
+    """
+    search = problem.spec.search
+    if search.pin.sharding_group is None and search.forbid.sharding_group is None:
+        problem = problem.with_(search={"pin": search.pin.model_copy(update={"sharding_group": (0,)})})
     pairs = np.unique(np.stack([layouts.tp, layouts.cp]), axis=1)
     tp, cp = np.tile(pairs, 2)
     pp = np.repeat([1, 2], pairs.shape[1])
