@@ -64,7 +64,7 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | fl
         reached = Placement(table, row[below], chips[below]).reaches(most)
         bound[below[~reached]] = limits[below[~reached]]
         below = below[reached]
-    else:  # whether memory is enough says no limit: it is asked first
+    elif len(below):  # whether memory is enough is asked first: it needs no limit
         fits = Placement(table, row[below], chips[below]).reaches(np.full(len(below), _FOREVER))
         bound[below[~fits]] = np.inf
         below = below[fits]
