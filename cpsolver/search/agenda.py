@@ -1,7 +1,7 @@
 """What waits to be opened or solved, best bound first: rows and mixes in one queue, plans in another.
 
-While fewer than K plans are known, plans that nothing would tell from known ones wait apart: solving them gives no
-limit, but only a better plan in place of one.
+While fewer than K plans are known, what nothing would tell from a known plan waits apart: it gives no limit, but only a
+better plan in place of that one.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class Agenda:
 
     @property
     def mix(self) -> float:
-        """The smallest bound of a row or a mix."""
+        """The smallest bound of a row or a mix, those apart left out, as of a plan."""
         return self._mixes[0].bound if self._mixes else INFINITE
 
     @property
     def plan(self) -> float:
-        """The smallest bound of a plan that does not wait apart."""
+        """The smallest bound of a plan."""
         return self._plans[0].bound if self._plans else INFINITE
 
     @property
@@ -86,12 +86,12 @@ class Agenda:
         """The best plan."""
         return heapq.heappop(self._plans)
 
-    def set_apart(self, plan: Node) -> None:
-        """Let a plan wait until there is a limit, or nothing else."""
-        self._apart.append(plan)
+    def set_apart(self, node: Node) -> None:
+        """Let a node wait until there is a limit, or nothing else."""
+        self._apart.append(node)
 
     def bring_back(self) -> None:
-        """Let no plan wait apart any longer."""
-        for plan in self._apart:
-            self.put_back(plan)
+        """Let no node wait apart any longer."""
+        for node in self._apart:
+            self.put_back(node)
         self._apart = []

@@ -146,10 +146,14 @@ class _Search:
         limit = self._limits().of_row(node.block.table.rows, node.row)
         return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
 
-    def _known(self, node: Node) -> bool:
-        """Whether nothing would tell the plan of a node from one of those found."""
+    def _set_apart(self, node: Node) -> bool:
+        """Let a node wait where nothing would tell its plan from one of those found: it would be none the more."""
         limits = replace(self._limits(), limit=INFINITE)
-        return key_of(node) in self._scores or limits.of_row(node.block.table.rows, node.row) < INFINITE
+        known = limits.of_row(node.block.table.rows, node.row) < INFINITE
+        if known or (node.chips and key_of(node) in self._scores):
+            self._agenda.set_apart(node)
+            return True
+        return False
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
@@ -219,6 +223,8 @@ class _Search:
     def _open_nodes(self, most: int) -> None:
         """Go on with the best rows and mixes."""
         nodes, limits = self._agenda.take_mixes(most, self._limit() * _CLOSE), self._limits()
+        if self._diverse and self._patient and len(self._found) < self._top:
+            nodes = [node for node in nodes if not self._set_apart(node)]
         try:
             # Some families have plans by now that their rows cannot beat.
             found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
@@ -237,13 +243,12 @@ class _Search:
         if self._agenda.plan == INFINITE:
             self._agenda.bring_back()  # nothing else is left
             self._patient = False
-        node = self._agenda.take_plan()
-        own = self._limit_of(node)
-        if node.bound >= own:
             return
-        if self._patient and len(self._found) < self._top and self._known(node):
-            self._agenda.set_apart(node)  # it would be none the more
-            return
+        node, patient = self._agenda.take_plan(), self._patient and len(self._found) < self._top
+        while node.bound >= self._limit_of(node) or (patient and self._set_apart(node)):
+            if self._agenda.plan >= self._limit():
+                return
+            node = self._agenda.take_plan()
         try:
             self._solve(node)
         except KeyboardInterrupt:
