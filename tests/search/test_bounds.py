@@ -15,9 +15,8 @@ from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
 from cpsolver.search.bounds.coefficients import Coefficients
-from cpsolver.search.bounds.quick import frame_bound, quick_bound, too_large
 from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import may_mix, most_stages
@@ -39,7 +38,7 @@ class Ladder:
         self.table = Coefficients(problem, self.space.rows)
         self.quick = quick_bound(self.table) if len(self.table.rows) else np.empty(0)
         self.too_large = too_large(self.table) if len(self.table.rows) else np.empty(0)
-        self.frame = np.repeat(frame_bound(problem, self.space)[0], self.space.rows_of)
+        self.frame = np.repeat(frame_bound(problem, self.space), self.space.rows_of)
 
     def of(self, row: int, mix: tuple[int, ...], order: np.ndarray) -> list[float]:
         """Bounds of the frame, of the row, quick and good, of each beginning of the mix, and of the plan."""
@@ -53,7 +52,6 @@ class Ladder:
             least, most = next_counts(self.problem, wide, pp, mix[:known], mixed)
             same = np.nonzero(least[:, known] == mix[known])[0]
             found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
-            found.append(float(quick_bound(self.table.take(at), most=most[same])[0]))
         assert rows.pp[row] == pp
         return [*found, float(plan_bound(self.table, at, order[None, :])[0])]
 

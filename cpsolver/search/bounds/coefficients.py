@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import fields, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
@@ -76,18 +74,6 @@ class Coefficients:
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
 
-    def take(self, rows: Ints) -> Coefficients:
-        """Those of some of the rows."""
-        part, times = copy(self), {each.name: getattr(self.time, each.name)[..., rows] for each in fields(self.time)}
-        part.rows = self.rows.take(rows)
-        part.tables = replace(self.tables, rows=part.rows, time=replace(self.time, **times))
-        columns: dict[str, Any] = {each.name: getattr(self.memory, each.name) for each in fields(self.memory)}
-        for name, column in columns.items():
-            columns[name] = column[..., rows] if isinstance(column, np.ndarray) else column
-        part.memory = MemoryTable(**columns)
-        part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
-        return part
-
     @property
     def time(self) -> TimeTable:
         """Seconds by chip type and row: (chips, rows), or (chips, kinds or modules, rows)."""
@@ -119,6 +105,12 @@ class Coefficients:
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
         return _most_saved(self.beyond_mean(self.memory.kind_states, row))
+
+    @cached_property
+    def total_saving(self) -> Floats:
+        """What all layers that are cheaper than the mean take less than it: (chips, rows)."""
+        counts = counts_before(self.problem.model, 1)[:, -1]
+        return np.asarray((np.maximum(0.0, -self.time.kind_layer) * counts[None, :, None]).sum(axis=1))
 
     def _least_sharding(self) -> Floats:
         """The least seconds that one stage alone spends on sharded weights and gradients: (chips, rows).
