@@ -43,7 +43,8 @@ _MIXES = 64
 _MIXES_WITH_LIMIT = 1024
 """The same once there is a limit."""
 _ORDERS = 8192
-"""Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit."""
+"""Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit; in an eighth of
+it while there is none."""
 
 
 @dataclass
@@ -75,6 +76,7 @@ class _Search:
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[_Found] = []
         self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
+        self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
         self._arrangements = 0
         self._solver_calls = 0
         self._solver_seconds = 0.0
@@ -165,14 +167,14 @@ class _Search:
             return
         self._eager = _EAGER
         unbounded = next((branch for branch in self._opened if branch.unbounded), None)
-        if unbounded is not None and (not undecided or busy == INFINITE):
-            unbounded.bound_others()  # with K plans known, little of it need be looked at
+        if unbounded is not None and (self._found or busy == INFINITE):
+            unbounded.bound_others()  # a first plan needs none of them
         elif undecided and agenda.mix < INFINITE:
-            self._open_nodes(_MIXES)
+            self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
         elif agenda.mix < INFINITE and agenda.mix <= busy:
-            self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // factorial(len(self._problem.supplies))))
+            self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // self._orders))
         elif agenda.plan <= busy:
             self._solve_next()
         else:
