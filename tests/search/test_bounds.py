@@ -23,6 +23,7 @@ from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
+from tests.support.mixtures import mixture_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
@@ -114,6 +115,20 @@ def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count:
             for overlaps, true, _ in held_bounds(problem, seed):
                 overlapping += overlaps and bool(np.isfinite(true))
     assert overlapping >= count / 6
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 6), full(6, 60)])
+@pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
+def test_no_bound_exceeds_brute_force_with_kinds_on_mixed_chips(start: int, count: int, bend: bool) -> None:
+    close = 0
+    for seed in range(start, start + count):
+        problem = mixture_problem(seed)
+        if not small_enough(problem, 1000):
+            continue
+        with quick_tables(seed if bend else None):
+            for _, true, bounds in held_bounds(problem, seed):
+                close += np.isfinite(true) and bounds[-1] > 0.9 * true
+    assert close > count
 
 
 def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:
