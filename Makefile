@@ -6,7 +6,7 @@
 # make test-real  what is exported, against the frameworks' own parsers; Ray; the page in a browser
 # make bench      times whole solves
 # make fit        fits and cross-validates the cost model's constants (half an hour)
-# make accuracy   writes docs/accuracy.md, docs/chances.md and docs/recommendations.md
+# make accuracy   writes docs/accuracy.md, docs/mixed-runs.md, docs/chances.md and docs/recommendations.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +24,8 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 # Megatron-LM's parser comes with megatron-core from 0.17 on, which asks for Python 3.12 but needs no more than 3.11:
-# its wheel is unpacked beside the environment.
+# its wheel is unpacked beside the environment. So is FlagScale's, which is made for one kind of machine only but is
+# asked for nothing but Python.
 $(REAL_READY): pyproject.toml
 	$(PYTHON) -m venv $(REAL)
 	$(REAL)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
@@ -32,6 +33,9 @@ $(REAL_READY): pyproject.toml
 	$(REAL)/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.12 \
 		--dest $(REAL)/wheels megatron-core==0.19.2
 	$(REAL)/bin/python -m zipfile -e $(REAL)/wheels/megatron_core-0.19.2-*.whl $(REAL)/megatron-0.19
+	$(REAL)/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--platform manylinux2014_x86_64 --dest $(REAL)/wheels flag-scale==0.8.0
+	$(REAL)/bin/python -m zipfile -e $(REAL)/wheels/flag_scale-0.8.0-*.whl $(REAL)/flagscale-0.8
 	touch $(REAL_READY)
 
 plan: $(READY)
@@ -64,7 +68,7 @@ real-env: $(REAL_READY)
 
 # The frameworks warn of themselves and of each other: here a warning is no error.
 test-real: $(REAL_READY)
-	MEGATRON_LM=$(CURDIR)/$(REAL)/megatron-0.19 $(REAL)/bin/python -m pytest -W default -n auto --dist loadfile tests/real tests/cost/test_megatron.py
+	MEGATRON_LM=$(CURDIR)/$(REAL)/megatron-0.19 FLAGSCALE=$(CURDIR)/$(REAL)/flagscale-0.8/flag_scale $(REAL)/bin/python -m pytest -W default -n auto --dist loadfile tests/real tests/cost/test_megatron.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.solve_time
@@ -75,6 +79,7 @@ fit: $(READY)
 
 accuracy: $(READY)
 	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/python -m benchmarks.mixed
 	$(BIN)/python -m benchmarks.chances
 	$(BIN)/python -m benchmarks.everyday
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def _spec(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **search: Any) -> dict[str, Any]:
+def spec_of(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **search: Any) -> dict[str, Any]:
+    """A spec; `search`: fields of its search."""
     return {
         "model": model,
         "cluster": {"num_gpus": num_gpus, "chips": chips},
@@ -14,22 +15,23 @@ def _spec(model: str, num_gpus: int, chips: Any, batch: int, sequence: int, **se
     }
 
 
-_FIVE = dict.fromkeys(("a800", "h800", "h100", "ascend_910b", "kunlun3"), 65_536 // 4)
+FIVE = dict.fromkeys(("a800", "h800", "h100", "ascend_910b", "kunlun3"), 65_536 // 4)
+"""Five chip types, 16,384 of each."""
 
 WORKLOADS: dict[str, dict[str, Any]] = {
-    "W1": _spec("llama2-70b", 256, "a800", 512, 4096),
-    "W2": _spec("gpt3-175b", 1024, "a100", 1536, 2048),
-    "W3": _spec("megatron-1t", 4096, "a100", 3072, 2048),
-    "W4": _spec("llama2-70b", 256, {"a800": 128, "h800": 160}, 512, 4096),
-    "W5": _spec("llama2-70b", 1_048_576, {"a800": 524_288, "h800": 524_288}, 1_048_576, 4096),
-    "W6": _spec("llama-1800b", 65_536, _FIVE, 65_536, 4096),
+    "W1": spec_of("llama2-70b", 256, "a800", 512, 4096),
+    "W2": spec_of("gpt3-175b", 1024, "a100", 1536, 2048),
+    "W3": spec_of("megatron-1t", 4096, "a100", 3072, 2048),
+    "W4": spec_of("llama2-70b", 256, {"a800": 128, "h800": 160}, 512, 4096),
+    "W5": spec_of("llama2-70b", 1_048_576, {"a800": 524_288, "h800": 524_288}, 1_048_576, 4096),
+    "W6": spec_of("llama-1800b", 65_536, FIVE, 65_536, 4096),
 }
 """Whole plans, top-3."""
 
 HARD: dict[str, dict[str, Any]] = {
-    "W7": _spec("deepseek-v3-671b", 2048, {"h800": 1024, "h100": 1024}, 15_360, 4096),
-    "W8": _spec("kimi-k2-1t", 4096, {"h800": 2048, "a800": 1024, "h20": 1024}, 4096, 8192),
-    "W9": _spec(
+    "W7": spec_of("deepseek-v3-671b", 2048, {"h800": 1024, "h100": 1024}, 15_360, 4096),
+    "W8": spec_of("kimi-k2-1t", 4096, {"h800": 2048, "a800": 1024, "h20": 1024}, 4096, 8192),
+    "W9": spec_of(
         "llama3.1-70b",
         1024,
         {"h100": 1024, "a100": 1024},
@@ -38,10 +40,10 @@ HARD: dict[str, dict[str, Any]] = {
         objective="cost",
         deadline={"tokens": 2.0e12, "days": 60},
     ),
-    "W10": _spec("qwen3-235b-a22b", 512, {"h800": 256, "h100": 256}, 1024, 4096),
-    "W11": _spec("glm4.5-air-106b-a12b", 256, {"h100": 128, "a800": 128}, 1024, 4096),
-    "W12": _spec("gpt-oss-120b", 512, {"h100": 256, "a100": 256}, 512, 32_768, recompute_scope="stage"),
-    "W13": _spec(
+    "W10": spec_of("qwen3-235b-a22b", 512, {"h800": 256, "h100": 256}, 1024, 4096),
+    "W11": spec_of("glm4.5-air-106b-a12b", 256, {"h100": 128, "a800": 128}, 1024, 4096),
+    "W12": spec_of("gpt-oss-120b", 512, {"h100": 256, "a100": 256}, 512, 32_768, recompute_scope="stage"),
+    "W13": spec_of(
         "llama3.1-405b",
         1024,
         dict.fromkeys(("h100", "a100", "h800", "a800"), 256),
@@ -57,8 +59,8 @@ _FOUR = {"h100": 384, "a100": 384, "h200": 256, "a800": 256}
 _ALL_FIVE = {"h800": 1536, "h100": 1024, "a800": 1024, "h200": 512, "b200": 512}
 _BY_STAGE = {"recompute_scope": "stage", "top": 50, "diverse": False, "time_limit_s": 120}
 HARDEST: dict[str, dict[str, Any]] = {
-    "W14": _spec("gpt-oss-120b", 1024, _FOUR, 1024, 131_072, **_BY_STAGE),
-    "W15": _spec("deepseek-v3-671b", 4096, _ALL_FIVE, 15_360, 4096, **_BY_STAGE),
+    "W14": spec_of("gpt-oss-120b", 1024, _FOUR, 1024, 131_072, **_BY_STAGE),
+    "W15": spec_of("deepseek-v3-671b", 4096, _ALL_FIVE, 15_360, 4096, **_BY_STAGE),
 }
 """Four and five types, top-50, stopped after two minutes: run only where they are named."""
 
@@ -70,7 +72,7 @@ def _balance(margin: float) -> dict[str, Any]:
     """80 layers over 16 stages of 2 chunks, 32 microbatches: only layers and recomputation are free, by layers and by
     modules, on every stage for itself.
     """
-    spec = _spec("llama2-70b", 256, "a800", 256, 4096, top=1, recompute_scope="stage", pin={**_GIVEN, **_FLAGS})
+    spec = spec_of("llama2-70b", 256, "a800", 256, 4096, top=1, recompute_scope="stage", pin={**_GIVEN, **_FLAGS})
     spec["cluster"]["memory_margin"] = margin
     return spec
 

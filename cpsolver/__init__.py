@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cpsolver.plans.strategy import Strategy
     from cpsolver.problem.problem import Problem
     from cpsolver.rules import Violation
+    from cpsolver.search.replicas import Counts, ReplicasPlan
     from cpsolver.search.result import Plan, Result
 
 __version__ = "0.2.0"
@@ -57,6 +58,7 @@ __all__ = [
     "load_strategy",
     "make_problem",
     "make_strategy",
+    "plan_replicas",
     "solve",
 ]
 
@@ -119,6 +121,7 @@ def make_problem(
     num_gpus: int | None = None,
     chips: str | Sequence[str] | Fields | None = None,
     gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
     global_batch_size: int | None = None,
     sequence_length: int | None = None,
     stack: str | None = None,
@@ -133,6 +136,7 @@ def make_problem(
             `sequence_length` have to be given.
         model: a name of the catalogue (`apss-cp models`), a file, or the model's fields.
         num_gpus: devices in the cluster, in nodes of `gpus_per_node` (8).
+        network: a name of the catalogue (`apss-cp networks`), or its figures (docs/network.md); None: the chips' own.
         chips: a name of the catalogue (`apss-cp chips`), several, or the most devices of each by name.
         global_batch_size: sequences in a step, of `sequence_length` tokens.
         stack: the software stack's name.
@@ -145,7 +149,7 @@ def make_problem(
     from cpsolver.problem.load import make_problem as make
 
     sections: dict[str, Fields] = {
-        "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node},
+        "cluster": {"num_gpus": num_gpus, "chips": chips, "gpus_per_node": gpus_per_node, "network": network},
         "training": {"global_batch_size": global_batch_size, "sequence_length": sequence_length},
         "search": search,
     }
@@ -191,6 +195,17 @@ def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = N
     result = answer(found, shown)
     with shown.waiting("looking for what to recommend: safer and simpler plans"):
         return recommend(found, result)
+
+
+def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | None:
+    """Data parallelism over unequal chips, each chip type with the best share of the batch; None: nothing fits.
+
+    `counts`: whether each kind of replicas has a number of microbatches of its own, or all have the same ("common").
+    Raises InputError unless the spec has several chip types, all counted, and no launcher.
+    """
+    from cpsolver.search.replicas import plan_replicas as share_out
+
+    return share_out(problem, counts)
 
 
 def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:

@@ -13,10 +13,12 @@ Confidence = Literal["verified", "secondary", "assumed", "measured"]
 Dtype = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
 BlockFormat = Literal["mx", "nvfp4"]
 """Values with one scale for each block: 32 of 8 bits (OCP MXFP8), 16 of 4 bits (NVFP4)."""
-Origin = Literal["chip", "vendor default", "default"]
+Origin = Literal["chip", "vendor default", "default", "spec"]
+"""spec: what a spec says in place of the catalogue."""
 
 EFFICIENCY_NAMES = (
-    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "attention_forward", "attention_backward", "memory"),
+    *("gemm_bf16", "gemm_fp16", "gemm_fp8", "gemm_fp4", "gemm_fp32"),
+    *("attention_forward", "attention_backward", "memory"),
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("collective_half_payload_mib", "collective_latency_us"),
     *("network", "network_latency_us", "kernel_latency_us", "host_link"),
@@ -197,6 +199,11 @@ class Chip(_HardwareRecord):
     def uses_efficiency(self, name: str) -> bool:
         """Whether anything rests on the figure: no GEMM does in a type without a known peak."""
         return not name.startswith("gemm_") or getattr(self.peak_tflops, name.removeprefix("gemm_")) is not None
+
+    def fast_domain(self, node: int) -> int:
+        """Devices that share the fast fabric in nodes of so many: a node's, or more where the fabric spans nodes."""
+        size = self.scale_up.domain_size
+        return size if self.scale_up.spans_nodes else min(size, node)
 
     @property
     def memory_capacity_bytes(self) -> float:

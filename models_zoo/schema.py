@@ -193,6 +193,11 @@ class Architecture(_ArchitectureRecord):
             raise ValidationError.from_exception_data(cls.__name__, errors)
         return architecture
 
+    @property
+    def embeds_at_both_ends(self) -> bool:
+        """The last pipeline stage needs the embedding too: as its head, or for multi-token prediction."""
+        return self.tied_embeddings or self.mtp_layers > 0
+
     def has_experts(self, layer_index: int) -> bool:
         """Whether this layer (counted from 0) is a mixture of experts."""
         if self.moe is None:

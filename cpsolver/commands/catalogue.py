@@ -1,4 +1,4 @@
-"""models, chips and stacks: what comes with apss-cp; init and schema: what a spec looks like."""
+"""models, chips, networks and stacks: what comes with apss-cp; init and schema: what a spec looks like."""
 
 from __future__ import annotations
 
@@ -36,6 +36,23 @@ def chips(name: str | None, as_json: bool) -> None:
     from cpsolver.doors.report.catalogue import chips_document, chips_report
 
     write_answer(as_json, None, lambda: chips_document(name), lambda: chips_report(name))
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=completion.networks)
+@json_option
+def networks(name: str | None, as_json: bool) -> None:
+    """List the catalogue's networks, or show the one called NAME with its levels and sources.
+
+    \b
+    Example:
+      apss-cp networks superpod-h100
+
+    A spec takes one as cluster.network, `plan` as --network; docs/network.md says how to describe another.
+    """
+    from cpsolver.doors.report.catalogue import networks_document, networks_report
+
+    write_answer(as_json, None, lambda: networks_document(name), lambda: networks_report(name))
 
 
 @click.command()

@@ -31,6 +31,13 @@ def chips(_context: click.Context, _parameter: click.Parameter, incomplete: str)
     return _of(chip_names(), incomplete)
 
 
+def networks(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
+    """Names of networks."""
+    from hw_specs import network_names
+
+    return _of(network_names(), incomplete)
+
+
 def counted_chips(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Items:
     """The last chip of `h800:64,a800:64`, with the colon before its number."""
     from hw_specs import chip_names

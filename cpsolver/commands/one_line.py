@@ -45,10 +45,16 @@ if TYPE_CHECKING:
 @click.option(
     "--precision",
     metavar="NAME",
-    help="bf16 (the default), fp16, fp8 or nvfp4.",
+    help="bf16 (the default), fp16, fp8, nvfp4 or fp32.",
     shell_complete=completion.precisions,
 )
 @click.option("--gpus-per-node", type=int, metavar="M", help="Devices in a node: 8, or all where there are fewer.")
+@click.option(
+    "--network",
+    metavar="NAME",
+    help="The network between nodes (`apss-cp networks`); else each chip's own.",
+    shell_complete=completion.networks,
+)
 @click.option("--top", type=click.IntRange(1, 100), help="How many plans (3).")
 @time_limit_option("Stop after so many seconds with the best plans so far.")
 @verbose_option
@@ -67,6 +73,7 @@ def plan(
     stack: str | None,
     precision: str | None,
     gpus_per_node: int | None,
+    network: str | None,
     top: int | None,
     time_limit_s: float | None,
     verbose: bool,
@@ -93,7 +100,7 @@ def plan(
     from cpsolver.inputs.output import check_files, write_file, write_new_file
     from cpsolver.problem.flags import OneLine
 
-    line = OneLine(model, on, batch, seq, launcher, stack, precision, gpus_per_node)
+    line = OneLine(model, on, batch, seq, launcher, stack, precision, gpus_per_node, network)
     problem = line.problem(calibration, top=top, time_limit_s=time_limit_s)
     check_files({"--output": output, "--html": html, "--write-spec": write_spec})
     if write_spec is not None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
@@ -81,7 +80,7 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     none = np.zeros(len(shard.tp))
     if not problem.narrow_activations:
         return none, {}
-    saved = (ELEMENT - _input_bytes(problem)) * shard.tokens(problem.sequence)
+    saved = (problem.element_bytes - _input_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
     fed = 1 + problem.stack.fp8_activation_inputs * (2 if problem.model.gated_mlp else 1)
@@ -108,13 +107,13 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     narrow = _input_bytes(problem)
     gates = 2 if model.gated_mlp else 1
     sent: dict[OffloadModule, Floats] = {
-        "attn_norm": ELEMENT * hidden,
+        "attn_norm": problem.element_bytes * hidden,
         "qkv_linear": narrow * hidden,
-        "core_attn": ELEMENT * (heads * keys + kv_heads * (keys + values)),
-        "attn_proj": ELEMENT * heads * values,
-        "mlp_norm": ELEMENT * hidden,
+        "core_attn": problem.element_bytes * (heads * keys + kv_heads * (keys + values)),
+        "attn_proj": problem.element_bytes * heads * values,
+        "mlp_norm": problem.element_bytes * hidden,
         "expert_fc1": narrow * _expert_inputs(problem, shard, kind),
-        "moe_act": ELEMENT * gates * _widths(problem, kind)[0] / shard.tp,
+        "moe_act": problem.element_bytes * gates * _widths(problem, kind)[0] / shard.tp,
     }
     named = set(problem.spec.training.activation_offload)
     named |= set(ATTENTION) if "attention" in named else set()
@@ -148,7 +147,7 @@ def offload_seconds(
 def _input_bytes(problem: Problem) -> float:
     """Of an element of a GEMM's input."""
     recipe = problem.recipe
-    return techniques().recipes[recipe].value_bytes if recipe and problem.narrow_activations else ELEMENT
+    return techniques().recipes[recipe].value_bytes if recipe and problem.narrow_activations else problem.element_bytes
 
 
 def _separate_norm(problem: Problem) -> bool:

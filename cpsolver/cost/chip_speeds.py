@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log2, prod
-from typing import Literal
 
 import numpy as np
 
@@ -11,10 +10,7 @@ from cpsolver.cost.shard import Floats
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import DTYPES, Recipe
-from hw_specs import Chip
-
-ELEMENT = 2
-"""Bytes of a bf16 or fp16 value."""
+from hw_specs import Chip, Dtype
 
 
 def attention_constants(problem: Problem, chip: Chip) -> tuple[str, ...]:
@@ -38,8 +34,8 @@ class ChipSpeeds:
     def __init__(self, problem: Problem, chip: Chip) -> None:
         precision = problem.spec.training.precision
         stack = problem.stack
-        wide: Literal["fp16", "bf16"] = "fp16" if precision == "fp16" else "bf16"
-        self.casts = problem.recipe is not None
+        wide: Dtype = precision if precision in ("fp16", "fp32") else "bf16"
+        self.casts, self.element_bytes = problem.recipe is not None, problem.element_bytes
         nodes = max(1.0, problem.num_gpus / problem.node)
         self.slowdown = 1.0 + stack.straggling * log2(nodes)
         self.gemm_efficiency = self.layer_gemm_efficiency = f"gemm_{wide}"
@@ -72,17 +68,17 @@ class ChipSpeeds:
 
     def gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
         """Seconds of `batch` (m, k) x (k, n) GEMMs in one kernel: roofline, tiles that fill the device, depth."""
-        return self._gemm(m, n, k, self.gemm_rate, ELEMENT, batch)
+        return self._gemm(m, n, k, self.gemm_rate, self.element_bytes, batch)
 
     def layer_gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, summed: bool = False) -> Floats:
         """As `gemm` in the precision of the layers' GEMMs; `summed`: the result is added to fp32 in place."""
-        return self._gemm(m, n, k, self.layer_gemm_rate, 8 if summed else ELEMENT, batch)
+        return self._gemm(m, n, k, self.layer_gemm_rate, 8 if summed else self.element_bytes, batch)
 
-    def _gemm(self, m: Floats, n: Floats, k: Floats, rate: float, result_bytes: int, batch: Floats | float) -> Floats:
+    def _gemm(self, m: Floats, n: Floats, k: Floats, rate: float, result_bytes: float, batch: Floats | float) -> Floats:
         shape = self._tile_use(m, n, batch) * k / (k + self.half_depth)
         aligned = (n % 8 == 0) & (k % 8 == 0)  # 16-byte loads, which tensor cores need
         speed = rate * shape * np.where(aligned, 1.0, self.misaligned_speed)
-        traffic = ELEMENT * (m * k + k * n) + result_bytes * m * n
+        traffic = self.element_bytes * (m * k + k * n) + result_bytes * m * n
         seconds = batch * np.maximum(2.0 * m * n * k / speed, traffic / self.memory_rate)
         return np.asarray(seconds + self.kernel_latency)
 

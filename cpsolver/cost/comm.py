@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds
 from cpsolver.cost.kinds import LayerKind
@@ -79,16 +78,18 @@ def end_comm(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
 
 def _hidden_bytes(problem: Problem, shard: Shard) -> Floats:
-    return shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
+    return shard.tokens(problem.sequence) * problem.model.hidden * problem.element_bytes
 
 
 def hop_bytes(problem: Problem, shard: Shard) -> Floats:
-    """Bytes that each device sends to the next stage per microbatch and direction.
+    """Bytes that each device sends to the next stage per microbatch and direction, the mean of both directions.
 
     Without sequence parallelism every tensor-parallel rank holds the whole; a stack may send it in shares all the same.
+    A stack that sends the attention mask along does so forward, whole from every rank, one for all sequences.
     """
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
-    return _hidden_bytes(problem, shard) / shares
+    mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
+    return np.asarray(_hidden_bytes(problem, shard) / shares + mask / 2.0)
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:
@@ -147,5 +148,10 @@ def tied_seconds(problem: Problem, chip: Chip, parameters: Floats, rows: Candida
     """Summing the gradients of a table that the first and the last stage both hold, in seconds."""
     apart = rows.stage_devices * np.maximum(1, rows.pp - 1)
     both = np.where((rows.pp > 1) & problem.model.tied_embeddings, 2, 1)
-    payload = parameters * held(problem).reduce
-    return collective_seconds(problem, chip, "all_reduce", payload, both, apart)
+    return collective_seconds(problem, chip, "all_reduce", tied_payload(problem, parameters), both, apart)
+
+
+def tied_payload(problem: Problem, parameters: Floats) -> Floats:
+    """Bytes of that table's gradients, as they are held: what replicas sum may be cast before."""
+    each = held(problem)
+    return parameters * min(each.gradient, each.reduce)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds, attention_constants
+from cpsolver.cost.chip_speeds import ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
@@ -245,7 +245,7 @@ def _attention(
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
     # them softmax reads and writes it (backward: reads two, writes one), and so does dropout.
-    scores = heads * tokens * problem.sequence * ELEMENT
+    scores = heads * tokens * problem.sequence * problem.element_bytes
     dropout = problem.spec.training.dropout
     depth = np.full_like(heads, problem.sequence)
     width = np.full_like(heads, keys)
@@ -254,7 +254,7 @@ def _attention(
     share, blocks = gemms.unmasked_blocks(problem)
     pairs = (one - 2 * kernel) * share / shard.cp + 2 * kernel * blocks
     traffic, launches = scores * stack.score_traffic * share, (1 + dropout) * blocks
-    copies = 2 * ELEMENT * gemms.triangle_copies(problem, tokens) * heads * (keys + values)
+    copies = 2 * problem.element_bytes * gemms.triangle_copies(problem, tokens) * heads * (keys + values)
     plain_forward = pairs + device.stream(traffic * (2 + 2 * dropout) + copies, launches)
     plain_backward = 2 * pairs + device.stream(traffic * (3 + 2 * dropout) + copies, launches)
     return (
@@ -277,7 +277,7 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
     steps = np.where((shard.ring > 1) & ~shard.cp_gather, shard.ring, 0).astype(np.float64)
     copied = np.where(shard.ulysses > 1, 2.0 * tokens * (heads + groups) * (keys + values), 0.0)
     summed = 5 * steps * tokens * heads * values, 3 * steps * tokens * (heads * keys + groups * (keys + values))
-    forward, backward = (device.stream(ELEMENT * (sums + copied), 3.0) for sums in summed)
+    forward, backward = (device.stream(problem.element_bytes * (sums + copied), 3.0) for sums in summed)
     return np.where(shard.cp > 1, forward, 0.0), np.where(shard.cp > 1, backward, 0.0)
 
 
@@ -325,7 +325,7 @@ def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
     """Seconds to read and write all elements; unfused kernels are more and go over them more often."""
     times: float = getattr(problem.stack, traffic.constant)
     factor = 1.0 if problem.spec.training.fused_kernels else problem.stack.unfused_traffic_factor
-    return device.stream(traffic.elements * ELEMENT * times * factor, traffic.kernels * factor)
+    return device.stream(traffic.elements * problem.element_bytes * times * factor, traffic.kernels * factor)
 
 
 def end_seconds(problem: Problem, chip: Chip, shard: Shard) -> EndSeconds:
@@ -355,10 +355,10 @@ def end_operators(problem: Problem, chip: Chip, shard: Shard) -> EndOperators:
     tokens = shard.tokens(problem.sequence)
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp.astype(np.float64)
     hidden, gemm = np.full_like(tokens, model.hidden), device.gemm
-    table = 4 * tokens * model.hidden * ELEMENT  # rows read and written, forward and backward
+    table = 4 * tokens * model.hidden * problem.element_bytes  # rows read and written, forward and backward
     logits = gemm(tokens, vocab, hidden) + gemm(tokens, hidden, vocab) + gemm(hidden, vocab, tokens)
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
-    norm = device.stream(6 * ELEMENT * tokens * model.hidden / shard.sequence_split, 2)
+    norm = device.stream(6 * problem.element_bytes * tokens * model.hidden / shard.sequence_split, 2)
     embedding = Operator("embedding", (device.stream(table, 4),), ("memory",))
     head = [
         Operator("head", (logits,), (device.gemm_efficiency,)),

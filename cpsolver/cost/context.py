@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import Collective, collective_seconds
 from cpsolver.cost.gemms import core_kv_heads, core_widths
 from cpsolver.cost.shard import Floats, Shard
@@ -64,12 +63,12 @@ def head_all_to_all_seconds(problem: Problem, chip: Chip, shard: Shard) -> Float
     kv_heads = core_kv_heads(problem.model, shard) * shard.ulysses
     seconds = np.zeros(len(shard.tp))
     for elements in (queries * keys, kv_heads * keys, kv_heads * values, queries * values):
-        payload = shard.tokens(problem.sequence) * elements * ELEMENT
+        payload = shard.tokens(problem.sequence) * elements * problem.element_bytes
         seconds = seconds + collective_seconds(problem, chip, "all_to_all", payload, shard.ulysses, shard.tp)
     return seconds
 
 
 def _gathered(problem: Problem, chip: Chip, shard: Shard, kind: Collective, width: int) -> Floats:
     """Seconds of a collective on tensors of the whole sequence, `width` elements for each head of keys and values."""
-    payload = ELEMENT * core_kv_heads(problem.model, shard) * width * shard.mbs * problem.sequence
+    payload = problem.element_bytes * core_kv_heads(problem.model, shard) * width * shard.mbs * problem.sequence
     return collective_seconds(problem, chip, kind, np.asarray(payload), shard.ring, shard.tp * shard.ulysses)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
 from cpsolver.cost.modules import freed_bytes
@@ -96,25 +95,31 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     tokens = shard.tokens(problem.sequence)
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
-    norms = ELEMENT * (model.norms_per_layer + 2) * model.hidden * own
+    norms = problem.element_bytes * (model.norms_per_layer + 2) * model.hidden * own
     masks = 2 * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
-    scores = (5 if dropout else 2) * heads * tokens * problem.sequence * share
+    scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share
     copies = triangle_copies(problem, tokens) * heads * wide + tokens * _kv_copies(problem, shard)
-    scores = scores + ELEMENT * copies
+    scores = scores + problem.element_bytes * copies
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
     inside, fed = _feed_forward_elements(problem, shard, kind)
-    rest = norms + masks + ELEMENT * tokens * (_attention_elements(problem, shard) + fed)
-    gathered = np.where(shard.sequence_parallel, ELEMENT * model.hidden * tokens, 0.0)
-    gradients = problem.stack.backward_buffer_share * ELEMENT * (2 * inside * tokens + 2 * model.hidden * own)
-    weights = 0.0 if kind.experts else ELEMENT * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
+    rest = norms + masks + problem.element_bytes * tokens * (_attention_elements(problem, shard) + fed)
+    gathered = np.where(shard.sequence_parallel, problem.element_bytes * model.hidden * tokens, 0.0)
+    gradients = (
+        problem.stack.backward_buffer_share * problem.element_bytes * (2 * inside * tokens + 2 * model.hidden * own)
+    )
+    weights = (
+        0.0
+        if kind.experts
+        else problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
+    )
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
-    pairs = np.where(shard.flash_attention, 0.0, 3 * ELEMENT * heads * tokens * problem.sequence * share)
+    pairs = np.where(shard.flash_attention, 0.0, 3 * problem.element_bytes * heads * tokens * problem.sequence * share)
     return LayerBytes(
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
-        freed=freed_bytes(problem, shard, kind, core, ELEMENT * tokens * fed),
-        checkpoint=ELEMENT * model.hidden * own,
+        freed=freed_bytes(problem, shard, kind, core, problem.element_bytes * tokens * fed),
+        checkpoint=problem.element_bytes * model.hidden * own,
         buffer=gradients + gathered + weights + pairs + _context_parallel_bytes(problem, shard),
     )
 
@@ -154,9 +159,9 @@ def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     wide = sum(core_widths(problem.model))
     heads = problem.model.heads / shard.tp.astype(np.float64)
     kv_heads = core_kv_heads(problem.model, shard)
-    whole = ELEMENT * kv_heads * wide * shard.mbs * problem.sequence
+    whole = problem.element_bytes * kv_heads * wide * shard.mbs * problem.sequence
     around = np.where(shard.cp_gather, whole, 2 * whole / shard.ring)
-    copies = ELEMENT * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
+    copies = problem.element_bytes * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
     return np.where(shard.ring > 1, around, 0.0) + np.where(shard.ulysses > 1, copies, 0.0)
 
 
@@ -241,7 +246,7 @@ def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:
     Each a layer (`layer` bytes), its norms' inputs, the joined input and result of its GEMM, and logits.
     """
     tokens = rows.shard.tokens(problem.sequence)
-    joined = 5 * ELEMENT * problem.model.hidden * tokens / rows.shard.sequence_split
+    joined = 5 * problem.element_bytes * problem.model.hidden * tokens / rows.shard.sequence_split
     return np.asarray(problem.model.mtp_layers * (layer + joined + logits_bytes(problem, rows)))
 
 

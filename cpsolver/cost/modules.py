@@ -15,7 +15,7 @@ from itertools import chain, product
 import numpy as np
 
 from cpsolver.cost import comm, compute, gemms
-from cpsolver.cost.chip_speeds import ELEMENT, ChipSpeeds
+from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds, Traffic
 from cpsolver.cost.kinds import LayerKind, layer_kinds
@@ -135,18 +135,21 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     model, moe = problem.model, problem.model.moe
     tokens, tp = shard.tokens(problem.sequence), shard.tp.astype(np.float64)
     fused = problem.spec.training.fused_kernels
-    norm, separate = ELEMENT * model.hidden * tokens / shard.sequence_split, _separate_norms(model, fused, kind)
+    norm, separate = (
+        problem.element_bytes * model.hidden * tokens / shard.sequence_split,
+        _separate_norms(model, fused, kind),
+    )
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
     if model.attention.kind == "mla":
         keys, values = gemms.core_widths(model)
         ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
-        freed["mla_up_proj"] = ELEMENT * tokens * (model.heads / tp * (2 * keys + values) + ranks)
+        freed["mla_up_proj"] = problem.element_bytes * tokens * (model.heads / tp * (2 * keys + values) + ranks)
     if kind.experts and moe is not None:
         gates = 2 if model.gated_mlp else 1
         freed["moe"] = fed
-        freed["moe_act"] = ELEMENT * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
-        freed["shared_experts"] = ELEMENT * tokens * (gates + 1) * moe.shared_width / tp
+        freed["moe_act"] = problem.element_bytes * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
+        freed["shared_experts"] = problem.element_bytes * tokens * (gates + 1) * moe.shared_width / tp
     else:
         freed["mlp"] = fed + (norm if fused else 0.0)
     if "operators" in applicable(problem):
@@ -163,12 +166,14 @@ def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dic
     """
     model, tokens, tp = problem.model, shard.tokens(problem.sequence), shard.tp.astype(np.float64)
     again = model.norms_per_layer + 1 - (shard.tp > 1)
-    norms = ELEMENT * again * model.hidden * tokens / shard.sequence_split
-    keys = ELEMENT * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
+    norms = problem.element_bytes * again * model.hidden * tokens / shard.sequence_split
+    keys = problem.element_bytes * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
     attention = freed["mla_up_proj"] if model.attention.kind == "mla" else keys
     if kind.experts:
         return np.asarray(norms + attention + freed["moe_act"] + freed["shared_experts"] / 2)
-    return np.asarray(norms + attention + ELEMENT * tokens * (2 if model.gated_mlp else 1) * model.ffn / tp)
+    return np.asarray(
+        norms + attention + problem.element_bytes * tokens * (2 if model.gated_mlp else 1) * model.ffn / tp
+    )
 
 
 def module_seconds(

@@ -12,7 +12,6 @@ from math import comb
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ELEMENT
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.gemms import routed_load
 from cpsolver.cost.shard import Floats, Ints, Shard
@@ -33,8 +32,8 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     def exchange(bytes_each: float) -> Floats:
         return collective_seconds(problem, chip, "all_to_all", each * bytes_each, shard.ep, shard.etp)
 
-    back = exchange(ELEMENT)
-    out = back if problem.dispatch_bytes == ELEMENT else exchange(problem.dispatch_bytes)
+    back = exchange(problem.element_bytes)
+    out = back if problem.dispatch_bytes == problem.element_bytes else exchange(problem.dispatch_bytes)
     return np.asarray(out + back)
 
 
@@ -55,7 +54,7 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     brings `etp` times that together. Shared experts are cut by `tp` whatever `etp`, and communicate the hidden states
     once; where the two sizes are equal this is left out, as it was when the constants were fitted.
     """
-    whole = shard.tokens(problem.sequence) * problem.model.hidden * ELEMENT
+    whole = shard.tokens(problem.sequence) * problem.model.hidden * problem.element_bytes
     received = whole * (shard.etp / shard.tp) * _load(problem, shard)
     routed = _moe(problem).top_k * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
     if not _moe(problem).shared_experts:

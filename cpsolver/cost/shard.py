@@ -204,6 +204,13 @@ class Candidates(_Columns):
         return np.where((group == 0) | (group > replicas), replicas, group)
 
     @classmethod
+    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
+        """The rows of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
+    @classmethod
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:
         """A strategy's degrees and flags as a single row."""
         given = {name: DIMENSIONS[name].code(getattr(strategy, name)) for name in ROW}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost.collectives import fast_domain
+from cpsolver.cost.hops import FarHops, Neighbours
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.cost.tables import TimeTable, stacked
 from cpsolver.problem.problem import Problem, Supply
@@ -44,24 +45,29 @@ class ChipTimes:
     """The time tables of some chip types for the same rows.
 
     `time` has an axis of chip types before the rows: (types, rows), or (types, kinds or modules, rows). `domain`: the
-    devices in a fast domain of each type.
+    devices in a fast domain of each type; `latency`: seconds of its network; `far`: what lies beyond, if anything does.
     """
 
     problem: Problem
     rows: Candidates
     time: TimeTable
     domain: Ints
+    latency: Floats
+    far: FarHops | None
 
     @classmethod
     def of(cls, problem: Problem, supplies: list[Supply], rows: Candidates, tables: list[TimeTable]) -> ChipTimes:
         """`tables`: each supply's time table of the rows."""
-        return cls(problem, rows, stacked(tables), np.array([fast_domain(problem, each.chip) for each in supplies]))
+        domain = np.array([fast_domain(problem, each.chip) for each in supplies])
+        latency = np.array([each.chip.network_latency_s for each in supplies])
+        return cls(problem, rows, stacked(tables), domain, latency, FarHops.of(problem, supplies, rows))
 
 
 @dataclass(frozen=True)
 class Pipelines:
     """n pipelines of pp stages each: row[i] of the tables with chip type chips[i, p] on stage p; (n,) and (n, pp).
 
+    Where stages have degrees of their own, `row` too is by stage, (n, pp): rows of equal microbatches and chunks.
     Methods give seconds of every stage, (n, pp); `layers` are a stage's layers, (n, pp), without what stands in the
     place of one.
     """
@@ -76,15 +82,28 @@ class Pipelines:
         return int(self.chips.shape[1])
 
     @cached_property
+    def by_stage(self) -> Ints:
+        """The row of every stage: (n, pp), or (n, 1) where stages share it."""
+        return self.row if self.row.ndim == 2 else self.row[:, None]
+
+    @property
+    def _first(self) -> Ints:
+        return np.asarray(self.by_stage[:, 0])
+
+    @property
+    def _last(self) -> Ints:
+        return np.asarray(self.by_stage[:, -1])
+
+    @cached_property
     def vpp(self) -> Floats:
         """Chunks of each stage: (n, 1)."""
-        return self.tables.rows.vpp[self.row][:, None].astype(np.float64)
+        return self.tables.rows.vpp[self._first][:, None].astype(np.float64)
 
     @cached_property
     def slots(self) -> Ints:
         """Layers of a stage in whose place the embedding or the head stands."""
         rows = self.tables.rows
-        return np.asarray(self.at_ends(rows.embedding_slot[self.row], rows.loss_slot[self.row]))
+        return np.asarray(self.at_ends(rows.embedding_slot[self._first], rows.loss_slot[self._last]))
 
     @cached_property
     def _only_type(self) -> int | None:
@@ -95,8 +114,8 @@ class Pipelines:
     def at(self, column: Floats) -> Floats:
         """A column (types, rows) of the tables by stage."""
         if self._only_type is not None:
-            return np.broadcast_to(column[self._only_type, self.row][:, None], self.chips.shape)
-        return np.asarray(column[self.chips, self.row[:, None]])
+            return np.broadcast_to(column[self._only_type, self.by_stage], self.chips.shape)
+        return np.asarray(column[self.chips, self.by_stage])
 
     def at_ends(self, first: Any, last: Any) -> Any:
         """Values (n,) of the first stages and of the last ones, where the only stage is both; 0 on those between."""
@@ -106,10 +125,10 @@ class Pipelines:
         return values
 
     def _of_first(self, column: Floats) -> Floats:
-        return np.asarray(column[self.chips[:, 0], self.row])
+        return np.asarray(column[self.chips[:, 0], self._first])
 
     def _of_last(self, column: Floats) -> Floats:
-        return np.asarray(column[self.chips[:, -1], self.row])
+        return np.asarray(column[self.chips[:, -1], self._last])
 
     @cached_property
     def ends(self) -> Floats:
@@ -118,8 +137,8 @@ class Pipelines:
         A shorter chunk would only wait for those of its neighbours, and a longer one holds up all (pipeline_events).
         """
         time, rows = self.tables.time, self.tables.rows
-        embedding = rows.embedding_slot[self.row] * self._of_first(time.layer)
-        head = rows.loss_slot[self.row] * self._of_last(time.layer)
+        embedding = rows.embedding_slot[self._first] * self._of_first(time.layer)
+        head = rows.loss_slot[self._last] * self._of_last(time.layer)
         first, last = np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
         return np.asarray(self.at_ends(first, last))
 
@@ -158,15 +177,41 @@ class Pipelines:
         return np.asarray(share * (into + out))
 
     def _links(self, near: Floats, far: Floats) -> tuple[Floats, Floats]:
-        """Seconds of one transfer to the next stage, (n, pp - 1), and from the last back to the first, (n, 1)."""
+        """Seconds of one transfer to the next stage, (n, pp - 1), and from the last back to the first, (n, 1).
+
+        Where stages differ in width every device still sends and receives its own share, one partner after another:
+        each partner beyond the first costs a latency.
+        """
         chips, domain = self.chips, self.tables.domain[self.chips]
-        width = self.tables.rows.stage_devices[self.row][:, None]
-        crossing = crosses_domain(np.arange(self.pp - 1)[None, :], width, domain[:, :-1])
+        width = np.broadcast_to(self.tables.rows.stage_devices[self.by_stage], chips.shape)
+        ends = width.cumsum(axis=1)
+        crossing = crosses_domain((ends - width)[:, :-1], ends[:, 1:] - 1, domain[:, :-1])
         crossing |= chips[:, :-1] != chips[:, 1:]
-        onward = np.where(crossing, np.maximum(far[:, :-1], far[:, 1:]), np.maximum(near[:, :-1], near[:, 1:]))
-        outside = (chips[:, :1] != chips[:, -1:]) | (self.pp * width > domain[:, -1:])
+        over = np.maximum(far[:, :-1], far[:, 1:])
+        if self.row.ndim == 2:
+            latency = self.tables.latency[chips]
+            over = np.maximum(
+                far[:, :-1] + latency[:, :-1] * (-(-width[:, 1:] // width[:, :-1]) - 1),
+                far[:, 1:] + latency[:, 1:] * (-(-width[:, :-1] // width[:, 1:]) - 1),
+            )
+        onward = np.where(crossing, over, np.maximum(near[:, :-1], near[:, 1:]))
+        outside = (chips[:, :1] != chips[:, -1:]) | (ends[:, -1:] > domain[:, -1:])
         back = np.where(outside, np.maximum(far[:, :1], far[:, -1:]), np.maximum(near[:, :1], near[:, -1:]))
+        if self.tables.far is not None:
+            onward = np.maximum(onward, self._beyond(slice(0, -1), slice(1, None), (ends - width)[:, :-1], width, ends))
+            back = np.maximum(back, self._beyond(slice(-1, None), slice(0, 1), 0 * width[:, :1], width, ends[:, -1:]))
         return onward, back
+
+    def _beyond(self, sender: slice, receiver: slice, first: Ints, width: Ints, ends: Ints) -> Floats:
+        """What transfers take at least for the levels that they cross beyond fast domains, and for links: (n, k)."""
+        assert self.tables.far is not None
+        rows = np.broadcast_to(self.by_stage, self.chips.shape)
+        last = ends[:, receiver] - 1 if ends.shape == self.chips.shape else ends - 1
+        partners = (
+            np.maximum(-(-width[:, receiver] // width[:, sender]), -(-width[:, sender] // width[:, receiver])) - 1
+        )
+        chips = (self.chips[:, sender], self.chips[:, receiver])
+        return self.tables.far.least(Neighbours(chips, (rows[:, sender], rows[:, receiver]), first, last, partners))
 
     def sharding(self, layers: Floats | float, recompute_s: Floats) -> Floats:
         """Gathering sharded weights, twice, and scattering gradients, as far as compute does not hide it.
@@ -186,6 +231,9 @@ class Pipelines:
         """Communication of replicas once a step that nothing hides."""
         time = self.tables.time
         ends = self.at_ends(self._of_first(time.sync_first), self._of_last(time.sync_last))
+        if (far := self.tables.far) is not None:
+            first, last = self.chips[:, 0], self.chips[:, -1]
+            ends = ends + self.at_ends(far.tied[first, last, self._first], far.tied[last, first, self._last])
         return np.asarray(layers * self.at(time.sync_layer) + self.at(time.sync_stage) + ends)
 
     def optimizer(self, layers: Ints | Floats) -> Floats:
@@ -232,8 +280,9 @@ def _beyond_mean(stages: Pipelines, column: Floats, kinds: Floats) -> Floats:
     return seconds
 
 
-def crosses_domain(stage: Ints, stage_devices: Any, domain: Any) -> Bools:
-    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp)."""
-    first = stage * stage_devices
-    last = (stage + 2) * stage_devices - 1
+def crosses_domain(first: Ints, last: Ints, domain: Any) -> Bools:
+    """Whether a device of a stage sits in another fast domain than its peer in the next (rank order tp-dp-pp).
+
+    `first`: the first rank of a stage; `last`: the last rank of the next.
+    """
     return np.asarray(first // domain != last // domain)

@@ -7,6 +7,7 @@ techniques.yaml.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -62,11 +63,17 @@ def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
     )
 
 
+_FULL = 4.0
+"""Bytes of an fp32 value: weights, gradients and moments alike, where the training is in fp32."""
+
+
 def held(problem: Problem) -> Held:
     """What the stack keeps, sends and moves of a parameter, as the training's switches change it."""
     stack, training = problem.stack, problem.spec.training
+    if training.precision == "fp32":
+        return _held_in_fp32(problem)
     own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
-    most = stack.gradient_bytes if own.gradient_bytes is None else own.gradient_bytes
+    most = inf if own.gradient_bytes is None else own.gradient_bytes
     if training.precision == "fp16":
         most = min(most, stack.fp16_gradient_bytes)
     gradient, reduce = min(stack.gradient_bytes, most), min(stack.gradient_reduce_bytes, most)
@@ -79,6 +86,19 @@ def held(problem: Problem) -> Held:
         moved, on_device = states, on_device / float(techniques().swap_slices)
     weight, gather = _weight_bytes(problem)
     return Held(weight, gradient, on_device, reduce, gather, step, moved)
+
+
+def _held_in_fp32(problem: Problem) -> Held:
+    """Weight, gradient and the optimizer's two moments in fp32, and no master beside them.
+
+    A step reads all four and writes all but the gradient, which is cleared.
+    """
+    training = problem.spec.training
+    states = (1.0 - training.optimizer_offload) * 2 * _FULL
+    moved, on_device = 0.0, states
+    if training.swap_optimizer:
+        moved, on_device = states, states / float(techniques().swap_slices)
+    return Held(_FULL, _FULL, on_device, _FULL, _FULL, 8 * _FULL, moved)
 
 
 def _master_bytes(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
@@ -105,6 +125,8 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     Recipes keep narrow copies for both ways round; held in these only, the 16-bit weights are gone.
     """
     stack = problem.stack
+    if problem.spec.training.precision == "fp32":
+        return _FULL, _FULL
     if problem.recipe is None:
         return stack.parameter_bytes, stack.parameter_gather_bytes
     narrow = techniques().recipes[problem.recipe]
@@ -116,7 +138,9 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
 
 def gathered_bytes(problem: Problem) -> float:
     """Of a parameter of a layer while it is gathered whole; embedding and head are gathered in 16 bits."""
-    return _weight_bytes(problem)[0] if problem.narrow_weights else float(problem.stack.parameter_bytes)
+    if problem.narrow_weights or problem.spec.training.precision == "fp32":
+        return _weight_bytes(problem)[0]
+    return float(problem.stack.parameter_bytes)
 
 
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:

@@ -45,7 +45,7 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     step = sum(breakdown.values())
     tokens = problem.batch * problem.sequence
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
-    peak = sum(chip.peak_flops(DTYPES[precision]) * strategy.stage_devices for chip in chips)
+    peak = sum(chip.peak_flops(DTYPES[precision]) * width for chip, width in zip(chips, strategy.widths, strict=True))
     return Evaluation(
         step_time_s=step,
         tokens_per_s=tokens / step,
@@ -114,12 +114,13 @@ def stage_evaluations(
 
 def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
     """Seconds of every stage, arrays (1, pp)."""
-    row, used = Candidates.one(strategy, problem.batch), list(dict.fromkeys(strategy.stage_chips))
+    (rows, row), used = _rows(problem, strategy), list(dict.fromkeys(strategy.stage_chips))
     supplies = [problem.supply(chip) for chip in used]
-    tables = ChipTimes.of(problem, supplies, row, [time_table(problem, supply, row) for supply in supplies])
+    tables = ChipTimes.of(problem, supplies, rows, [time_table(problem, supply, rows) for supply in supplies])
     chips = np.array([[used.index(chip) for chip in strategy.stage_chips]])
-    stages, kinds = Pipelines(tables, np.array([0]), chips), stage_kinds(problem, strategy)[:, None, :]
-    recomputed, modules_s = _recomputation(strategy, [tables.time.modules[chip, :, 0] for chip in chips[0]])
+    stages, kinds = Pipelines(tables, row[None], chips), stage_kinds(problem, strategy)[:, None, :]
+    modules = [tables.time.modules[chip, :, at] for chip, at in zip(chips[0], row, strict=True)]
+    recomputed, modules_s = _recomputation(strategy, modules)
     seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
     schedule = SCHEDULES[strategy.schedule]
     if schedule.bidirectional:
@@ -127,6 +128,14 @@ def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
     if schedule.data_parallel_s is None or strategy.vpp == 1:
         return seconds
     return replace(seconds, data_parallel=schedule.data_parallel_s(problem, strategy, stages))
+
+
+def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
+    """The plan as rows, one for each mesh of its stages, and each stage's row, (pp,)."""
+    by_stage = strategy.stage_meshes
+    meshes = list(dict.fromkeys(by_stage))
+    rows = [Candidates.one(strategy.of(mesh), problem.batch) for mesh in meshes]
+    return Candidates.joined(rows), np.array([meshes.index(mesh) for mesh in by_stage])
 
 
 def _both_ways(seconds: StageSeconds) -> StageSeconds:
@@ -166,23 +175,23 @@ def _stages_by_size(problem: Problem, strategy: Strategy, memory_bytes: list[Sta
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     """Bytes per device of every stage, first to last."""
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
-    row, stack = Candidates.one(replace(strategy, mbs=largest), problem.batch), problem.stack
-    table = memory_table(problem, row)
-    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, row))
-    state = states.state_bytes(problem, row, row.shards)
-    expert = states.state_bytes(problem, row, row.expert_shards)
-    in_flight = _activations(problem, strategy, table)
+    (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
+    table = memory_table(problem, rows)
+    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    state = states.state_bytes(problem, rows, rows.shards)
+    expert = states.state_bytes(problem, rows, rows.expert_shards)
+    in_flight = _activations(problem, strategy, table, row)
     both_ways = SCHEDULES[strategy.schedule].bidirectional
     stages = []
-    for index in range(strategy.pp):
+    for index, at in enumerate(row.tolist()):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
         last = index == strategy.pp - 1 or (both_ways and index == 0)
-        buffers = (table.last_buffer if last else table.buffer)[0]
+        buffers = (table.last_buffer if last else table.buffer)[at]
         needed = StageBytes(
-            weights=float(held * state.weight[0] + experts * expert.weight[0]),
-            gradients=float(held * state.gradient[0] + experts * expert.gradient[0]),
-            optimizer=float(held * state.optimizer[0] + experts * expert.optimizer[0]) / (1 + both_ways),
+            weights=float(held * state.weight[at] + experts * expert.weight[at]),
+            gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
+            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at]) / (1 + both_ways),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -193,8 +202,8 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     return stages
 
 
-def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> list[float]:
-    """Bytes of activations at every stage's peak; `largest`: the table of the largest microbatch.
+def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row: Ints) -> list[float]:
+    """Bytes of activations at every stage's peak; `largest`: the table of the largest microbatch, `row`: each stage's.
 
     Of microbatches that differ in size those in flight together are neighbours in the order, so the peak is the worst
     run of that many, with the largest one's layers at work.
@@ -205,7 +214,10 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable) -> 
         return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        return [_held_activations(strategy, index, largest, live[index], beside[index]) for index in range(strategy.pp)]
+        return [
+            _held_activations(strategy, index, largest, live[index], beside[index], at)
+            for index, at in enumerate(row.tolist())
+        ]
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
@@ -239,17 +251,19 @@ def _activations_both_ways(strategy: Strategy, table: MemoryTable, live: Ints, k
     return [one + other for one, other in zip(held, held[::-1], strict=True)]
 
 
-def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False) -> float:
+def _held_activations(
+    strategy: Strategy, index: int, table: MemoryTable, live: int, beside: bool = False, row: int = 0
+) -> float:
     """Bytes of that many chunks' forward passes on a stage, and of layers at work (`beside`: `activation_bytes`)."""
     chosen = (strategy.recompute_modules[index],)
-    layer = (float(table.full[0]), float(table.stored(chosen, [0])[0, 0]), float(table.checkpoint[0]))
+    layer = (float(table.full[row]), float(table.stored(chosen, [row])[0, 0]), float(table.checkpoint[row]))
     bytes_held = memory.activation_bytes(
         layer,
         np.asarray(live),
         np.array(_places(strategy, index) / strategy.vpp),
         strategy.recompute[index],
         np.array(strategy.recompute_layers[index]),
-        float(table.replayed(chosen, [0])[0, 0]),
+        float(table.replayed(chosen, [row])[0, 0]),
         beside,
     )
     return float(bytes_held)
@@ -257,26 +271,28 @@ def _held_activations(strategy: Strategy, index: int, table: MemoryTable, live: 
 
 def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
     """Parameters that one device of each stage holds, first to last, vocabulary padded."""
-    parts = memory.stage_parameters(problem, Candidates.one(strategy, problem.batch))
-    dense, experts = _held(problem, strategy, parts)
+    rows, row = _rows(problem, strategy)
+    dense, experts = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
     return [float(count) for count in dense + experts]
 
 
-def _held(problem: Problem, strategy: Strategy, parts: StageParameters) -> tuple[Floats, Floats]:
+def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Ints) -> tuple[Floats, Floats]:
     """Parameters that one device of each stage holds: without routed experts, and of these; one entry a stage.
 
-    With a bidirectional schedule the mirrored stage's are there too.
+    `row`: of each stage in `parts`. With a bidirectional schedule the mirrored stage's are there too.
     """
     layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
-    dense = layers * parts.layer[0] + parts.kind_layer[:, 0] @ kinds
-    experts = layers * parts.experts[0] + parts.kind_experts[:, 0] @ kinds
-    dense[0] += parts.first[0]
-    dense[-1] += parts.last[0]
-    experts[-1] += parts.last_experts[0]
+    dense = layers * parts.layer[row] + (parts.kind_layer[:, row] * kinds).sum(axis=0)
+    experts = layers * parts.experts[row] + (parts.kind_experts[:, row] * kinds).sum(axis=0)
+    dense[0] += parts.first[row[0]]
+    dense[-1] += parts.last[row[-1]]
+    experts[-1] += parts.last_experts[row[-1]]
     if SCHEDULES[strategy.schedule].bidirectional:
         dense, experts = dense + dense[::-1], experts + experts[::-1]
         if problem.model.mtp_layers and not problem.model.tied_embeddings:
-            dense[[0, -1]] -= parts.first[0]  # tokens' embeddings serve the modules too: the table is on their devices
+            dense[[0, -1]] -= parts.first[
+                row[0]
+            ]  # tokens' embeddings serve the modules too: the table is on their devices
     return dense, experts
 
 

@@ -8,10 +8,12 @@ Where the user's own runs were learnt from (Problem.overlay), what they leave un
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 from typing import Literal
 
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.plans.replicas import MixedReplicas
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Calibration, Overlay, load_calibration
@@ -23,7 +25,7 @@ WITHIN_80 = 1.2816
 """Standard deviations from the mean of a normal distribution that enclose four in five."""
 _WIDER = 1.5
 """How much wider for a chip architecture that no run measured, for a pipeline over several chip types, and for sizes
-beyond those of every run."""
+beyond those of every run, and where something of how it ran is assumed."""
 
 
 def kind_of(problem: Problem) -> Literal["dense", "experts"]:
@@ -50,6 +52,18 @@ def interval(problem: Problem, strategy: Strategy, seconds: float) -> tuple[floa
     """The least and the most seconds that a step takes, four times in five."""
     low, high, _ = spread(problem, strategy)
     return seconds * exp(low), seconds * exp(high)
+
+
+def replicas_interval(
+    problem: Problem, plan: MixedReplicas, seconds: float, assumed: Sequence[str] = ()
+) -> tuple[float, float]:
+    """As `interval`, of a plan with replicas of different kinds; `assumed`: what is taken for granted of how it ran."""
+    calibration = load_calibration()
+    group = calibration.residuals[UNSEEN[kind_of(problem)]]
+    of_kinds = (beyond_runs(problem, kind.strategy) for kind in plan.kinds)
+    beyond = dict.fromkeys(told for found in of_kinds for told in found)
+    wider = _WIDER ** (len(_of_chips(problem, plan.chips, calibration)) + bool(beyond) + bool(assumed))
+    return seconds * exp(wider * group.low), seconds * exp(wider * group.high)
 
 
 def spread(problem: Problem, strategy: Strategy, calibration: Calibration | None = None) -> tuple[float, float, str]:
@@ -96,12 +110,17 @@ def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -
 
 def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) -> list[str]:
     """What no published run has of a plan, in words."""
-    names, measured = dict.fromkeys(strategy.stage_chips), _architectures(calibration)
-    found = ["a pipeline over several chip types"] if len(names) > 1 else []
-    new = [name for name in names if problem.supply(name).chip.architecture not in measured]
-    found += [f"{' and '.join(new)}, a kind of chip that no run has"] if new else []
+    found = _of_chips(problem, tuple(dict.fromkeys(strategy.stage_chips)), calibration)
     beyond = beyond_runs(problem, strategy)
     return [*found, ", ".join(beyond)] if beyond else found
+
+
+def _of_chips(problem: Problem, names: tuple[str, ...], calibration: Calibration) -> list[str]:
+    """What no published run has of a plan on these chip types."""
+    measured = _architectures(calibration)
+    found = ["a pipeline over several chip types"] if len(names) > 1 else []
+    new = [name for name in names if problem.supply(name).chip.architecture not in measured]
+    return [*found, f"{' and '.join(new)}, a kind of chip that no run has"] if new else found
 
 
 def _architectures(calibration: Calibration) -> set[str]:

@@ -145,6 +145,8 @@ def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:
     names = list(dict.fromkeys(strategy.stage_chips))
     if len(names) > 1:
         yield "a pipeline over several chip types"
+    if strategy.unequal:
+        yield "chip types with degrees of their own"
     for name in _architectures(problem, strategy):
         there = [run for run in runs if run.architecture == name]
         if not there:

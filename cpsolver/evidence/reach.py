@@ -6,7 +6,7 @@ their own, as no dense run says how these behave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,4 +93,21 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         if value is None or limit is None or not quantity.beyond(value, limit):
             continue
         found.append(f"{quantity.words.format(f'{value:,.0f}')} ({quantity.end} measured: {limit:,.0f})")
-    return tuple(found)
+    return (*found, *_of_cluster(problem, strategy))
+
+
+def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:
+    """What no published run says of its cluster: NVLink taken away, levels that are narrower than an adapter."""
+    requests = dict(zip(problem.chip_names, problem.spec.cluster.chips.values(), strict=False))
+    for name in dict.fromkeys(strategy.stage_chips):
+        if name in requests and requests[name].nvlink == "none":
+            yield f"{name} without NVLink"
+    if problem.network is None:
+        return
+    for name in dict.fromkeys(strategy.stage_chips):
+        first, *others = problem.network.tiers(problem.supply(name).chip)
+        narrow = (tier for tier in others if tier.bandwidth_bytes_s < first.bandwidth_bytes_s)
+        crossed = next((tier for tier in narrow if tier.unit < strategy.devices), None)
+        if crossed is not None:
+            yield f"less bandwidth beyond {crossed.unit:,} devices of the network"
+            return

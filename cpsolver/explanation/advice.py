@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from cpsolver.explanation.alternatives import ALONE, KINDS, TIED, Alternative
+from cpsolver.explanation.alternatives import ALONE, ASKED_FOR, KINDS, TIED, Alternative
 from cpsolver.explanation.changes import Budget, Changer, Changes, best_plan
 from cpsolver.problem.problem import Problem
 from cpsolver.search.frontier import INFINITE
@@ -101,7 +101,7 @@ class _Adviser:
         best: dict[tuple[str, int], Suggestion] = {}
         for each in alternatives:
             before = best.get((each.kind, each.side))
-            least = self._merit * _LEAST
+            least = self._merit * (_LEAST if each.kind not in ASKED_FOR else 1.0)
             if before is not None:
                 least = before.merit * (_LEAST if each.size >= before.parts[0].size else 1.0)
             suggestion = self._solved((each,), least)
@@ -206,7 +206,8 @@ def seconds_for(search_s: float) -> float:
 
 
 def advise(problem: Problem, best: Plan, tell: Tell = lambda _done, _total: None, seconds: float = _SECONDS) -> Advice:
-    """What gains a percent or more over the spec's best plan, within that many seconds; on Ctrl-C what is known so far.
+    """What gains a percent or more (of ASKED_FOR: anything) over the spec's best plan, within that many seconds; on
+    Ctrl-C what is known so far.
 
     `tell` hears of the changes alone first; of the pairs nobody knows how many there are before.
     """

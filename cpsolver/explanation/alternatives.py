@@ -161,6 +161,22 @@ def _launchers(problem: Problem) -> Iterator[Alternative]:
         yield Alternative("launcher", 0, changes, text, note)
 
 
+def _degrees(problem: Problem) -> Iterator[Alternative]:
+    """Degrees of their own for each chip type, where the spec says nothing of them and its launcher has none."""
+    if not problem.mixed or problem.spec.search.degrees_by_chip is not None or problem.degrees_by_chip:
+        return
+    runs_them = [name for name in launcher_names() if load_launcher(name).degrees_by_chip]
+    now = problem.named_launcher
+    if now is None and problem.model.moe is not None:
+        return  # experts' grids of any launcher are too many for the seconds that advice has
+    changes: dict[tuple[str, ...], Any] = {("search", "degrees_by_chip"): True}
+    changes |= {} if now is None else {("launcher",): runs_them[0]}
+    known = " and ".join(runs_them)
+    text = "degrees of its own for each chip type" + ("" if now is None else f", with launcher {runs_them[0]}")
+    note = f"tp, cp, dp and ep by chip type are what {known} alone runs (launcher: {runs_them[0]}), with vpp 1"
+    yield Alternative("degrees", 0, changes, text, note)
+
+
 def _margins(problem: Problem) -> Iterator[Alternative]:
     """Half of the margin, and none."""
     now = problem.memory_margin
@@ -186,11 +202,14 @@ KINDS: Mapping[str, Callable[[Problem], Iterator[Alternative]]] = {
     "devices": _devices,
     "stack": _stacks,
     "launcher": _launchers,
+    "degrees": _degrees,
     "memory margin": _margins,
     "sequence length": _sequences,
 }
 """Kind -> its alternatives for a problem, of each side the most promising first."""
 TIED = ("batch", "devices")
 """Kinds that decide together what divides: with one changed the best values of the other are others."""
-ALONE = ("sequence length",)
-"""Kinds that are not joined with others: a shorter sequence is another question."""
+ALONE = ("sequence length", "degrees")
+"""Kinds that are not joined with others: these are other questions."""
+ASKED_FOR = ("degrees",)
+"""Kinds that are told however little they gain: people want to know what it is that they leave out."""

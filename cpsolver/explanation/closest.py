@@ -9,7 +9,7 @@ from cpsolver.cost.states import held
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import StageEvaluation
 from cpsolver.explanation.changes import Budget, best_plan, leanest
-from cpsolver.plans.dimensions import shown_sizes
+from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Plan
@@ -102,10 +102,9 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
 
 def strategy_text(strategy: Strategy) -> str:
     """A strategy's degrees and recomputation in one line."""
-    told = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
+    degrees = sizes_text(strategy)
     if strategy.cp > 1:
-        told["cp"] += f" ({strategy.cp_comm_type})"
-    degrees = " ".join(told.values())
+        degrees = degrees.replace(f"cp {strategy.cp}", f"cp {strategy.cp} ({strategy.cp_comm_type})", 1)
     recomputed = []
     for group in strategy.groups:
         amounts = sorted(set(group.stage_recompute_layers))

@@ -153,10 +153,10 @@ class _Recommender:
 
 
 def _measured(problem: Problem) -> Problem:
-    """The problem without degrees that no run has had."""
+    """The problem without degrees that no run has had, nor degrees by chip type, which none has had."""
     forbid = problem.spec.search.forbid
     banned = {name: (*(getattr(forbid, name) or ()), *values) for name, values in unmeasured_values(problem).items()}
-    return problem.with_(search={"forbid": forbid.model_copy(update=banned)})
+    return problem.with_(search={"forbid": forbid.model_copy(update=banned), "degrees_by_chip": False})
 
 
 def _simple(problem: Problem) -> Problem:
@@ -164,4 +164,4 @@ def _simple(problem: Problem) -> Problem:
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     free = {name: (value,) for name, value in _DEFAULTS.items() if not (getattr(pin, name) or getattr(forbid, name))}
     split = "even_per_chip" if problem.mixed else "even"
-    return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split})
+    return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split, "degrees_by_chip": False})

@@ -200,25 +200,37 @@ ALWAYS_SHOWN = tuple(name for name in SIZES if DIMENSIONS[name].default in (None
 
 
 def shown_sizes(strategy: Strategy) -> dict[str, int]:
-    """The sizes that a line of text names, in its order: those of ALWAYS_SHOWN, and others above 1."""
-    sizes = {name: int(getattr(strategy, name)) for name in DEGREES}
+    """The sizes that a line of text names, in its order: those of ALWAYS_SHOWN, and others above 1; but none in which
+    chip types differ, which go with their stages."""
+    sizes = {name: int(getattr(strategy, name)) for name in DEGREES if len(strategy.by_mesh(name)) == 1}
     return {name: size for name, size in sizes.items() if size > 1 or name in ALWAYS_SHOWN}
 
 
-def family(strategy: Strategy) -> tuple[int, ...]:
-    """The layout family of a plan: the sizes of FAMILY, then 1 where parameters are sharded, else 0.
+def sizes_text(strategy: Strategy) -> str:
+    """The same sizes as a text, `tp 8 pp 4 dp 2 mbs 1`, then the degrees of chip types that have their own."""
+    shared = " ".join(f"{name} {size}" for name, size in shown_sizes(strategy).items())
+    return f"{shared}, {strategy.meshes_in_words}" if strategy.unequal else shared
+
+
+def family(strategy: Strategy) -> tuple[object, ...]:
+    """The layout family of a plan: the sizes of FAMILY, then 1 where parameters are sharded, else 0, then the degrees
+    of every mesh where chip types have their own.
 
     Plans of one family are variants of one another: they differ in micro batch, chunks, flags, recomputation, in how cp
     exchanges or in which chips serve how many stages.
     """
-    return *(int(getattr(strategy, name)) for name in FAMILY), int(strategy.zero_stage == len(SHARDED))
+    own = *(int(getattr(strategy, name)) for name in FAMILY), int(strategy.zero_stage == len(SHARDED))
+    meshes = ((groups[0].chip, mesh.tp, mesh.cp, mesh.dp, mesh.ep) for mesh, groups in strategy.meshes)
+    return (*own, *meshes) if strategy.unequal else own
 
 
 def family_name(strategy: Strategy) -> str:
     """The family in words: `tp 4 pp 8 dp 16`."""
-    *sizes, whole = family(strategy)
-    shown = [f"{name} {size}" for name, size in zip(FAMILY, sizes, strict=True) if size > 1]
-    return " ".join([*shown, *(["ZeRO-3"] if whole else [])]) or "one device"
+    if strategy.unequal:
+        return f"pp {strategy.pp}, {strategy.meshes_in_words}"
+    sizes = {name: int(getattr(strategy, name)) for name in FAMILY}
+    shown = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+    return " ".join([*shown, *(["ZeRO-3"] if strategy.zero_stage == len(SHARDED) else [])]) or "one device"
 
 
 def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) -> dict[str, Any]:
@@ -234,8 +246,9 @@ def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) 
 
 
 def _as_pin(strategy: Strategy, dimension: Dimension) -> Any:
-    """A decision's value, by chip: chip -> values; empty where none of its stages has one."""
-    value = getattr(strategy, dimension.attribute)
+    """A decision's value, by chip: chip -> values; empty where none of its stages has one. Of a size in which chip
+    types differ all its values, of which every mesh may then take any."""
+    value = _value(strategy, dimension.attribute)
     if dimension.kind != "by_chip":
         return list(value) if isinstance(value, tuple) else value
     by_chip: dict[str, list[Any]] = {}
@@ -245,11 +258,17 @@ def _as_pin(strategy: Strategy, dimension: Dimension) -> Any:
     return by_chip
 
 
+def _value(strategy: Strategy, attribute: str) -> Any:
+    """A decision's value; of a size in which chip types differ that of every mesh, in the pipeline's order."""
+    sizes = strategy.by_mesh(attribute) if attribute in SIZES and attribute not in ("pp", "vpp", "ulysses") else ()
+    return sizes if len(sizes) > 1 else getattr(strategy, attribute)
+
+
 def differences(before: Strategy, after: Strategy) -> dict[str, tuple[Any, Any]]:
     """Attribute -> its value in both plans, for those decisions that differ, in the table's order.
 
     Sizes of single microbatches are left out: only the plan before can have them.
     """
     compared = [entry.attribute for entry in _TABLE if not entry.pin_only and entry.name != "micro_batches"]
-    pairs = {name: (getattr(before, name), getattr(after, name)) for name in compared}
+    pairs = {name: (_value(before, name), _value(after, name)) for name in compared}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Literal, get_args
 
 RecomputeKind = Literal["none", "selective", "block", "uniform"]
@@ -31,7 +32,7 @@ breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv
 DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1)."""
 
 
-_OWN_BEST = ("sharding_group", "expert_overlap")
+OWN_BEST = ("sharding_group", "expert_overlap")
 """Fields of `Strategy` that do not make a plan another one: of several values the best is the plan's."""
 
 
@@ -42,13 +43,34 @@ def canonical_modules(names: Iterable[str]) -> tuple[str, ...]:
     return (*(name for name in MODULES if name in named), *sorted(named - set(MODULES)))
 
 
+@dataclass(frozen=True, order=True)
+class Mesh:
+    """Degrees of stages whose devices are cut otherwise than the plan's: one of FlagScale's heterogeneous meshes."""
+
+    tp: int
+    cp: int
+    dp: int
+    ep: int = 1
+    etp: int = 1
+
+    def __str__(self) -> str:
+        sizes = {name: size for name, size in vars(self).items() if size > 1 or name in ("tp", "dp")}
+        return " ".join(f"{name} {size}" for name, size in sizes.items())
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one of its stages."""
+        return self.tp * self.cp * self.dp
+
+
 @dataclass(frozen=True)
 class StageGroup:
     """Neighbouring pipeline stages on one chip type.
 
     `layers` has one entry a stage. `recompute_layers` too: with block, the layers recomputed in each model chunk
     of the stage; with uniform, the layers in one recomputed unit; otherwise 0. `modules` are what selective
-    recomputation recomputes in every layer (CORE where none are given); the other kinds have none.
+    recomputation recomputes in every layer (CORE where none are given); the other kinds have none. `mesh`: the
+    degrees of these stages, None where they are the plan's.
     """
 
     chip: str
@@ -56,6 +78,7 @@ class StageGroup:
     recompute: RecomputeKind = "none"
     recompute_layers: tuple[int, ...] = ()
     modules: tuple[str, ...] = ()
+    mesh: Mesh | None = None
 
     def __post_init__(self) -> None:
         if self.recompute == "selective":
@@ -82,6 +105,11 @@ class Strategy:
     grid of their own on the same devices: `etp` ranks share each expert, `ep` such groups shard the experts; with
     `expert_overlap` their all-to-alls travel while another microbatch computes (profiles/expert_overlap.py).
     `micro_batches` are the sequences of each microbatch in their order, `mbs` then their mean; empty: all have `mbs`.
+
+    Stages may have degrees of their own (`StageGroup.mesh`): all else is shared, `dp * mbs` sequences of each round
+    too, so that a mesh of fewer replicas has larger micro batches. What is said here of degrees is the plan's own, of
+    the stages without a mesh; `on(stage)` is the plan as a stage has it. Equal degrees are always the plan's:
+    `canonical` makes those of the first stage so.
     """
 
     tp: int
@@ -112,7 +140,85 @@ class Strategy:
     @property
     def devices(self) -> int:
         """Devices of all stages."""
-        return self.stage_devices * self.pp
+        return sum(self.widths) if self.unequal else self.stage_devices * self.pp
+
+    @property
+    def mesh(self) -> Mesh:
+        """The plan's own degrees."""
+        return Mesh(self.tp, self.cp, self.dp, self.ep, self.etp)
+
+    @property
+    def unequal(self) -> bool:
+        """Some stages have degrees of their own."""
+        return any(group.mesh is not None for group in self.groups)
+
+    @property
+    def stage_meshes(self) -> tuple[Mesh, ...]:
+        """Degrees of every stage."""
+        own = self.mesh
+        return tuple(group.mesh or own for group in self.groups for _ in group.layers)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Devices of every stage."""
+        return tuple(mesh.stage_devices for mesh in self.stage_meshes)
+
+    @property
+    def round(self) -> int:
+        """Sequences that all replicas together run as one microbatch."""
+        return self.mbs * self.dp
+
+    @property
+    def meshes(self) -> tuple[tuple[Mesh, tuple[StageGroup, ...]], ...]:
+        """Runs of neighbouring groups on one chip type with the same degrees, which a launcher calls meshes."""
+        own = self.mesh
+        runs = groupby(self.groups, key=lambda group: (group.chip, group.mesh or own))
+        return tuple((mesh, tuple(groups)) for (_, mesh), groups in runs)
+
+    def by_mesh(self, name: str) -> tuple[int, ...]:
+        """A size, `mbs` too, on every mesh in the order of the pipeline; one value where it is the same on all."""
+        values = [getattr(self.of(mesh), name) for mesh, _ in self.meshes] if self.unequal else [getattr(self, name)]
+        return tuple(values) if len(set(values)) > 1 else (values[0],)
+
+    def devices_on(self, chip: str) -> int:
+        """How many devices of a chip type the plan uses."""
+        return sum(width for name, width in zip(self.stage_chips, self.widths, strict=True) if name == chip)
+
+    @property
+    def meshes_in_words(self) -> str:
+        """The degrees by chip type: `tp 4 dp 8 on a800, tp 2 dp 16 on h800`."""
+        return ", ".join(f"{mesh} on {groups[0].chip}" for mesh, groups in self.meshes)
+
+    def of(self, mesh: Mesh) -> Strategy:
+        """The plan with a mesh's degrees on all stages; the micro batch is 0 where the round does not divide."""
+        if mesh == self.mesh and not self.unequal:
+            return self
+        size, rest = divmod(self.round, mesh.dp)
+        return replace(
+            self,
+            **vars(mesh),
+            mbs=0 if rest else size,
+            ulysses=min(self.ulysses, mesh.cp),
+            cp_gather=self.cp_gather and mesh.cp > 1,
+            sequence_parallel=self.sequence_parallel and mesh.tp > 1,
+            distributed_optimizer=self.distributed_optimizer and mesh.cp * mesh.dp > 1,
+            groups=tuple(replace(group, mesh=None) for group in self.groups),
+        )
+
+    def on(self, stage: int) -> Strategy:
+        """The plan with the degrees of a stage on all of them."""
+        return self.of(self.stage_meshes[stage])
+
+    def canonical(self) -> Strategy:
+        """The same plan, its own degrees those of the first stage."""
+        if not self.unequal:
+            return self
+        first = self.stage_meshes[0]
+        own, mbs = self.mesh, self.round // first.dp
+        groups = (
+            replace(group, mesh=None if (group.mesh or own) == first else group.mesh or own) for group in self.groups
+        )
+        return replace(self, **vars(first), mbs=mbs, groups=tuple(groups))
 
     @property
     def stage_chips(self) -> tuple[str, ...]:
@@ -197,8 +303,9 @@ class Strategy:
 
         Layers, recomputation, the sharding group and whether experts' communication overlaps are each plan's own best.
         """
-        own = {"groups": self.stage_chips, "micro_batches": self.micro_batches if self.dynamic else ()}
-        names = (field.name for field in fields(self) if field.name not in _OWN_BEST)
+        stages = tuple(zip(self.stage_chips, self.stage_meshes, strict=True)) if self.unequal else self.stage_chips
+        own = {"groups": stages, "micro_batches": self.micro_batches if self.dynamic else ()}
+        names = (field.name for field in fields(self) if field.name not in OWN_BEST)
         return tuple(own[name] if name in own else getattr(self, name) for name in names)
 
 

@@ -20,6 +20,8 @@ _FLAG_OF = {
     "cluster.num_gpus": "--on",
     "cluster.gpus_per_node": "--gpus-per-node",
     "cluster.chips": "--on",
+    "cluster.network.preset": "--network",
+    "cluster.network": "--network",
     "training.global_batch_size": "--batch",
     "training.sequence_length": "--seq",
     "training.precision": "--precision",
@@ -44,6 +46,7 @@ class OneLine:
     stack: str | None = None
     precision: str | None = None
     gpus_per_node: int | None = None
+    network: str | None = None
 
     def spec(self) -> dict[str, Any]:
         """The spec that the line stands for, in plain values. Raises InputError for chips that cannot be read."""
@@ -56,10 +59,14 @@ class OneLine:
             raise InputError(replace(trouble, where="--on", allowed=form) for trouble in found)
         devices = sum(chips.values())
         training = {"global_batch_size": self.batch, "sequence_length": self.seq, "precision": self.precision}
-        node = self.gpus_per_node or min(_USUAL_NODE, devices)
+        cluster = {
+            "num_gpus": devices,
+            "gpus_per_node": self.gpus_per_node or min(_USUAL_NODE, devices),
+            "chips": chips,
+        }
         data = {
             "model": self.model,
-            "cluster": {"num_gpus": devices, "gpus_per_node": node, "chips": chips},
+            "cluster": cluster if self.network is None else {**cluster, "network": self.network},
             "training": {name: value for name, value in training.items() if value is not None},
             "stack": self.stack,
             "launcher": self.launcher,
@@ -76,6 +83,7 @@ class OneLine:
             "--stack": self.stack,
             "--precision": self.precision,
             "--gpus-per-node": self.gpus_per_node,
+            "--network": self.network,
         }
         return [
             self.model,
@@ -134,7 +142,7 @@ def in_flags(trouble: Trouble, flags: Mapping[str, str]) -> Trouble:
             where = " ".join((flag, where[len(field) + 1 :])).strip()
         message, allowed = _named(message, field, flag), _named(allowed, field, flag)
     allowed = allowed.replace(", or the chip's own fields", "").replace(", or the model's own fields", ", or a file")
-    allowed = allowed.replace(", or leave the chip out", "")
+    allowed = allowed.replace(", or leave the chip out", "").replace(", or the network's own figures", "")
     return replace(trouble, where=where, message=message, allowed=allowed or None)
 
 

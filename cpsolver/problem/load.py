@@ -11,12 +11,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import Names, resolve, unknown_names
 from cpsolver.profiles.constants import Overlay, load_overlay
-from cpsolver.spec.cluster import Cluster
+from cpsolver.spec.cluster import ChipRequest, Cluster
 from cpsolver.spec.spec import Spec, parse_spec, with_files_in
 from cpsolver.spec.training import Training
+from hw_specs import UnknownNetworkError
 
 
 def load_problem(path: str | Path, calibration: str | None = None, **search: Any) -> Problem:
@@ -111,7 +113,18 @@ def _sound_names(data: Mapping[str, Any], base: Path | None) -> Names:
     if base is not None:
         model, requests = with_files_in(base, model, requests)
     training = Training(global_batch_size=1, sequence_length=1)
-    return Names(model, requests, _field(Spec, "stack", data.get("stack")), training)
+    return Names(model, requests, _field(Spec, "stack", data.get("stack")), training, _sound_network(cluster))
+
+
+def _sound_network(cluster: Any) -> ClusterNetwork | None:
+    """The network of a cluster's values; None where it is none, or not sound."""
+    given = cluster if isinstance(cluster, Mapping) else {}
+    network, node = (_field(Cluster, name, given.get(name)) for name in ("network", "gpus_per_node"))
+    stand_in = {"num_gpus": 1, "gpus_per_node": node or 8, "network": network, "chips": {"-": ChipRequest()}}
+    try:
+        return ClusterNetwork.of(Cluster.model_construct(**stand_in))
+    except UnknownNetworkError:
+        return None  # told already
 
 
 def _field(section: type[BaseModel], name: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cpsolver.problem.network import ClusterNetwork
 from cpsolver.profiles.constants import ConstantLayer, Overlay
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
@@ -53,6 +54,11 @@ class Problem:
         if self.stack.runs is None:
             return self.launcher
         return None if self.spec.launcher is None else load_launcher(self.spec.launcher)
+
+    @cached_property
+    def network(self) -> ClusterNetwork | None:
+        """The network around the chips' fast domains; None: one non-blocking level, each chip's own adapter."""
+        return ClusterNetwork.of(self.spec.cluster)
 
     @property
     def num_gpus(self) -> int:
@@ -163,9 +169,14 @@ class Problem:
         return self.recipe not in (None, "blockwise") and (usual if given is None else given)
 
     @property
+    def element_bytes(self) -> int:
+        """Of a value that is kept, moved or sent between kernels: 2, or 4 where the training is in fp32."""
+        return 4 if self.spec.training.precision == "fp32" else 2
+
+    @property
     def dispatch_bytes(self) -> float:
-        """Of a value on its way to the experts; 16 bits where the layers compute in 16."""
-        return 2.0 if self.recipe is None else float(self.stack.dispatch_bytes)
+        """Of a value on its way to the experts; as the layers compute where that is in 16 bits or more."""
+        return float(self.element_bytes if self.recipe is None else self.stack.dispatch_bytes)
 
     @property
     def narrow_weights(self) -> bool:
@@ -196,6 +207,17 @@ class Problem:
         """Stages of one chip type may recompute differently: the spec asks for it and the launcher can tell them."""
         per_stage = self.launcher is None or self.launcher.recompute_per_chip
         return self.spec.search.recompute_scope == "stage" and per_stage
+
+    @property
+    def degrees_by_chip(self) -> bool:
+        """Chip types may have degrees of their own: the spec asks for it, or its launcher runs that.
+
+        Searched for throughput on all devices; with prices, or devices that may idle, degrees are equal.
+        """
+        search = self.spec.search
+        known = self.launcher is not None and self.launcher.degrees_by_chip
+        wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
+        return wanted and self.mixed and search.objective == "throughput" and not self.may_idle
 
     @property
     def chip_names(self) -> tuple[str, ...]:

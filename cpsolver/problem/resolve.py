@@ -14,6 +14,8 @@ from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
+from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
+from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.default_stack import choose_stack
@@ -49,6 +51,7 @@ class Names:
     chips: Mapping[str, ChipRequest]
     stack: str | None
     training: Training
+    network: ClusterNetwork | None = None
 
 
 def unknown_names(names: Names) -> list[Trouble]:
@@ -56,7 +59,8 @@ def unknown_names(names: Names) -> list[Trouble]:
     troubles: list[Trouble] = []
     if names.model is not None:
         _attempt(troubles, partial(_model, names.model))
-    _chips(troubles, names.chips, names.training)
+    chips = _chips(troubles, names.chips, names.training)
+    troubles += _against_chips(names.network, names.chips, chips)
     if names.stack is not None:
         _attempt(troubles, partial(load_stack, names.stack))
     return troubles
@@ -73,6 +77,8 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     model = _attempt(troubles, partial(_model, spec.model))
     launcher = None if spec.launcher is None else _attempt(troubles, partial(load_launcher, str(spec.launcher)))
     chips = _chips(troubles, spec.cluster.chips, spec.training)
+    network = ClusterNetwork.of(spec.cluster)
+    troubles += _against_chips(network, spec.cluster.chips, chips)
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
@@ -94,8 +100,24 @@ def assemble(
 ) -> Problem:
     """The problem of parts that were looked up already; `chips` by their names in the spec."""
     total, limits = spec.cluster.num_gpus, {name: request.max for name, request in spec.cluster.chips.items()}
+    chips = _on_network(ClusterNetwork.of(spec.cluster), spec.cluster.chips, chips)
     supplies = tuple(Supply(chip, min(total, limits[name] or total)) for name, chip in chips.items())
     return Problem(spec, model, supplies, stack, launcher)
+
+
+def _on_network(
+    network: ClusterNetwork | None, requests: Mapping[str, ChipRequest], chips: Mapping[str, Chip]
+) -> Mapping[str, Chip]:
+    """The chips with the network's figures; an adapter that a chip's own request gives stays."""
+    if network is None:
+        return chips
+    return {name: network.chip(chip, requests[name].network_gbit_s is not None) for name, chip in chips.items()}
+
+
+def _against_chips(
+    network: ClusterNetwork | None, requests: Mapping[str, ChipRequest], chips: Mapping[str, Chip]
+) -> list[Trouble]:
+    return [] if network is None else list(network.troubles(_on_network(network, requests, chips).values()))
 
 
 def resolve_like(problem: Problem, spec: Spec) -> Problem:
@@ -113,8 +135,10 @@ def _not_covered(overlay: Overlay, spec: Spec, named: set[str], stack: str) -> I
     allowed = f"{overlay.covered}; or calibrate with runs of it too"
     for written, request in spec.cluster.chips.items():
         path: KeyPath = ("cluster", "chips", written)
-        if request.spec is not None or request.file is not None:
-            message = f"{overlay.file} was learnt on chips of the catalogue, and the spec describes this one itself"
+        own = request.spec is not None or request.file is not None
+        if own or drops_fabric(request):
+            this = "describes this one itself" if own else "takes its NVLink away"
+            message = f"{overlay.file} was learnt on chips of the catalogue, and the spec {this}"
             yield Trouble(dotted(path), message, allowed=overlay.covered, path=path)
     for name in sorted(name for name in named if not overlay.has(name, stack)):
         message = f"{overlay.file} has no runs of {name} with the stack {stack}"
@@ -237,6 +261,9 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
             chip = load_calibration().chip(load_chip(name))
         except UnknownChipError as error:
             raise _unknown("chip", "cluster.chips", name, error.nearest, path) from None
+        if wrong := change_troubles(path, chip, request.changes):
+            raise InputError(wrong)
+        chip = changed_chip(chip, request.changes) if request.changes else chip
     else:
         fields = request.spec if request.file is None else _read(request.file, (*path, "file"))
         path = path if request.spec is None else (*path, "spec")

@@ -13,7 +13,7 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, Dimension, Kind
-from cpsolver.plans.strategy import CORE, RecomputeKind, StageGroup, Strategy
+from cpsolver.plans.strategy import CORE, Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.seed_format import SEED_KEYS, chip_troubles, merged_groups, seed_strategy
 from cpsolver.spec.search import CountFrom0
@@ -28,6 +28,16 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class _Mesh(_Part):
+    """Degrees of stages where they are not the plan's."""
+
+    tp: Count
+    dp: Count
+    cp: Count = 1
+    ep: Count = 1
+    etp: Count = 1
+
+
 class _Stages(_Part):
     """Neighbouring stages on one chip type."""
 
@@ -36,6 +46,7 @@ class _Stages(_Part):
     recompute: RecomputeKind = "none"
     recompute_layers: Annotated[tuple[CountFrom0, ...], BeforeValidator(_one_or_more)] = ()
     recompute_modules: Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)] = ()
+    mesh: _Mesh | None = None
 
 
 _TYPES: dict[Kind, Any] = {"size": Count, "size_or_all": CountFrom0, "flag": StrictBool, "sizes": tuple[Count, ...]}
@@ -106,6 +117,8 @@ def _group_to_dict(group: StageGroup) -> dict[str, Any]:
         fields["recompute_layers"] = amounts[0] if len(set(amounts)) == 1 else list(amounts)
     if group.modules not in ((), CORE):
         fields["recompute_modules"] = list(group.modules)
+    if group.mesh is not None:
+        fields["mesh"] = {name: size for name, size in vars(group.mesh).items() if size > 1 or name in ("tp", "dp")}
     return fields
 
 
@@ -117,7 +130,8 @@ def _placed(trouble: Trouble, prefix: KeyPath) -> Trouble:
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     if not path:
         return _Plan.model_fields
-    return _Stages.model_fields if len(path) == 2 and path[0] == "stages" else {}
+    parts: dict[int, type[_Part]] = {2: _Stages, 3: _Mesh}
+    return parts[len(path)].model_fields if len(path) in parts and path[0] == "stages" else {}
 
 
 def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> Strategy:
@@ -140,7 +154,7 @@ def strategy_from_fields(data: Mapping[str, Any], problem: Problem | None) -> St
     }
     given = {name: getattr(plan, name) for name in PLAN_FIELDS}
     values = {name: follow[name] if value is None else value for name, value in given.items()}
-    read = Strategy(**values, groups=merged_groups(groups))
+    read = Strategy(**values, groups=merged_groups(groups)).canonical()
     alike = problem is not None and read.micro_batches == (plan.mbs,) * read.microbatches(problem.batch)
     return replace(read, micro_batches=()) if alike else read
 
@@ -157,7 +171,8 @@ def _with_example(trouble: Trouble, problem: Problem | None) -> Trouble:
 def _group(part: _Stages) -> StageGroup:
     amounts = part.recompute_layers or (0,)
     spread = amounts * len(part.layers) if len(amounts) == 1 else amounts
-    return StageGroup(part.chip, part.layers, part.recompute, spread, part.recompute_modules)
+    mesh = None if part.mesh is None else Mesh(**part.mesh.model_dump())
+    return StageGroup(part.chip, part.layers, part.recompute, spread, part.recompute_modules, mesh)
 
 
 def _length_troubles(plan: Any) -> Iterator[Trouble]:

@@ -58,6 +58,7 @@ class Facts(BaseModel):
     mixed_chips_interleaving: bool = _stated("and with vpp > 1")
     mixed_chips_context: bool = _stated("and with cp > 1")
     mixed_chips_groups: bool = _stated("and with a sharding group")
+    degrees_by_chip: bool = _stated("and with tp, dp and ep of their own")
     context_parallel: tuple[CpType, ...] = _stated("its kinds of context parallelism; none: cp is 1")
     context_pipeline: bool = _stated("cp > 1 with pp > 1")
     ulysses_tensor: bool = _stated("cp > 1 of kind a2a with tp > 1")
@@ -243,30 +244,28 @@ def _equal_layers(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("mixture", about="stages", briefly="does not mix chip types")
 def _mixed_chips(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.mixed_chips, lambda: f"does not mix chip types: one of {_types(x)}"
-
-
-def _types(x: Any) -> str:
-    return _listed(dict.fromkeys(x.stage_chips))
+    yield f.mixed_chips, lambda: f"does not mix chip types: one of {x.types}"
 
 
 @fact("mixture")
 def _mixed_chips_beside(f: Facts, m: Architecture, x: Any) -> Any:
     if not f.mixed_chips:
         return
-    mix = "where chip types mix"
-    yield (
-        f.mixed_chips_interleaving | (x.vpp == 1),
-        lambda: f"does not interleave {mix} ({_types(x)}): vpp is {x.vpp}, and must be 1",
-    )
+    mix, one = "where chip types mix", x.vpp == 1
+    yield f.mixed_chips_interleaving | one, lambda: f"does not interleave {mix} ({x.types}): vpp is {x.vpp}, not 1"
     yield (
         f.mixed_chips_context | (x.cp == 1),
-        lambda: f"has no context parallelism {mix} ({_types(x)}): cp is {x.cp}, and must be 1",
+        lambda: f"has no context parallelism {mix} ({x.types}): cp is {x.cp}, and must be 1",
     )
     yield (
         f.mixed_chips_groups | negated(_grouped(x)),
-        lambda: f"shards over all replicas {mix} ({_types(x)}): sharding_group must be 0",
+        lambda: f"shards over all replicas {mix} ({x.types}): sharding_group must be 0",
     )
+
+
+@fact("plan")
+def _degrees_by_chip(f: Facts, m: Architecture, x: Any) -> Any:
+    yield f.degrees_by_chip | negated(x.unequal), lambda: f"has the same degrees on all stages, not {x.meshes_in_words}"
 
 
 # Context parallelism

@@ -98,6 +98,7 @@ class PlanRow:
         self.plan = plan
         self.microbatches = plan.microbatches(global_batch_size)
         self.embedding_slot, self.loss_slot = plan.slots
+        self.types = ", ".join(dict.fromkeys(plan.stage_chips))
         self.sharded = 1 + SHARDED.index(plan.sharded)
 
     def __getattr__(self, name: str) -> Any:

@@ -46,7 +46,7 @@ def of_chip(chip: Chip, name: str, overlay: Overlay | None) -> Provenance:
     runs = max((each.rows for factor, each in learnt.items() if name in CHIP_FACTORS[factor]), default=0)
     if runs:
         return Provenance(name, chip.name, entry.value, "learnt", "learnt from your runs", runs)
-    if own:
+    if own and entry.origin != "spec":
         runs = min(rows for _, rows in applying)
         return Provenance(name, chip.name, entry.value, "fitted", f"fitted to {runs} published runs", runs)
     basis: dict[str, Basis] = {"assumed": "given" if entry.source == _GIVEN else "assumed", "measured": "measured"}

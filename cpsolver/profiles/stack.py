@@ -59,6 +59,7 @@ class Constants(BaseModel):
     pipeline_overlap_interleaved: Constant
     pipeline_scatter: Constant
     pipeline_transfers: Constant
+    pipeline_mask_bytes: Constant
     attention_speed: Constant
     hopper_attention_speed: Constant
     fp8_attention: Constant

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from hw_specs import Dtype
 
-Precision = Literal["bf16", "fp16", "fp8", "nvfp4"]
-DTYPES: Mapping[Precision, Dtype] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4"}
+Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
+DTYPES: Mapping[Precision, Dtype] = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp32": "fp32"}
 """The type of the layers' GEMMs in each precision."""
 Fp8Recipe = Literal["delayed", "current", "blockwise", "mx"]
 """How fp8 finds its scales: a tensor's from earlier steps or from this one; one for each block of 128 values, or for

@@ -56,5 +56,7 @@ def _broken(rules: Mapping[str, Rule], problem: Problem, strategy: Strategy) -> 
 
 
 def _sizes_are_wrong(s: Strategy) -> bool:
-    """A size below 1, which nothing can be divided by."""
-    return any(getattr(s, name) < 1 for name in SIZES)
+    """A size below 1, which nothing can be divided by; a mesh's micro batch is one where its dp divides no round."""
+    if any(getattr(s, name) < 1 for name in SIZES) or any(min(vars(mesh).values()) < 1 for mesh, _ in s.meshes):
+        return True
+    return any(s.round % mesh.dp for mesh, _ in s.meshes)

@@ -33,7 +33,8 @@ class Rule:
     """A rule: asked of (problem, plan), it yields a message for everything in the plan that breaks it.
 
     `words`: the rule in a few words, without a problem's numbers. `briefly`: with the
-    numbers of a problem, as much of it as bears on some decisions.
+    numbers of a problem, as much of it as bears on some decisions. `by_mesh`: where stages have degrees of their own
+    it is asked of the plan with each mesh's degrees.
     """
 
     name: str
@@ -41,10 +42,15 @@ class Rule:
     words: str
     scope: Scope
     briefly: InShort
+    by_mesh: bool = False
 
     def __call__(self, problem: Problem, strategy: Strategy) -> Iterator[str]:
         """What of the plan breaks it."""
-        return self.check(problem, strategy)
+        if not (self.by_mesh and strategy.unequal):
+            yield from self.check(problem, strategy)
+            return
+        for mesh, groups in strategy.meshes:
+            yield from (f"mesh on {groups[0].chip}: {text}" for text in self.check(problem, strategy.of(mesh)))
 
     def in_short(self, problem: Problem, asked: Set[str]) -> str:
         """What the rule asks for; `asked`: the decisions that are pinned or banned against it."""
@@ -55,11 +61,13 @@ REGISTERED: list[Rule] = []
 """Every rule in the order in which the modules of themes define them."""
 
 
-def rule(words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "") -> Callable[[Check], Rule]:
+def rule(
+    words: str, scope: Scope = "plan", briefly: InShort = lambda *_: "", by_mesh: bool = False
+) -> Callable[[Check], Rule]:
     """Register the function below as the rule of its name, which `words` say; its docstring has what is beside that."""
 
     def register(check: Check) -> Rule:
-        made = Rule(check.__name__, check, words, scope, briefly)
+        made = Rule(check.__name__, check, words, scope, briefly, by_mesh)
         REGISTERED.append(made)
         return made
 

@@ -16,6 +16,7 @@ from models_zoo import Architecture
 @rule(
     "attention heads are split evenly over tp",
     briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads",
+    by_mesh=True,
 )
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
@@ -25,6 +26,7 @@ def heads(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule(
     "key-value heads are split over tp, or tp over them",
     briefly=lambda p, _: f"tp and the {p.model.kv_heads} key-value heads: one must divide the other",
+    by_mesh=True,
 )
 def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron since core 0.16; rule `launcher` for others."""
@@ -41,6 +43,7 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
 @rule(
     "the heads of a tensor-parallel rank are split evenly over all-to-all ranks; windows do not go around a ring",
     briefly=_heads_in_short,
+    by_mesh=True,
 )
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
@@ -60,6 +63,7 @@ def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule(
     "the feed-forward widths are split evenly over tp: dense layers' and shared experts'",
     briefly=lambda p, _: f"tp must divide the feed-forward width {p.model.ffn:,}",
+    by_mesh=True,
 )
 def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
     """Routed ones': rule `experts`."""
@@ -84,6 +88,7 @@ def _split_widths(model: Architecture) -> dict[str, int]:
 @rule(
     "a tensor-parallel group fills nodes or divides one",
     briefly=lambda p, _: f"tp must divide the {p.node} GPUs of a node, or be a multiple of them",
+    by_mesh=True,
 )
 def tensor_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.node % s.tp and s.tp % problem.node:
@@ -99,6 +104,7 @@ def pipeline_depth(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule(
     "sequence parallelism needs tp > 1, which divides the tokens of each context-parallel rank",
     briefly=lambda p, _: f"sequence parallelism needs tp > 1, and cp x tp must divide {p.sequence:,} tokens",
+    by_mesh=True,
 )
 def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron switches it off without a word where tp is 1, and checks the tokens only while training."""
@@ -126,6 +132,7 @@ def _experts_in_short(problem: Problem, asked: Set[str]) -> str:
     "experts are shared out evenly over ep, and each over etp, a divisor of tp; etp * ep divides a stage's devices",
     scope="sizes",
     briefly=_experts_in_short,
+    by_mesh=True,
 )
 def experts(problem: Problem, s: Strategy) -> Iterator[str]:
     """That etp divides tp is this planner's canonical form; Megatron asks only for the last of these, when its groups
@@ -179,6 +186,7 @@ def expert_overlap(problem: Problem, s: Strategy) -> Iterator[str]:
 @rule(
     "a model with experts and tp > 1 needs sequence parallelism, with ep 1 too",
     briefly=lambda *_: "a model with experts needs sequence parallelism with tp > 1",
+    by_mesh=True,
 )
 def expert_sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron's parser only warns; its MoELayer raises with the first batch."""

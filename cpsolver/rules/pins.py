@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from typing import Any
 
-from cpsolver.plans.dimensions import DIMENSIONS, ROW
+from cpsolver.plans.dimensions import DIMENSIONS, ROW, SIZES
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import Framework
@@ -19,11 +20,12 @@ _BY_CHIP = tuple(dim for dim in DIMENSIONS.values() if dim.kind == "by_chip" and
 def pin(problem: Problem, s: Strategy) -> Iterator[str]:
     pins, bans = problem.spec.search.pin, problem.spec.search.forbid
     for name in ROW:
-        row_value, wanted, banned = getattr(s, name), getattr(pins, name), getattr(bans, name)
-        if wanted is not None and row_value not in wanted:
-            yield f"{name} is {row_value}, pinned to {listed(wanted)}"
-        if banned is not None and row_value in banned:
-            yield f"{name} {row_value} is forbidden"
+        wanted, banned = getattr(pins, name), getattr(bans, name)
+        for row_value in _values(s, name):
+            if wanted is not None and row_value not in wanted:
+                yield f"{name} is {row_value}, pinned to {listed(wanted)}"
+            if banned is not None and row_value in banned:
+                yield f"{name} {row_value} is forbidden"
     blocks = tuple(chip for chip, _ in chip_blocks(s.stage_chips))
     whole = {"chip_order": blocks, "stage_chips": s.stage_chips, "layers": s.layers}
     for name, value in whole.items():
@@ -35,6 +37,12 @@ def pin(problem: Problem, s: Strategy) -> Iterator[str]:
         if banned is not None and value == banned:
             yield f"{name} {listed(value)} is forbidden"
     yield from _pinned_by_chip(problem, s)
+
+
+def _values(s: Strategy, name: str) -> tuple[Any, ...]:
+    """A decision's value; of a size all that its meshes have."""
+    plans = [s.of(mesh) for mesh, _ in s.meshes] if name in SIZES else [s]
+    return tuple(dict.fromkeys(getattr(plan, name) for plan in plans))
 
 
 def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -58,9 +66,11 @@ def _in_short(what: str, framework: Framework | None, asked: Set[str]) -> str:
 
 
 def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iterator[str]:
+    """What of the plan, and of each mesh's degrees, the framework does not run."""
     if framework is not None:
-        for message in refusals(framework, problem.model, s, problem.batch):
-            yield f"{framework.name} {message}"
+        plans = [s, *(s.of(mesh) for mesh, _ in s.meshes if s.unequal)]
+        found = (text for plan in plans for text in refusals(framework, problem.model, plan, problem.batch))
+        yield from (f"{framework.name} {text}" for text in dict.fromkeys(found))
 
 
 @rule(

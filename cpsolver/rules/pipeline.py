@@ -111,7 +111,7 @@ def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:
 def whole_nodes(problem: Problem, s: Strategy) -> Iterator[str]:
     chips = dict.fromkeys(s.stage_chips)
     for chip in chips if len(chips) > 1 else ():
-        used = s.stage_chips.count(chip) * s.stage_devices
+        used = s.devices_on(chip)
         if used % problem.node:
             yield f"{used} {chip} do not fill nodes of {problem.node}"
 

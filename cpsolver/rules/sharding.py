@@ -17,11 +17,11 @@ NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
     briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
 )
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
-    if s.distributed_optimizer and s.dp * s.cp == 1:
+    if s.distributed_optimizer and all(mesh.dp * mesh.cp == 1 for mesh, _ in s.meshes):
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
-@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer")
+@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer", by_mesh=True)
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     """They work on a rank's share; without replicas that is the whole, and the plain optimizer does."""
     switch = problem.sharded_switch
@@ -38,6 +38,7 @@ def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
 @rule(
     "gradients and parameters are sharded by the distributed optimizer, over replicas, and without a pipeline",
     briefly=_sharding_in_short,
+    by_mesh=True,
 )
 def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron's FSDP2 and DeepSpeed's PipelineEngine refuse a pipeline; where the spec names a launcher, the rule

@@ -10,11 +10,11 @@ import heapq
 from collections.abc import Iterator
 
 from cpsolver.plans.dimensions import ROW
+from cpsolver.plans.strategy import OWN_BEST
 from cpsolver.search.frontier import INFINITE, Block, Branch, Node
 
-_OWN_BEST = ("sharding_group", "expert_overlap", "embedding_slot", "loss_slot")
-"""Columns of a row that make a plan no other one, as `Strategy.key` has it."""
-_KEY = tuple(name for name in ROW if name not in _OWN_BEST)
+_KEY = tuple(name for name in ROW if name not in OWN_BEST)
+"""Columns of a row that make a plan another one, as `Strategy.key` has it."""
 
 Key = tuple[object, ...]
 

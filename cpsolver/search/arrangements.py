@@ -62,12 +62,13 @@ def arrangements(problem: Problem, mix: Ints) -> Ints:
     Each type serves one block of neighbouring stages. Keeps the pins and bans on `chip_order` and `stage_chips`.
     """
     used = [index for index, count in enumerate(mix.tolist()) if count]
-    orders = (order for order in permutations(used) if _chips_allowed(problem, order, mix))
+    orders = (order for order in permutations(used) if chips_allowed(problem, order, mix))
     stages = [[index for index in order for _ in range(int(mix[index]))] for order in orders]
     return np.array(stages, dtype=np.int64).reshape(len(stages), int(mix.sum()))
 
 
-def _chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
+def chips_allowed(problem: Problem, order: tuple[int, ...], mix: Ints) -> bool:
+    """The pins and bans on which chips stand where, `order` being chip indices."""
     names = problem.chip_names
     blocks = tuple(names[index] for index in order)
     stages = tuple(names[index] for index in order for _ in range(int(mix[index])))

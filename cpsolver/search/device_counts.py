@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import OWN_BEST
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.quick import frame_bound
 from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
@@ -132,8 +134,9 @@ def _variants(problem: Problem, layouts: Candidates) -> Candidates:
     Of the sharding groups all replicas alone, for no bound here asks which ones share states.
     """
     search = problem.spec.search
-    if search.pin.sharding_group is None and search.forbid.sharding_group is None:
-        problem = problem.with_(search={"pin": search.pin.model_copy(update={"sharding_group": (0,)})})
+    groups = [name for name in OWN_BEST if DIMENSIONS[name].kind == "size_or_all"]
+    free = {name: (0,) for name in groups if getattr(search.pin, name) is None and getattr(search.forbid, name) is None}
+    problem = problem.with_(search={"pin": search.pin.model_copy(update=free)})
     pairs = np.unique(np.stack([layouts.tp, layouts.cp]), axis=1)
     tp, cp = np.tile(pairs, 2)
     pp = np.repeat([1, 2], pairs.shape[1])

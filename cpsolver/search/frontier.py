@@ -43,7 +43,7 @@ class Limits:
     """
 
     limit: float
-    families: Mapping[tuple[int, ...], float]
+    families: Mapping[tuple[object, ...], float]
     enough: bool = True
 
     def of_row(self, rows: Candidates, row: int) -> float:
@@ -60,6 +60,8 @@ class Limits:
         if self.families and chosen is not None:
             rows = rows.take(chosen)
         for (*sizes, whole), score in self.families.items():
+            if len(sizes) != len(FAMILY):
+                continue  # with degrees by chip type, which no row has
             same = (rows.distributed_optimizer & (rows.sharded == len(SHARDED))) == bool(whole)
             for name, size in zip(FAMILY, sizes, strict=True):
                 same = same & (getattr(rows, name) == size)

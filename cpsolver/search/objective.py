@@ -6,7 +6,6 @@ step, and the score dollars per million tokens. A bound on the time times the lo
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -156,7 +155,7 @@ def dollars_per_million_tokens(problem: Problem, strategy: Strategy, step_s: flo
 
 def dollars_per_hour(problem: Problem, strategy: Strategy) -> float | None:
     """What the devices that a plan uses cost in an hour; None where a chip's price is not known."""
-    prices, stages = device_prices(problem), Counter(strategy.stage_chips)
-    if any(name not in prices for name in stages):
+    prices, used = device_prices(problem), dict.fromkeys(strategy.stage_chips)
+    if any(name not in prices for name in used):
         return None
-    return sum(prices[name] * count for name, count in stages.items()) * strategy.stage_devices
+    return sum(prices[name] * strategy.devices_on(name) for name in used)

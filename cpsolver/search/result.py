@@ -48,6 +48,21 @@ class DeviceCounts:
 
 
 @dataclass(frozen=True)
+class MeshCounts:
+    """Where chip types may have degrees of their own: how far the search over these went.
+
+    `options`: rows and numbers of stages of the chip types; `combined`: combinations of them that were bounded one by
+    one, `bounded` of these as plans, in their order; `solved` by CP-SAT; `open`: parts and plans left.
+    """
+
+    options: int
+    combined: int
+    bounded: int
+    solved: int
+    open: int
+
+
+@dataclass(frozen=True)
 class Proof:
     """The account of the whole space: every row considered ended in exactly one of these ways.
 
@@ -75,6 +90,7 @@ class Proof:
     combinations: int = 0
     bound: float = float("inf")
     device_counts: DeviceCounts | None = None
+    meshes: MeshCounts | None = None
 
     @property
     def complete(self) -> bool:

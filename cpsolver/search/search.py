@@ -25,9 +25,10 @@ from cpsolver.rules import violations
 from cpsolver.search.agenda import Agenda, Key, key_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups
 from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
-from cpsolver.search.objective import objective_of
+from cpsolver.search.meshes.search import MeshPlan, MeshSearch
+from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import opened
-from cpsolver.search.result import DeviceCounts, Listener, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.result import DeviceCounts, Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -56,6 +57,11 @@ class _Found:
     evaluation: Evaluation
 
 
+def _in_order(found: _Found) -> tuple[object, ...]:
+    """Of equally fast plans those with equal degrees come first, then by what tells plans apart."""
+    return found.score, found.evaluation.step_time_s, found.strategy.unequal, found.strategy.key()
+
+
 def search(problem: Problem, listener: Listener | None = None, below: float = INFINITE) -> Result:
     """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C.
 
@@ -75,7 +81,7 @@ class _Search:
         self._patient = True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[_Found] = []
-        self._families: dict[tuple[int, ...], float] = {}  # of plans found, where they are to be of different ones
+        self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
         self._arrangements = 0
         self._solver_calls = 0
@@ -83,12 +89,16 @@ class _Search:
         self._unsettled: list[float] = []
         self._objective = objective_of(problem)
         self._groups = BranchGroups([], 0)
+        self._meshes: MeshSearch | None = None
+        self._mesh_solves = 0
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
 
     def run(self) -> Result:
         stop: StopReason = "complete"
         try:
+            if self._problem.degrees_by_chip:
+                self._meshes = MeshSearch(self._problem, self._limits)
             self._groups = branch_groups(self._problem, self._objective)
             for group in self._groups.groups:
                 self._closed = group[::-1]
@@ -96,6 +106,8 @@ class _Search:
                     stop = "time_limit"
                 if self._found or stop != "complete":
                     break
+            if self._meshes is not None and stop == "complete" and not self._settle_meshes(self._meshes):
+                stop = "time_limit"
         except KeyboardInterrupt:
             stop = "interrupted"
         if self._unsettled and stop == "complete":
@@ -108,6 +120,18 @@ class _Search:
             if self._late() and self._opened:
                 return False
             self._step()
+        return True
+
+    def _settle_meshes(self, meshes: MeshSearch) -> bool:
+        """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
+        while meshes.lowest < self._limit() * _CLOSE:
+            if self._late():
+                return False
+            found = meshes.step()
+            if found is not None:
+                self._solve_meshes(meshes, *found)
+                meshes.drop_plan()
+            self._tell(f"degrees by chip type: {meshes.waiting} parts")
         return True
 
     # What is waiting
@@ -169,7 +193,7 @@ class _Search:
         unbounded = next((branch for branch in self._opened if branch.unbounded), None)
         if unbounded is not None and (self._found or busy == INFINITE):
             unbounded.bound_others()  # a first plan needs none of them
-        elif undecided and agenda.mix < INFINITE:
+        elif undecided and agenda.mix < limit * _CLOSE:
             self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
@@ -264,29 +288,50 @@ class _Search:
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            score, key = self._keep(solved.strategy, node.branch), key_of(node)
+            score, key = self._keep(solved.strategy, node.branch.problem, node.branch.objective), key_of(node)
             self._scores[key] = min(score, self._scores.get(key, INFINITE))
         self._tell(f"{solved.status}: {_name(node)}")
 
-    def _keep(self, strategy: Strategy, branch: Branch) -> float:
+    def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
+        """The same for a plan of meshes."""
+        from cpsolver.search.compile.model import solve_plan
+
+        began, limit_s = time.monotonic(), self._problem.spec.search.time_limit_s
+        own = self._families.get(meshes.family(plan), INFINITE) if self._diverse else INFINITE
+        limit = min(self._limit(), own)
+        if bound >= limit:
+            return
+        left = None if limit_s is None else limit_s - (began - self._started)
+        solved = solve_plan(*meshes.exactly(plan), plan.chips, bound, limit, left)
+        if solved is None:
+            return
+        self._solver_calls += 1
+        self._mesh_solves += 1
+        self._solver_seconds += time.monotonic() - began
+        if solved.status in ("unknown", "feasible"):
+            self._unsettled.append(max(solved.bound_s, bound))
+        if solved.strategy is not None:
+            self._keep(solved.strategy, self._problem, self._objective)
+
+    def _keep(self, strategy: Strategy, problem: Problem, objective: Objective) -> float:
         """A solved plan's score; it enters the best, in place of one that differs in nothing that tells plans apart.
 
         Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
         """
-        even = balanced(branch.problem, strategy)
+        even = balanced(problem, strategy)
         broken = violations(self._problem, even)
         if broken:
             rules = "; ".join(map(str, broken))
             raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
-        evaluation = evaluate(branch.problem, even)
-        score = branch.objective.score(even, evaluation.step_time_s)
+        evaluation = evaluate(problem, even)
+        score = objective.score(even, evaluation.step_time_s)
         apart = family if self._diverse else Strategy.key
         same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
         if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
             return score
         self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
-        self._found.sort(key=lambda found: (found.score, found.evaluation.step_time_s, found.strategy.key()))
+        self._found.sort(key=_in_order)
         del self._found[self._top :]
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}
@@ -295,7 +340,8 @@ class _Search:
     # The answer
 
     def _result(self, stop: StopReason) -> Result:
-        bound = min([self._lowest(), *self._unsettled]) if stop != "complete" else self._limit()
+        left = INFINITE if self._meshes is None else self._meshes.lowest
+        bound = min([self._lowest(), left, *self._unsettled]) if stop != "complete" else self._limit()
         plans = []
         for rank, found in enumerate(self._found, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
@@ -333,7 +379,12 @@ class _Search:
             combinations=sum(space.combinations for space in spaces),
             bound=bound,
             device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
+            meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
         )
+
+    def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
+        still_open = 0 if complete else meshes.waiting
+        return MeshCounts(meshes.options, meshes.combined, meshes.bounded, self._mesh_solves, still_open)
 
     def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
         considered, searched = self._groups.considered, len(self._opened)

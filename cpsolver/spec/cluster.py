@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -19,7 +19,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
+from cpsolver.spec.network import Network, one_name
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
+from hw_specs.network import Above0
 
 NO_LIMIT = -1
 """In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
@@ -57,10 +59,19 @@ def _requests(value: Any) -> Any:
 _LIMIT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST}, {"const": NO_LIMIT}, {"type": "null"}]
 }
+_FIGURE: dict[str, Any] = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
+_CHANGES: dict[str, str] = {
+    "network_gbit_s": "bandwidth of a device out of its node, one way, in Gbit/s, in place of the catalogue's",
+    "memory_gib": "memory of a device that a framework sees, in GiB, in place of the catalogue's",
+    "memory_gb_s": "bandwidth of the device's memory, in GB/s, in place of the catalogue's",
+    "nvlink": "one-way bandwidth of a device in the fast fabric, in GB/s, in place of the catalogue's; none: PCIe only",
+}
 _CHIP_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
+        **{name: {**_FIGURE, "description": about} for name, about in _CHANGES.items()},
+        "nvlink": {"anyOf": [{"const": "none"}, *_FIGURE["anyOf"]], "description": _CHANGES["nvlink"]},
         "max": {**_LIMIT_SCHEMA, "description": "at most this many devices; -1 or null: no limit of its own"},
         "spec": {"type": ["object", "null"], "description": "the chip's fields, written here"},
         "file": {"type": ["string", "null"], "description": "a file with the chip's fields"},
@@ -85,19 +96,43 @@ _PRICES_SCHEMA: dict[str, Any] = {
 }
 
 
+def _link(value: Any) -> Any:
+    figure = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or value == "none" or (figure and value > 0):
+        return value
+    raise wrong("must be none or more than 0", "none (PCIe only), or GB/s of a device, one way")
+
+
 class ChipRequest(Part):
-    """How many devices of a chip type there are, and where its fields stand if not in the catalogue."""
+    """How many devices of a chip type there are, and where its fields stand if not in the catalogue.
+
+    The last four stand in place of what the catalogue says of the chip.
+    """
 
     max: Annotated[StrictInt | None, BeforeValidator(_limit)] = Field(
         default=None, description="at most this many devices; None: no limit of its own"
     )
     spec: dict[str, Any] | None = Field(default=None, description="the chip's fields, written in the spec")
     file: Name | None = Field(default=None, description="a file with the chip's fields")
+    network_gbit_s: Above0 | None = Field(default=None, description=_CHANGES["network_gbit_s"])
+    memory_gib: Above0 | None = Field(default=None, description=_CHANGES["memory_gib"])
+    memory_gb_s: Above0 | None = Field(default=None, description=_CHANGES["memory_gb_s"])
+    nvlink: Annotated[Literal["none"] | Above0 | None, BeforeValidator(_link)] = Field(
+        default=None, description=_CHANGES["nvlink"]
+    )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What stands in place of the catalogue's figures, by field."""
+        return {name: getattr(self, name) for name in _CHANGES if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _one_source(self) -> ChipRequest:
         if self.spec is not None and self.file is not None:
             raise wrong("has both spec and file: give one of them")
+        own = "spec" if self.spec is not None else "file"
+        if self.changes and (self.spec, self.file) != (None, None):
+            raise wrong(f"changes a chip of the catalogue ({', '.join(self.changes)}) and has its own fields in {own}")
         return self
 
 
@@ -118,6 +153,10 @@ class Cluster(Part):
         description="share of each device's memory that the plan must leave free; null: the stack's own",
     )
     idle: StrictBool = Field(default=False, description="a plan may leave whole nodes idle")
+    network: Annotated[Network | None, BeforeValidator(one_name)] = Field(
+        default=None,
+        description="the network between devices: a preset (`apss-cp networks`), or its figures; null: each chip's own",
+    )
     prices: Annotated[dict[Name, Annotated[Number, Field(gt=0)]] | None, WithJsonSchema(_PRICES_SCHEMA)] = Field(
         default=None, description="dollars per device-hour: one number, or chip name -> number; null: not known"
     )

@@ -7,7 +7,7 @@ from typing import Any
 from cpsolver.profiles.framework import launcher_names
 from cpsolver.profiles.stack import stack_names
 from cpsolver.spec.spec import Spec
-from hw_specs import chip_names
+from hw_specs import chip_names, network_names
 from models_zoo import list_architectures
 
 SCHEMA_FILE = "apss-cp.schema.json"
@@ -27,7 +27,11 @@ def spec_json_schema() -> dict[str, Any]:
     for place, name, defined in (*spots, (schema["properties"], "search", "Search")):
         place[name] = {key: item for key, item in place[name].items() if key not in ("$ref", "allOf")}
         place[name]["anyOf"] = [{"$ref": f"#/$defs/{defined}"}, {"type": "null"}]
-    _name_all(schema["properties"], schema["$defs"]["Cluster"]["properties"])
+    cluster = schema["$defs"]["Cluster"]["properties"]
+    by_name = cluster["chips"]["anyOf"][-1]
+    schema["$defs"]["ChipRequest"] = by_name["additionalProperties"]  # once, not beside every chip's name
+    by_name["additionalProperties"] = {"$ref": "#/$defs/ChipRequest"}
+    _name_all(schema["properties"], cluster)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "apss-cp spec"}
 
 
@@ -44,5 +48,7 @@ def _name_all(fields: dict[str, Any], cluster: dict[str, Any]) -> None:
     several["items"] = {"anyOf": [{"enum": chips}, several["items"]]}
     by_name["properties"] = dict.fromkeys(chips, by_name["additionalProperties"])
     cluster["chips"]["anyOf"] = [{"enum": chips}, one, several, by_name]
+    names = [{"enum": list(network_names())}, {"type": "string", "minLength": 1}]
+    cluster["network"]["anyOf"] = [*names, *cluster["network"]["anyOf"]]
     prices = next(form for form in cluster["prices"]["anyOf"] if form["type"] == "object")
     prices["properties"] = dict.fromkeys(chips, prices["additionalProperties"])

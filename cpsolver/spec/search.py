@@ -204,6 +204,11 @@ class Search(Part):
     recompute_scope: Literal["chip", "stage"] = Field(
         default="chip", description="chip: one number of recomputed layers per chip type; stage: each its own"
     )
+    degrees_by_chip: StrictBool | None = Field(
+        default=None,
+        description="true: each chip type may have its own tp, cp, dp and ep, with vpp 1 (FlagScale's meshes); "
+        "false: all have the same; null: as true where the launcher runs that",
+    )
     pin: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
     forbid: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="values that the plan must not take")
 

@@ -18,6 +18,8 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
+from cpsolver.spec.network import NETWORK, Network, network_troubles
+from cpsolver.spec.network import fields_at as network_fields_at
 from cpsolver.spec.search import (
     NOTHING,
     Deadline,
@@ -127,6 +129,7 @@ def with_files_in(
 _PARTS: dict[KeyPath, type[BaseModel]] = {
     (): Spec,
     ("cluster",): Cluster,
+    NETWORK: Network,
     ("training",): Training,
     ("search",): Search,
     ("search", "deadline"): Deadline,
@@ -136,6 +139,8 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
 
 
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
+    if path[:2] == NETWORK:
+        return network_fields_at(path[2:])
     part = ChipRequest if path[:2] == _CHIPS and len(path) == 3 else _PARTS.get(path)
     return part.model_fields if part else {}
 
@@ -225,6 +230,11 @@ def _known_chips(spec: Spec) -> Iterator[Trouble]:
     yield from unknown_chips(spec.search.forbid, "forbid", chips)
 
 
+def _network(spec: Spec) -> Iterator[Trouble]:
+    cluster = spec.cluster
+    yield from network_troubles(cluster.network, cluster.num_gpus, cluster.gpus_per_node, list(cluster.chips))
+
+
 def _pins(spec: Spec) -> Iterator[Trouble]:
     yield from pin_contradictions(spec.search.pin, spec.search.forbid)
     yield from pin_lengths(spec.search.pin)
@@ -246,6 +256,7 @@ _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], 
     (_node_size, (_NUM_GPUS, _NODE)),
     (_enough_chips, (_NUM_GPUS, _CHIPS)),
     (_known_chips, (_CHIPS,)),
+    (_network, (_NUM_GPUS, _CHIPS, _NODE)),
     (_pins, ()),
     (_goals, (_CHIPS, ("cluster", "prices"), ("search", "objective"), ("search", "deadline"), ("training", "tokens"))),
     (lambda spec: contradictions(spec.training), (("training",),)),
@@ -263,6 +274,13 @@ def _cross_checks(spec: Spec, bad: Iterable[KeyPath] = ()) -> list[Trouble]:
     return found
 
 
+def _sound_network(network: Any, bad: list[KeyPath]) -> Any:
+    """What of a network is not among the `bad`."""
+    if not isinstance(network, Mapping):
+        return None if NETWORK in bad else network
+    return {key: item for key, item in network.items() if not any(path[:3] == (*NETWORK, key) for path in bad)}
+
+
 def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
     """The cross-checks on what is sound in a spec with mistakes, so that all problems are listed at once."""
     if () in bad or not isinstance(data, Mapping):
@@ -272,8 +290,9 @@ def _checks_on_the_rest(data: Any, bad: list[KeyPath]) -> list[Trouble]:
     if isinstance(training, Mapping) and "tokens" in training and ("training", "tokens") not in bad:
         rest["training"]["tokens"] = training["tokens"]
     if isinstance(cluster, Mapping):
-        wrong = {path[:2] for path in bad}
+        wrong = {path[:2] for path in bad if path[:2] != NETWORK}
         rest["cluster"] = {key: item for key, item in cluster.items() if ("cluster", key) not in wrong}
+        rest["cluster"]["network"] = _sound_network(cluster.get("network"), bad)
     rest["cluster"] = {"num_gpus": 1, "chips": "-", **rest["cluster"]}
     if isinstance(search, Mapping):
         sound = {key for key in ("objective", "deadline") if not any(path[:2] == ("search", key) for path in bad)}

@@ -20,6 +20,8 @@ cluster:
   gpus_per_node: {gpus_per_node}  # devices in a node; default 8
   chips: {chips}  # name: most devices of it (`apss-cp chips`); -1 or null: no limit
   # A chip that the catalogue lacks: chips: {{mychip: {{max: 64, file: mychip.yaml}}}}
+  # One with other cards: chips: {{{chip}: {{max: 64, network_gbit_s: 100, memory_gib: 40, nvlink: none}}}}
+  network: null  # superpod-h100 say (`apss-cp networks`), or figures (docs/network.md); default null: the chips' own
   memory_margin: null  # share of device memory kept free, 0 to 0.5; default: the stack's, 0.04 for megatron-core
   idle: false  # true: a plan may leave whole nodes idle; default false
   prices: null  # dollars per device-hour, 2.5 or {{{chip}: 2.5}} say; default null: not known
@@ -27,7 +29,7 @@ cluster:
 training:
   global_batch_size: {global_batch_size}  # sequences in one optimizer step, 1 to 1,048,576
   sequence_length: {sequence_length}  # tokens in a sequence, 1 to 1,048,576
-  precision: bf16  # bf16, fp16, fp8 or nvfp4; default bf16
+  precision: bf16  # bf16, fp16, fp8, nvfp4 or fp32; default bf16
   dropout: false  # true: hidden and attention dropout in use (masks are kept); default false
   fused_kernels: true  # fused norms, rotary embedding, bias and activation; default true
   expert_imbalance: 1.0  # tokens at the most loaded device's experts over the mean, 1 to 64; default 1
@@ -66,6 +68,7 @@ search:
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best
   layer_split: auto  # auto: free; even_per_chip: equal in a chip type; even: equal everywhere; default auto
   recompute_scope: chip  # chip: recomputed layers equal in a chip type; stage: each its own; default chip
+  degrees_by_chip: null  # true: tp, cp, dp, ep of each chip type's own; false: equal; default: what the launcher runs
 
   # Decisions that the plan must take: one value, or a list of those allowed. Default: all free.
   pin:

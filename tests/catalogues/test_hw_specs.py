@@ -35,6 +35,11 @@ MEASURED = [
     "kunlun3",
     "h20",
     "v100_32g",
+    "v100_16g",
+    "t4",
+    "rtx_3090",
+    "rtx_2080",
+    "titan_rtx",
 ]
 
 
@@ -65,9 +70,9 @@ def within(low: float, high: float, value: float | None) -> bool:
 def test_figures_are_in_the_units_they_claim(name: str) -> None:
     chip = load_chip(name)
     assert within(50, 10_000, chip.peak_tflops.bf16)
-    assert within(16, 600, chip.memory.capacity_gb)
-    assert within(400, 30_000, chip.memory.bandwidth_gb_s)
-    assert within(20, 2_000, chip.scale_up.bandwidth_gb_s)
+    assert within(6, 600, chip.memory.capacity_gb)
+    assert within(240, 30_000, chip.memory.bandwidth_gb_s)
+    assert within(16, 2_000, chip.scale_up.bandwidth_gb_s)
     assert within(10, 2_000, chip.scale_out.bandwidth_gbit_s)
     if chip.memory.usable_gib is not None:
         assert chip.memory.usable_source
@@ -86,7 +91,7 @@ def test_no_two_chips_answer_to_one_name() -> None:
 
 def test_catalogue_holds_the_chips_of_the_measured_runs() -> None:
     assert set(MEASURED) <= set(NAMES)
-    assert len(NAMES) >= 42
+    assert len(NAMES) >= 63
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,8 @@ def test_hops_inside_a_node_and_between_nodes() -> None:
     assert comm.hop_seconds(problem, chip, floats(1e9), False) == pytest.approx(0.08 + 10e-6)
     shard = Shard.of(4, 2, [False, True], True)
     assert comm.hop_bytes(problem, shard).tolist() == [2 * 2 * 1024 * 1024, 2 * 2 * 1024 * 1024 / 4]
-    assert crosses_domain(ints(0, 1, 2), 2, 4).tolist() == [False, True, False]
-    assert crosses_domain(ints(0), 3, 4).tolist() == [True]
+    assert crosses_domain(ints(0, 2, 4), ints(3, 5, 7), 4).tolist() == [False, True, False]
+    assert crosses_domain(ints(0), ints(5), 4).tolist() == [True]
 
 
 def test_gradients_and_weights_over_data_parallel_ranks() -> None:

@@ -11,6 +11,7 @@ from benchmarks.measured_ranges import written
 from cpsolver.evidence.reach import MEASURED, beyond_runs
 from cpsolver.evidence.runs.ranges import ranges_of
 from cpsolver.evidence.runs.table import PUBLISHED, read_runs
+from cpsolver.problem.load import make_problem
 from cpsolver.problem.problem import Problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 
@@ -51,3 +52,18 @@ def test_dense_runs_say_nothing_of_models_with_experts() -> None:
     assert experts["pp"] < dense["pp"]
     assert not any(text.startswith("pp ") for text in beyond_runs(problem(), deep))
     assert any(text.startswith("pp ") for text in beyond_runs(problem(moe=MOE), deep))
+
+
+def test_what_no_run_says_of_its_cluster_is_beyond_all_runs() -> None:
+    def beyond(chip: dict[str, Any], network: Any = None, gpus: int = 64) -> tuple[str, ...]:
+        cluster = {"num_gpus": gpus, "chips": {"a100": chip}, "network": network}
+        training = {"global_batch_size": 64, "sequence_length": 2048}
+        problem = make_problem({"model": "llama2-7b", "cluster": cluster, "training": training}, {}, {})
+        return beyond_runs(problem, strategy_of("a100:32", tp=1, dp=gpus))
+
+    levels = [{"name": "rack", "nodes": 4}, {"name": "row", "oversubscription": 2}]
+    assert beyond({}, {"levels": [*levels[:1], {"name": "row"}]}) == ()
+    assert beyond({}, {"levels": levels}) == ("less bandwidth beyond 32 devices of the network",)
+    assert beyond({}, {"levels": levels}, 32) == ()  # all in a rack
+    assert beyond({"nvlink": "none"}) == ("a100 without NVLink",)
+    assert beyond({"network_gbit_s": 100}) == ()

@@ -128,7 +128,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sharding", "zero4", "allowed: none, zero1, zero2, zero3"),
         ("precision", "bf17", "did you mean 'bf16'"),
         ("peak_mem_kind", "alocated", "did you mean 'allocated'"),
-        ("chip", "a10", "did you mean 'a100'"),
+        ("chip", "a1000", "did you mean 'a100'"),
         ("etp", "0", "must be at least 1"),
         ("mtp_layers", "-1", "must be at least 0"),
         ("layers_per_stage", "16+16", "a whole number for each pipeline rank, such as 16 16 16 13"),

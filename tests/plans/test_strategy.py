@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.problems import strategy_of
+from cpsolver.plans.strategy import Mesh
+from tests.support.problems import strategy_of, with_meshes
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,37 @@ def test_plans_differ_by_degrees_flags_and_chips_and_not_by_layers_or_recomputat
     keys = [strategy_of(**{**plain, **more}).key() for more in ({}, *DIFFERENT)]
     assert len(set(keys)) == 1 + len(DIFFERENT)
     assert {strategy_of(**{**plain, **more}).key() for more in SAME} == {keys[0]}
+
+
+WIDE = Mesh(tp=2, cp=1, dp=2)
+
+
+def test_stages_may_have_degrees_of_their_own() -> None:
+    plan = with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=1), y=WIDE)
+    assert plan.unequal
+    assert plan.widths == (4, 4, 4)
+    assert plan.devices == 12
+    assert plan.on(1) == strategy_of("x:2 y:1,1", tp=2, dp=2, mbs=2)
+    assert plan.on(0) == strategy_of("x:2 y:1,1", dp=4)
+    assert [(mesh, len(groups)) for mesh, groups in plan.meshes] == [(Mesh(1, 1, 4), 1), (WIDE, 1)]
+    assert plan.meshes_in_words == "tp 1 dp 4 on x, tp 2 dp 2 on y"
+    assert plan.key() != strategy_of("x:2 y:1,1", dp=4).key()
+
+
+def test_equal_degrees_are_the_plans_own() -> None:
+    same = with_meshes(strategy_of("x:2 y:2", dp=4), y=Mesh(1, 1, 4))
+    assert same == strategy_of("x:2 y:2", dp=4)
+    assert not same.unequal
+    turned = with_meshes(strategy_of("x:2 y:2", dp=4), x=WIDE)
+    assert (turned.tp, turned.dp, turned.mbs) == (2, 2, 2)
+    assert turned.groups[1].mesh == Mesh(1, 1, 4)
+
+
+def test_flags_that_a_mesh_has_no_use_for_are_off_on_it() -> None:
+    plan = with_meshes(strategy_of("x:2 y:2", tp=2, dp=2, flags="szf"), y=Mesh(tp=1, cp=1, dp=1))
+    alone = plan.on(1)
+    assert not alone.sequence_parallel
+    assert not alone.distributed_optimizer
+    assert alone.mbs == 2
+    assert plan.on(0).sequence_parallel
+    assert plan.on(0).distributed_optimizer

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from cpsolver.doors.export.report import members
-from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.ranks import RankMap, node_blocks, rank_map
+from cpsolver.plans.strategy import Mesh, Strategy
+from cpsolver.problem.ranks import MeshMap, RankMap, node_blocks, rank_map
 from tests.support.command import in_tmp as in_tmp
 from tests.support.command import run, write
-from tests.support.problems import chip_spec, problem_of, strategy_of
+from tests.support.problems import chip_spec, problem_of, strategy_of, with_meshes
 
 EIGHT_STAGES = "x:" + ",".join(["1"] * 8)
 FOUR_STAGES = "x:1,1,1,1"
@@ -167,3 +167,151 @@ def test_without_a_plan_the_spec_is_solved() -> None:
 )
 def test_groups_are_written_short(ranks: list[int], text: str) -> None:
     assert members(ranks) == text
+
+
+# Degrees by chip type
+
+TWO_CHIPS = {"x": chip_spec(), "y": chip_spec()}
+WIDER = with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2, flags="szf"), y=Mesh(tp=2, cp=1, dp=2))
+"""Ranks 0-3 on x, then two stages of 4 on y, the first pair of ranks and then the second one replica each."""
+
+
+def mesh_map(s: Strategy, experts: bool = False) -> MeshMap:
+    return MeshMap(s, 4, experts, tied=True)
+
+
+def test_meshes_stand_one_after_the_other() -> None:
+    x, y = mesh_map(WIDER).meshes
+    assert (x.ranks, y.ranks, x.stages, y.stages) == (range(4), range(4, 12), range(1), range(1, 3))
+    assert x.groups["dp"].tolist() == [[0, 1, 2, 3]]
+    assert y.groups["tp"].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
+    assert y.groups["dp"].tolist() == [[4, 6], [5, 7], [8, 10], [9, 11]]
+    assert not {"pp", "model", "embedding"} & set(y.groups)
+
+
+def test_ranks_send_to_whom_their_piece_overlaps() -> None:
+    found = mesh_map(WIDER)
+    (border,) = found.borders
+    assert (border.before, border.after) == (0, 1)
+    # x's replicas 0 and 1 are y's first, and each of y's two ranks there takes half of the sequence
+    assert border.pairs.tolist() == [[0, 4], [0, 5], [1, 4], [1, 5], [2, 6], [2, 7], [3, 6], [3, 7]]
+    assert found.groups["pp"].tolist()[:3] == [[0, 4, 8], [0, 5, 9], [1, 4, 8]]
+    assert len(found.groups["pp"]) == 8
+    assert found.groups["model"].tolist()[2] == [2, 6, 7, 10, 11]
+    assert found.groups["embedding"].tolist()[:3] == [[0, 8], [0, 9], [1, 8]]
+
+
+def test_the_border_starts_at_the_last_stage() -> None:
+    turned = mesh_map(with_meshes(strategy_of("x:1,1 y:2", tp=2, dp=2, flags="szf"), y=Mesh(tp=1, cp=1, dp=4)))
+    (border,) = mesh_map(
+        with_meshes(strategy_of("x:1,1 y:2", tp=2, dp=2, mbs=2, flags="szf"), y=Mesh(tp=1, cp=1, dp=4))
+    ).borders
+    assert border.pairs.tolist() == [[4, 8], [4, 9], [5, 8], [5, 9], [6, 10], [6, 11], [7, 10], [7, 11]]
+    assert turned.groups["pp"][0].tolist() == [0, 4, 8]
+
+
+def test_dp_that_do_not_divide_each_other_overlap_in_part() -> None:
+    s = with_meshes(strategy_of("x:2 y:2", dp=3, mbs=2), y=Mesh(tp=1, cp=1, dp=2))
+    assert mesh_map(s).borders[0].pairs.tolist() == [[0, 3], [1, 3], [1, 4], [2, 4]]
+
+
+def test_context_parallel_ranks_are_pieces_of_the_sequence_too() -> None:
+    s = with_meshes(strategy_of("x:2 y:2", tp=1, cp=2, dp=1, mbs=2, flags="sf"), y=Mesh(tp=4, cp=1, dp=1))
+    found = mesh_map(s)
+    assert found.borders[0].pairs.tolist() == [[0, 2], [0, 3], [1, 4], [1, 5]]
+    assert found.groups["model"].tolist() == [[0, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+
+
+def test_three_meshes_make_every_way_a_group() -> None:
+    s = with_meshes(
+        strategy_of("x:2 y:1 z:1", tp=1, dp=2, flags="szf"), y=Mesh(tp=2, cp=1, dp=1), z=Mesh(tp=1, cp=1, dp=2)
+    )
+    found = mesh_map(s)
+    assert [border.pairs.tolist() for border in found.borders] == [
+        [[0, 2], [0, 3], [1, 2], [1, 3]],
+        [[2, 4], [2, 5], [3, 4], [3, 5]],
+    ]
+    assert found.groups["pp"].tolist() == [[a, b, c] for a in (0, 1) for b in (2, 3) for c in (4, 5)]
+    assert found.groups["embedding"].tolist() == [[0, 4], [0, 5], [1, 4], [1, 5]]
+
+
+def test_experts_have_a_grid_in_every_mesh() -> None:
+    s = with_meshes(strategy_of("x:2 y:2", tp=2, dp=4, ep=4, etp=2, flags="szf"), y=Mesh(2, 1, 2, ep=2))
+    x, y = mesh_map(s, experts=True).meshes
+    assert x.groups["ep"].tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert y.groups["ep"].tolist() == [[8, 9], [10, 11]]
+    assert y.groups["edp"].tolist() == [[8, 10], [9, 11]]
+
+
+@pytest.mark.parametrize("groups", ["x:2 y:2", "x:1,1 y:2", "x:1,1 y:1,1"])
+def test_equal_meshes_have_the_groups_of_one_grid(groups: str) -> None:
+    s = strategy_of(groups, tp=2, dp=4, cp=2, ep=4, etp=2, flags="szf")
+    whole, parts = RankMap(s, 4, True, True).groups, mesh_map(s, experts=True)
+    found = {kind: rows.tolist() for kind, rows in parts.groups.items()}
+    for kind in whole.keys() - found.keys():
+        found[kind] = [group for mesh in parts.meshes for group in mesh.groups[kind].tolist()]
+    assert {kind: sorted(rows) for kind, rows in found.items()} == {
+        kind: sorted(rows.tolist()) for kind, rows in whole.items()
+    }
+
+
+def test_places_and_nodes_follow_the_widths_of_the_stages() -> None:
+    problem = problem_of(TWO_CHIPS, gpus=12, node=4)
+    found = rank_map(problem, WIDER)
+    assert isinstance(found, MeshMap)
+    assert [place.rank for place in found.places()] == list(range(12))
+    last = found.place(11)
+    assert (last.node, last.device, last.chip, last.pp, last.dp, last.tp) == (2, 3, "y", 2, 1, 1)
+    assert [(found.place(rank).pp, found.place(rank).dp) for rank in (0, 3, 4, 6, 8)] == [
+        (0, 0),
+        (0, 3),
+        (1, 0),
+        (1, 1),
+        (2, 0),
+    ]
+    blocks = node_blocks(problem, with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2), y=Mesh(tp=4, cp=1, dp=4)))
+    assert [(block.chip, list(block.nodes), list(block.stages)) for block in blocks] == [
+        ("x", [0], [0]),
+        ("y", [1, 2, 3, 4], [1]),
+        ("y", [5, 6, 7, 8], [2]),
+    ]
+    narrow = node_blocks(problem, with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2), y=Mesh(tp=1, cp=1, dp=2)))
+    assert [(block.chip, list(block.stages)) for block in narrow] == [("x", [0]), ("y", [1, 2])]
+
+
+MIXED_SPEC = """
+model: llama2-7b
+cluster: {num_gpus: 32, chips: {h100: 16, a100: 16}}
+training: {global_batch_size: 32, sequence_length: 4096}
+launcher: flagscale
+"""
+MESHES_PLAN = """
+tp: 2
+dp: 8
+mbs: 1
+sequence_parallel: true
+stages: [{chip: h100, layers: [20]}, {chip: a100, layers: [12], mesh: {tp: 4, dp: 4}}]
+"""
+
+
+def test_the_command_shows_groups_by_mesh_and_the_border() -> None:
+    result = run("ranks", write("spec.yaml", MIXED_SPEC), "--plan", write("plan.yaml", MESHES_PLAN))
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "h100, ranks 0-15, stages 0: tp 2, cp 1, dp 8, pp 1" in lines
+    assert any(line.split()[:4] == ["tp", "4", "4", "[16-19]"] for line in lines)
+    assert any(line.startswith("h100 -> a100  0 -> 16 17; 1 -> 18 19; 2 -> 16 17") for line in lines)
+    assert any(line.split() == ["2-3", "a100", "1", "12", "16-31"] for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_has_the_meshes_and_the_border() -> None:
+    result = run("ranks", write("spec.yaml", MIXED_SPEC), "--plan", write("plan.yaml", MESHES_PLAN), "--json")
+    document = json.loads(result.stdout)
+    assert [mesh["chip"] for mesh in document["meshes"]] == ["h100", "a100"]
+    assert document["meshes"][1]["groups"]["tp"][0] == [16, 17, 18, 19]
+    assert document["meshes"][1]["ranks"] == list(range(16, 32))
+    assert document["borders"][0]["sends"][2] == {"rank": 2, "to": [16, 17]}
+    assert set(document["groups"]) == {"pp", "model"}
+    assert set(document["meanings"]) == {"pp", "model", "tp", "cp", "dp", "dp_cp"}
+    assert document["ranks"][31]["tp"] == 3

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.plans.strategy import Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import load_launcher
 from cpsolver.rules import violations
 from models_zoo import Architecture
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_meshes
 
 
 def problem(launcher: str | None = None, moe: bool = False, gpus: int = 16, batch: int = 64, **model: Any) -> Problem:
@@ -247,10 +247,16 @@ def test_ep_is_no_factor_of_the_world() -> None:
     assert not violations(problem(moe=True), strategy_of(even(2, "xy"), dp=8, ep=8))
 
 
+def test_ep_is_one_on_all_meshes_or_on_none() -> None:
+    """FlagScale's own assert of it is vacuous (all are 1 or any is not)."""
+    plan = with_meshes(strategy_of("x:4 y:4", dp=4, ep=4), y=Mesh(tp=1, cp=1, dp=4))
+    assert "meshes: ep is 1 on all meshes or on none" in map(str, violations(problem(moe=True), plan))
+
+
 def test_what_a_plan_cannot_say() -> None:
     """No rule is needed where a strategy has no word for the mistake.
 
-    FlagScale's vacuous "all ep 1 or none": ep is the plan's, not a mesh's. A cp-comm-type typo parses: the kind follows
+    A cp-comm-type typo parses: the kind follows
     from cp, ulysses and cp_gather. DeepSpeed takes offload_param at stage 2: no plan offloads. tp-pp-dp order with MoE:
     a plan has no rank order but the default. a2a+p2p without sizes: the sizes are ulysses and cp / ulysses.
     """
@@ -260,6 +266,7 @@ def test_what_a_plan_cannot_say() -> None:
         "recompute",
         "recompute_layers",
         "modules",
+        "mesh",
     }
     assert not any("offload" in field.name or "order" in field.name for field in fields(Strategy))
     kinds = [

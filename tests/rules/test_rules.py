@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cpsolver.evaluation.evaluate import stage_memory
-from cpsolver.plans.strategy import StageGroup, Strategy
+from cpsolver.plans.strategy import Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
 from tests.rules import test_rules_parallel
-from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host, with_meshes
 
 ONE = problem_of()
 """4 layers, 8 heads, 4 GPUs in one node, batch 8, sequence 1024, one chip x."""
@@ -31,6 +31,65 @@ def test_degrees() -> None:
     assert not said("degrees", strategy_of("x:4", tp=1, dp=2, cp=2))
     assert said("degrees", strategy_of("x:4", tp=1, dp=4, cp=2)) == ["tp 1 x pp 1 x cp 2 x dp 4 = 8 devices, not 4"]
     assert said("degrees", strategy_of("x:4", dp=0))[0] == "dp is 0, and must be at least 1"
+
+
+def test_meshes() -> None:
+    wide = Mesh(tp=2, cp=1, dp=2)
+    problem = problem_of(TWO, gpus=12)
+    plan = with_meshes(strategy_of("x:2 y:1,1", dp=4, mbs=2, flags="szf"), y=wide)
+    assert not said("meshes", plan)
+    assert said("meshes", replace(plan, sequence_parallel=False)) == [
+        "between x (tp 1) and y (tp 2) the sequence changes hands in pieces: that needs sequence parallelism"
+    ]
+    assert not said("degrees", plan, problem)
+    assert said("degrees", plan) == ["tp 1 x pp 1 x dp 4 = 4 + tp 2 x pp 2 x dp 2 = 8, together 12 devices, not 4"]
+    assert said(
+        "chip_count", plan, problem_of({"x": {"max": 8, "spec": TWO["x"]}, "y": {"max": 4, "spec": TWO["y"]}})
+    ) == ["8 y are used, at most 4 are there"]
+    three = with_meshes(replace(plan, sequence_parallel=False), y=Mesh(1, 1, 3))
+    assert said("meshes", three) == ["mesh on y: dp 3 does not divide a round of 8 sequences (mbs x dp)"]
+    assert {broken.rule for broken in violations(problem, three)} == {"meshes", "degrees", "chip_count"} - {
+        "chip_count"
+    }
+    equal = problem_of(TWO, gpus=12, degrees_by_chip=False)
+    assert said("meshes", plan, equal) == ["search.degrees_by_chip is false, and stages have degrees of their own"]
+    two_of_x = replace(plan, groups=(StageGroup("x", (2,)), StageGroup("x", (2,), mesh=wide)))
+    assert said("meshes", two_of_x) == ["x has stages of different degrees"]
+    chunked = replace(plan, vpp=2)
+    assert said("meshes", chunked) == [
+        "degrees by chip type need 1f1b with vpp 1 and equal microbatches: 1f1b with vpp 2"
+    ]
+    sharded = replace(plan, sharded="parameters")
+    assert said("meshes", sharded) == ["degrees by chip type shard the optimizer's states alone, over all replicas"]
+    tied = problem_of(TWO, model=model_spec(tied_embeddings=True))
+    assert said("meshes", plan, tied) == ["the first and the last stage share the embedding: tp 1 and 2 must be equal"]
+    apart = with_meshes(strategy_of("x:2 y:2", dp=3, mbs=2), y=Mesh(1, 1, 2))
+    assert said("meshes", apart, tied) == [
+        "the first and the last stage share the embedding, whose states are sharded: "
+        "one of dp 3 and 2 divides the other"
+    ]
+    assert not said("meshes", replace(apart, distributed_optimizer=False), tied)
+
+
+def test_rules_of_a_layer_are_asked_of_every_mesh() -> None:
+    plan = with_meshes(strategy_of("x:2 y:2", dp=4), y=Mesh(tp=3, cp=1, dp=4))
+    assert said("heads", plan) == ["mesh on y: 8 attention heads are not a multiple of tp 3"]
+    pinned = problem_of(TWO, pin={"tp": 1, "mbs": 1})
+    assert said("pin", plan, pinned) == ["tp is 3, pinned to 1"]
+    fewer = with_meshes(strategy_of("x:2 y:2", dp=4), y=Mesh(tp=2, cp=1, dp=2))
+    assert said("pin", fewer, pinned) == ["tp is 2, pinned to 1", "mbs is 2, pinned to 1"]
+
+
+def test_launchers_run_meshes_or_say_so() -> None:
+    plan = with_meshes(strategy_of("x:2 y:2", dp=4), y=Mesh(tp=2, cp=1, dp=2))
+    assert not said("launcher", plan, problem_of(TWO, launcher="flagscale"))
+    assert said("launcher", plan, problem_of(TWO, launcher="megatron-lm")) == [
+        "megatron-lm has the same degrees on all stages, not tp 1 dp 4 on x, tp 2 dp 2 on y"
+    ]
+    split = with_meshes(plan, y=Mesh(tp=1, cp=2, dp=2))
+    assert said("launcher", split, problem_of(TWO, launcher="flagscale")) == [
+        "flagscale has no context parallelism where chip types mix (x, y): cp is 2, and must be 1"
+    ]
 
 
 def test_layer_offload() -> None:

@@ -15,14 +15,15 @@ from cpsolver.search.compile.constraints import FAMILIES
 from cpsolver.search.compile.data import PlanData, plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
+from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from tests.support.problems import chip_spec, model_spec, problem_of, with_host, with_stack
 from tests.support.tables import plan_of
 
 PATTERNS = ("contiguous_chips", "whole_nodes", "chip_count")
 """Rules that plans.py keeps by the patterns it makes."""
-CONSTANT = ("schedule",)
-"""Rules on what is the same in all rows of the space: 1F1B."""
+CONSTANT = ("schedule", "meshes")
+"""Rules on what is the same in all rows of the space: 1F1B, and one set of degrees (of others: test_meshes.py)."""
 FILTERS = (LAYOUT_FILTERS, VARIANT_FILTERS, FRAME_FILTERS)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 512}
 TWO = {"x": chip_spec(), "y": chip_spec(tflops=50)}
@@ -69,6 +70,12 @@ def test_every_rule_has_its_side_in_the_solver() -> None:
     assert set(RULES) == sides
     assert {name for name in sides if f"test_{name}" not in globals()} == set()
     assert all(function.__doc__ for function in FAMILIES.values())
+
+
+def test_meshes() -> None:
+    """Rows have one set of degrees: plans without a mesh of their own."""
+    problem = problem_of(TWO, pin={"mbs": 1, "vpp": 1})
+    assert not any(plan.strategy.unequal for plan in search(problem).plans)
 
 
 def test_degrees() -> None:

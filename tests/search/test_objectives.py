@@ -114,7 +114,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle
     every = sorted(objective_of(problem).score(s, step) for s, step in all_plans(seed, idle))
     assert scores(problem, result) == pytest.approx(every[:4], rel=1e-9)
     assert result.proof.bound == pytest.approx(every[3] if len(every) > 3 else float("inf"))
-    families: dict[tuple[int, ...], float] = {}
+    families: dict[tuple[object, ...], float] = {}
     for s, step in all_plans(seed, idle):
         score = objective_of(problem).score(s, step)
         families[family(s)] = min(score, families.get(family(s), score))

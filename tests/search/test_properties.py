@@ -122,6 +122,7 @@ MORE: dict[str, Change] = {
     "memory bandwidth": each_chip("memory", "bandwidth_gb_s", times=1.5),
     "fabric": each_chip("scale_up", "bandwidth_gb_s", times=1.5),
     "network": each_chip("scale_out", "bandwidth_gbit_s", times=1.5),
+    "levels and links": lambda data: network_figures(data, bandwidth=1.5, latency=0.7),
     "compute": each_chip("peak_tflops", "bf16", times=1.5),
     "chips": more_chips,
 }
@@ -178,6 +179,15 @@ def halved_rates(data: dict[str, Any]) -> None:
         fields["scale_out"]["bandwidth_gbit_s"] /= 2
         latencies = ("collective_latency_us", "network_latency_us", "kernel_latency_us")
         fields["efficiency"] = {key: 2 * known.efficiency_value(key) for key in latencies}
+    network_figures(data, bandwidth=0.5, latency=2.0)
+
+
+def network_figures(data: dict[str, Any], bandwidth: float = 1.0, latency: float = 1.0) -> None:
+    """Bandwidths and latencies of the network's levels and links, multiplied."""
+    network = data["cluster"]["network"] or {}
+    factors = {"gbit_s": bandwidth, "total_gbit_s": bandwidth, "latency_us": latency, "extra_latency_us": latency}
+    for part in (*network.get("levels", ()), *network.get("links", ())):
+        part.update({name: part[name] * times for name, times in factors.items() if part.get(name) is not None})
 
 
 @blocks
@@ -196,6 +206,8 @@ def renamed(data: dict[str, Any]) -> None:
     names = {"x": "c", "y": "b", "z": "a", "*": "*"}
     chips = data["cluster"]["chips"]
     data["cluster"]["chips"] = {names[name]: chips[name] for name in reversed(chips)}
+    for link in (data["cluster"]["network"] or {}).get("links", ()):
+        link["between"] = [names[name] for name in link["between"]]
     for place in ("pin", "forbid"):
         for key, value in data["search"][place].items():
             if isinstance(value, dict):

@@ -79,7 +79,7 @@ def test_fewer_plans_than_asked_for_are_all_there_are() -> None:
 def test_families_are_those_of_a_long_list_of_plans(name: str, listed: int) -> None:
     """Larger than brute force can be: the first of each family in the list of the best plans, whatever they are."""
     given = {**REAL[name], "pin": {"vpp": [1, 2], "cp_gather": False}}
-    best: dict[tuple[int, ...], float] = {}
+    best: dict[tuple[object, ...], float] = {}
     for twin in search(problem_of(**given, top=listed, diverse=False)).plans:
         best.setdefault(family(twin.strategy), twin.evaluation.step_time_s)
     assert len(best) >= 4

@@ -63,6 +63,7 @@ def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
         after_layer=steps(0, 200),
         after_fixed=steps(0, 300),
         degrees=(),
+        meshes={},
         error_s=0.0,
     )
 

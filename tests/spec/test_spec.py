@@ -165,7 +165,7 @@ def test_a_section_commented_out_is_its_default() -> None:
         ("cluster", [], "cluster = []: must be a mapping of fields, not a list"),
         ("model", 405, "model = 405: must be a catalogue name"),
         ("model", "", "must be a catalogue name"),
-        ("training.precision", "BF16", "(allowed: bf16, fp16, fp8, nvfp4); did you mean 'bf16'?"),
+        ("training.precision", "BF16", "(allowed: bf16, fp16, fp8, nvfp4, fp32); did you mean 'bf16'?"),
         ("training.dropout", "no", "training.dropout = 'no': must be true or false, not text"),
         ("training.dropout", 1, "must be true or false, not a number"),
         ("search.top", 101, "must be at most 100 (allowed: 1 to 100)"),

@@ -67,7 +67,7 @@ def test_the_schema_names_what_the_catalogues_have() -> None:
     assert "h100" in chips["anyOf"][-1]["properties"]
     assert "megatron-lm" in schema["properties"]["launcher"]["anyOf"][0]["enum"]
     assert "megatron-core" in schema["properties"]["stack"]["anyOf"][0]["enum"]
-    assert schema["$defs"]["Training"]["properties"]["precision"]["enum"] == ["bf16", "fp16", "fp8", "nvfp4"]
+    assert schema["$defs"]["Training"]["properties"]["precision"]["enum"] == ["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 
 
 def test_the_line_that_names_the_schema_is_a_comment() -> None:

@@ -64,6 +64,9 @@ def random_problem(seed: int, tight: bool = True) -> Problem:
     batch = int(rng.choice([4, 8]))
     search["launcher"] = None if rng.random() < 0.75 else str(rng.choice(launcher_names()))
     given = {"training": training, **search}
+    network = _network(np.random.default_rng((seed, 3)), gpus, node, names)
+    if _trains(chips, model, gpus, node, batch, sequence, {"network": network}):
+        given["network"] = network
     if given["launcher"] is not None and not _trains(chips, model, gpus, node, batch, sequence, given):
         given["launcher"] = None
     sets = module_sets(problem_of(chips, model, gpus, node, batch, sequence, **given))
@@ -85,6 +88,26 @@ def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
     if recipe == "nvfp4":
         return {"precision": recipe}
     return {"precision": "fp8", **({} if recipe == "usual" else {"fp8_recipe": recipe})}
+
+
+def _network(rng: np.random.Generator, gpus: int, node: int, names: list[str]) -> dict[str, Any] | None:
+    """Levels around the nodes in some problems: slower or farther, with links between chip types, sums in switches."""
+    if rng.random() > 0.45:
+        return None
+    sizes = [size for size in (2, 4) if size % node == 0 and size < gpus][: int(rng.integers(1, 3))]
+    levels: list[dict[str, Any]] = [{"name": f"of {size}", "devices": size} for size in sizes] + [{"name": "all"}]
+    for level in levels:
+        kind = str(rng.choice(["oversubscription", "gbit_s", "neither"]))
+        if kind != "neither":
+            level[kind] = float(rng.uniform(1, 5) if kind == "oversubscription" else rng.uniform(5, 300))
+        level["extra_latency_us"] = float(rng.choice([0.0, 5.0, 200.0]))
+    links = []
+    for pair in (names[i:] for i in range(len(names) - 1)):
+        if rng.random() < 0.6:
+            rate = {str(rng.choice(["gbit_s", "total_gbit_s"])): float(rng.uniform(2, 100))}
+            links.append({"between": pair[:2], **rate, "latency_us": float(rng.choice([1.0, 500.0]))})
+    switched = bool(rng.random() < 0.3)
+    return {"levels": levels, "links": links, "in_network_reduction": switched, "allow_slower_inside": True}
 
 
 def _trains(chips: Any, model: Any, gpus: int, node: int, batch: int, sequence: int, given: dict[str, Any]) -> bool:

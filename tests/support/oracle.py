@@ -10,11 +10,12 @@ from typing import Any
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import SHARDED, StageGroup, Strategy
+from cpsolver.plans.strategy import SHARDED, Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.spec.search import forbidden_for, pinned_for
 
+FLAGS_OF_A_MESH = ("sequence_parallel", "distributed_optimizer", "flash_attention")
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 
 
@@ -114,9 +115,10 @@ def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     ways = [way for way in compositions((layers + sum(row.slots)) // row.vpp, row.pp) if way[-1] >= row.slots[1]]
     for split, chosen in product(ways, product(*left.values())):
         told = dict(zip(left, chosen, strict=True))
-        stages = zip(chips, split, (told[key] for key in keys), strict=True)
-        groups = tuple(StageGroup(c, (row.vpp * n,), k, (a,), m) for c, n, (k, a, m) in stages)
-        yield short_of(replace(row, groups=groups), row.slots)
+        meshes = row.stage_meshes if row.unequal else [None] * row.pp
+        stages = zip(chips, split, (told[key] for key in keys), meshes, strict=True)
+        groups = tuple(StageGroup(c, (row.vpp * n,), k, (a,), m, mesh) for c, n, (k, a, m), mesh in stages)
+        yield short_of(replace(row, groups=groups).canonical(), row.slots)
 
 
 def may_recompute(problem: Problem, chip: str, kind: str, _amount: int, modules: tuple[str, ...]) -> bool:
@@ -126,8 +128,54 @@ def may_recompute(problem: Problem, chip: str, kind: str, _amount: int, modules:
     return not banned and (wanted is None or kind in wanted) and (sets is None or modules in sets)
 
 
+def mesh_rows(problem: Problem) -> Iterator[Strategy]:
+    """Rows whose chip types have degrees of their own: every order of some types, with a mesh of each."""
+    batch, flag = problem.batch, (False, True)
+    for used in range(2, len(problem.supplies) + 1):
+        for order, together in product(permutations(problem.supplies, used), range(1, batch + 1)):
+            choices = [list(meshes_on(problem, supply.limit, together)) for supply in order]
+            for picked in product(*choices) if batch % together == 0 else ():
+                devices = sum(mesh.stage_devices * count for mesh, count in picked)
+                pp, first, cp = sum(count for _, count in picked), picked[0][0], max(mesh.cp for mesh, _ in picked)
+                if devices != problem.num_gpus or len({mesh for mesh, _ in picked}) == 1 or pp > problem.model.layers:
+                    continue
+                groups = tuple(
+                    StageGroup(supply.name, (1,) * count, mesh=mesh)
+                    for supply, (mesh, count) in zip(order, picked, strict=True)
+                )
+                flags: dict[str, Iterable[Any]] = {
+                    "sequence_parallel": flag,
+                    "distributed_optimizer": flag,
+                    "flash_attention": flag,
+                    "ulysses": range(1, cp + 1),
+                    "cp_gather": flag,
+                }
+                for more in wanted(problem, **flags):
+                    sizes: dict[str, Any] = {**vars(first), "pp": pp, "mbs": together // first.dp, "vpp": 1}
+                    plain = Strategy(**sizes, **more, groups=groups).canonical()
+                    if legal(problem, plain, SPLIT_RULES):
+                        yield plain
+
+
+def meshes_on(problem: Problem, limit: int, together: int) -> Iterator[tuple[Mesh, int]]:
+    """What a chip type with so many devices may do where a round has so many sequences: a mesh, and its stages."""
+    moe, sizes = problem.model.moe, range(1, limit + 1)
+    experts = range(1, moe.experts + 1) if moe else (1,)
+    for d in wanted(problem, tp=sizes, cp=sizes, dp=sizes, ep=experts, etp=sizes if moe else (1,)):
+        mesh = Mesh(**d)
+        flags: dict[str, Any] = dict.fromkeys(FLAGS_OF_A_MESH, False)
+        alone = Strategy(**d, pp=1, mbs=1, vpp=1, groups=(), **flags)
+        if any(next(iter(RULES[name](problem, alone)), None) for name in ("heads", "context_parallel", "experts")):
+            continue
+        for count in range(1, limit // mesh.stage_devices + 1):
+            if together % mesh.dp == 0 and mesh.stage_devices * count % problem.node == 0:
+                yield mesh, count
+
+
 def strategies(problem: Problem) -> Iterator[Strategy]:
-    return (s for row in rows(problem) if legal(problem, row, SPLIT_RULES) for s in splits(problem, row))
+    if problem.degrees_by_chip:
+        yield from (s for row in mesh_rows(problem) for s in splits(problem, row))
+    yield from (s for row in rows(problem) if legal(problem, row, SPLIT_RULES) for s in splits(problem, row))
 
 
 def grouped_key(s: Strategy) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
+from cpsolver.plans.strategy import Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import Constant, Constants
@@ -70,6 +70,7 @@ def spec_of(
     margin: float | None = 0.04,
     launcher: str | None = None,
     stack: str | None = None,
+    network: Any = None,
     **search: Any,
 ) -> dict[str, Any]:
     """A whole spec as plain values; `chips` holds chip_spec values, or {"max": .., "spec": ..}."""
@@ -77,7 +78,13 @@ def spec_of(
     requests = {k: v if not isinstance(v, Mapping) or "spec" in v else {"spec": dict(v)} for k, v in given.items()}
     return {
         "model": model_spec() if model is None else model,
-        "cluster": {"num_gpus": gpus, "gpus_per_node": node, "chips": requests, "memory_margin": margin},
+        "cluster": {
+            "num_gpus": gpus,
+            "gpus_per_node": node,
+            "chips": requests,
+            "memory_margin": margin,
+            "network": network,
+        },
         "training": {"global_batch_size": batch, "sequence_length": sequence, **(training or {})},
         "search": search,
         "launcher": launcher,
@@ -123,6 +130,12 @@ def ideal(
     if isinstance(model, Architecture):
         problem = replace(problem, model=model)  # one that the search may not support
     return problem, problem.supplies[0].chip
+
+
+def with_meshes(strategy: Strategy, **meshes: Mesh) -> Strategy:
+    """The strategy with the stages of some chip types cut as these meshes."""
+    groups = (replace(group, mesh=meshes.get(group.chip, group.mesh)) for group in strategy.groups)
+    return replace(strategy, groups=tuple(groups)).canonical()
 
 
 def strategy_of(

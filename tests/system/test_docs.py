@@ -52,7 +52,7 @@ def test_the_readme_s_specs_have_plans_and_its_steering_is_valid() -> None:
     data = parse_yaml(whole).data
     search = parse_yaml(steering).data["search"]
     resolve(parse_spec({**data, "search": search}))
-    assert len(others) == 3
+    assert len(others) == 4
     for text in (whole, *others):
         result = CliRunner().invoke(main, ["solve", "-", "--json"], input=text)
         assert result.exit_code == 0, result.output

@@ -113,6 +113,8 @@ def problem_key(problem: Problem) -> str:
     spec = problem.spec.model_dump(mode="json")
     spec["model"] = problem.model.model_dump(mode="json")
     spec["cluster"]["chips"] = [[supply.limit, supply.chip.model_dump(mode="json")] for supply in problem.supplies]
+    if problem.network is not None:  # what a preset says now, whatever it is called
+        spec["cluster"]["network"]["preset"] = problem.network.figures.model_dump(mode="json")
     spec["stack"] = problem.stack.model_dump(mode="json")
     spec["launcher"] = problem.launcher and problem.launcher.model_dump(mode="json")
     spec["search"].pop("time_limit_s")

@@ -155,7 +155,15 @@ def _asked(data: Mapping[str, Any], request: ComparisonRequest, cluster: Mapping
         kept = {name: known[name] for name in cluster["chips"] if name in known} if isinstance(known, Mapping) else {}
         prices = {**kept, **cluster["prices"]} or (None if isinstance(known, Mapping) else known)
         changes["cluster"] = {**cluster, "prices": prices}
+        if not set(cluster["chips"]) <= _chips_of(data):
+            changes["cluster"]["network"] = None  # it is that of other chips
     return {**data, **{name: {**(data.get(name) or {}), **fields} for name, fields in changes.items()}}
+
+
+def _chips_of(data: Mapping[str, Any]) -> set[str]:
+    """The chips of a spec's values, whatever form they have."""
+    chips = (data.get("cluster") or {}).get("chips") or ()
+    return {chips} if isinstance(chips, str) else {str(name) for name in chips}
 
 
 def cluster_of(text: str) -> dict[str, Any]:

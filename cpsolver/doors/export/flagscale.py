@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 from cpsolver.doors.export.dialect import CORE_0_15, Flag
 from cpsolver.doors.export.launch import CannotExpress, Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, shared_flags
-from cpsolver.doors.export.model_args import expert_flags, model_flags, model_notes
+from cpsolver.doors.export.model_args import PADDING, expert_flags, model_flags, model_notes
 from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags, recomputes_by_stage
-from cpsolver.doors.export.shared import Host, hostfile, hosts, runs, yaml_text
+from cpsolver.doors.export.shared import Host, hostfile, hosts, yaml_text
 from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.training import Training
+from models_zoo import Architecture
 
 MAIN, TRAIN = "plan.yaml", "plan_train.yaml"
 FLAGSCALE = replace(CORE_0_15, name="flagscale", source="FlagScale da4935ec, flagscale/backends/Megatron-LM")
@@ -34,10 +36,11 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
     refuse(_refused(problem.spec.training))
     listed = hosts(problem, strategy)
     types = host_types(strategy, listed) if _hetero(strategy) else ()
+    train = train_section(problem, strategy)
     header = "A plan of apss-cp for FlagScale of late 2025."
     files = {
-        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed)),
-        TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train_section(problem, strategy)),
+        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed, train)),
+        TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train),
         "hostfile": hostfile(listed, types),
     }
     arguments = ("--config-path", "<folder of these files>", "--config-name", "plan", "action=run")
@@ -46,7 +49,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
 
 def _hetero(s: Strategy) -> bool:
     """The plan needs the heterogeneous mode: chips mix, or layers or recomputation differ by stage."""
-    return len(runs(s)) > 1 or not is_plain(s) or recomputes_by_stage(s)
+    return len(s.meshes) > 1 or not is_plain(s) or recomputes_by_stage(s)
 
 
 def _refused(training: Training) -> Iterator[str]:
@@ -66,7 +69,7 @@ def _refused(training: Training) -> Iterator[str]:
 def host_types(s: Strategy, listed: Iterable[Host]) -> tuple[str, ...]:
     """The `type=` of every host, in order: its mesh's device type."""
     names = mesh_types(s)
-    sizes = [run.num_stages * s.stage_devices for run in runs(s)]
+    sizes = [mesh.stage_devices * _stages(groups) for mesh, groups in s.meshes]
     types: list[str] = []
     for host in listed:
         types.append(names[0])
@@ -83,7 +86,7 @@ def mesh_types(s: Strategy) -> tuple[str, ...]:
     not stand where the list has them; any name will do, as nothing but this order and the user's own settings ask.
     It stands unquoted in the host file and in the command that FlagScale makes, so it is a plain word.
     """
-    chips = [_word(run.chip) for run in runs(s)]
+    chips = [_word(groups[0].chip) for _, groups in s.meshes]
     return tuple(chip if chips.count(chip) == 1 else f"{chip}-{place}" for place, chip in enumerate(chips))
 
 
@@ -94,7 +97,12 @@ def _word(name: str) -> str:
 
 def process_meshes(s: Strategy) -> list[int]:
     """hetero_process_meshes: tp, cp, ep, dp and pp of every mesh."""
-    return [number for run in runs(s) for number in (s.tp, s.cp, s.ep, s.dp, run.num_stages)]
+    meshes = ((mesh.tp, mesh.cp, mesh.ep, mesh.dp, _stages(groups)) for mesh, groups in s.meshes)
+    return [number for numbers in meshes for number in numbers]
+
+
+def _stages(groups: Iterable[StageGroup]) -> int:
+    return sum(group.num_stages for group in groups)
 
 
 def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
@@ -106,9 +114,11 @@ def train_section(problem: Problem, s: Strategy) -> dict[str, Any]:
         del system[name]
     system |= settings(recompute_flags(s)) if not recomputes_by_stage(s) else _recompute_by_stage(problem, s)
     if _hetero(s):
-        system["hetero"] = _hetero_section(s)
+        system["hetero"] = _hetero_section(problem.model, s)
     else:
         system |= settings(layer_flags(problem, s, FLAGSCALE))
+    if _shares_in_parts(problem.model, s):
+        model["make_vocab_size_divisible_by"] = lcm(PADDING, s.meshes[0][0].dp, s.meshes[-1][0].dp)
     system |= {"logging": {"log_interval": 1, "log_throughput": True}, "checkpoint": {"save_interval": 1000}}
     tokenizer = {"tokenizer_type": "???", "tokenizer_path": "???", "vocab_size": problem.model.vocab}
     return {
@@ -155,20 +165,49 @@ def _recompute_by_stage(problem: Problem, s: Strategy) -> dict[str, Any]:
     }
 
 
-def _hetero_section(s: Strategy) -> dict[str, Any]:
-    types = mesh_types(s)
+def _hetero_section(model: Architecture, s: Strategy) -> dict[str, Any]:
+    types, etps = mesh_types(s), [mesh.etp for mesh, _ in s.meshes]
+    experts = any(mesh.ep * mesh.etp > 1 for mesh, _ in s.meshes)
     return {
         "enable_hetero": True,
         "hetero_device_types": list(types),
         "hetero_current_device_type": types[0],
         "hetero_process_meshes": process_meshes(s),
         "hetero_pipeline_layer_split": list(s.layers),
-        **({"expert_tensor_parallel_size_per_process_mesh": [s.etp] * len(types)} if s.ep * s.etp > 1 else {}),
+        **({"expert_tensor_parallel_size_per_process_mesh": etps} if experts else {}),
+        **({"use_partial_reduce_for_shared_embedding": True} if _shares_in_parts(model, s) else {}),
         "standalone_embedding_stage": False,
     }
 
 
-def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:
+def _shares_in_parts(model: Architecture, s: Strategy) -> bool:
+    """The first and the last stage hold one table, and different numbers of replicas shard its states.
+
+    Each replica then sums a share of its rows (finalize_model_grads): every dp must divide those of a tp rank.
+    """
+    first, last = s.meshes[0][0], s.meshes[-1][0]
+    return model.embeds_at_both_ends and s.distributed_optimizer and first.dp != last.dp
+
+
+def _miscounts(s: Strategy) -> bool:
+    """FlagScale's own arithmetic, in which no stride has dp in it, or for experts ep, finds wrong ranks at a border."""
+    meshes = [(mesh, _stages(groups)) for mesh, groups in s.meshes]
+    if len(meshes) == 1:
+        return False
+    of_experts = any(mesh.ep > 1 and mesh.stage_devices * pp > mesh.ep * mesh.etp for mesh, pp in meshes)
+    return of_experts or any(mesh.dp > 1 and pp > 1 for mesh, pp in meshes[:-1])
+
+
+def _of_types(s: Strategy, system: dict[str, Any]) -> dict[str, Any]:
+    """Options that hosts of some type do not get: without tensor parallelism FlagScale turns sequence parallelism off
+    there, with which alone Megatron-LM overlaps what tensor-parallel ranks say to each other."""
+    alone = [name for name, (mesh, _) in zip(mesh_types(s), s.meshes, strict=True) if mesh.tp == 1]
+    if "tp_comm_overlap" not in system or not alone:
+        return {}
+    return {"device_type_specific": {name: {"tp_comm_overlap": "false"} for name in alone}}
+
+
+def _experiment(s: Strategy, listed: tuple[Host, ...], train: dict[str, Any]) -> dict[str, Any]:
     return {
         "defaults": [f"{TRAIN.removesuffix('.yaml')}@train", "_self_"],
         "experiment": {
@@ -184,6 +223,7 @@ def _experiment(s: Strategy, listed: tuple[Host, ...]) -> dict[str, Any]:
             },
             "envs": environment_of(s),
         },
+        **_of_types(s, train["system"]),
         "action": "run",
         "hydra": {"run": {"dir": "${experiment.exp_dir}/hydra"}},
     }
@@ -194,10 +234,16 @@ def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
     yield f"run.py is started in FlagScale's folder: give runner.hostfile in {MAIN} with its path"
     if _hetero(s):
         yield "ranks are sorted by the host's type: every host needs the type that hostfile gives it"
-    if len(runs(s)) > 1:
+    if len(s.meshes) > 1:
         yield (
             "chips whose libraries do not speak to each other need FlagCX (distributed_backend: flagcx), or "
             "hetero_use_cpu_communication: true"
+        )
+    if _miscounts(s):
+        yield (
+            "FlagScale up to da4935ec takes other ranks for the last stage of a mesh of several stages and replicas "
+            "(its issue 658): in logical_coords_to_physical_ranks of flagscale/train/hetero/parallel_context.py the "
+            "axes to leave out are 2, not 3, and of experts 1, not 2"
         )
     yield from overlap_notes(problem, s)
     yield from model_notes(problem.model, problem.sequence, FLAGSCALE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby, pairwise
 from typing import Any
@@ -17,7 +18,17 @@ from cpsolver.inputs.errors import one_line
 from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.problem.ranks import MEANINGS, NodeBlock, RankMap, node_blocks
+from cpsolver.problem.ranks import (
+    MEANINGS,
+    Border,
+    Ints,
+    MeshMap,
+    MeshRanks,
+    NodeBlock,
+    RankMap,
+    levels_crossed,
+    node_blocks,
+)
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 _FIRST, _MEMBERS, _LINE = 4, 8, 44
@@ -99,24 +110,76 @@ def refusal_text(target: str, reasons: tuple[str, ...], near: Nearest | None) ->
     return "\n".join(lines)
 
 
-def ranks_report(problem: Problem, ranks: RankMap) -> RenderableType:
-    """The rank map: sizes, groups by kind, nodes in order. Big groups and many groups are shortened."""
-    s = ranks.strategy
-    sizes = f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}"
-    sizes += f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
-    head = Text(f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}: {sizes}")
+def ranks_report(problem: Problem, ranks: RankMap | MeshMap) -> RenderableType:
+    """The rank map: sizes, groups by kind, nodes in order. Big groups and many groups are shortened.
+
+    Where degrees differ by chip type the groups come mesh by mesh, then those of all meshes and who sends to whom.
+    """
+    head = f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}"
     order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
-    return Group(head, order, "", _groups_table(ranks), "", _nodes_table(problem, s))
+    levels: list[RenderableType] = []
+    if problem.network is not None:
+        levels += [*problem.network.words(supply.chip for supply in problem.supplies), ""]
+    nodes = _nodes_table(problem, ranks.strategy)
+
+    def table(groups: Mapping[str, Ints]) -> Table:
+        return _groups_table(groups, levels_crossed(problem, ranks.strategy, groups))
+
+    if isinstance(ranks, RankMap):
+        return Group(Text(f"{head}: {_sizes(ranks)}"), order, "", *levels, table(ranks.groups), "", nodes)
+    parts: list[RenderableType] = []
+    for mesh in ranks.meshes:
+        of_mesh = f"{mesh.chip}, ranks {span(mesh.ranks)}, stages {span(mesh.stages)}: {_sizes(mesh.own)}"
+        parts += [Text(of_mesh), table(mesh.groups), ""]
+    parts += [Text("all meshes, a group for every way through them"), table(ranks.groups), ""]
+    heading = Text(f"{head}, {len(ranks.meshes)} meshes")
+    return Group(heading, order, "", *levels, *parts, _borders_table(ranks), "", nodes)
 
 
-def _groups_table(ranks: RankMap) -> Table:
+def _sizes(ranks: RankMap) -> str:
+    s = ranks.strategy
+    experts = f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
+    return f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}{experts}"
+
+
+def _groups_table(kinds: Mapping[str, Ints], crossed: Mapping[str, Mapping[str, int]]) -> Table:
+    """The kinds with more than a rank a group, `dp_cp` where it is more than `dp`; `crossed`: their levels, if any."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, side in (("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")):
+    heads = [("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")]
+    for name, side in heads + [("goes through", "left")] * bool(crossed):
         table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-    for kind, groups in ranks.groups.items():
-        if groups.shape[1] > 1 and (kind != "dp_cp" or ranks.strategy.cp > 1):
-            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()))
+    for kind, groups in kinds.items():
+        if groups.shape[1] > 1 and (kind != "dp_cp" or groups.shape[1] > kinds["dp"].shape[1]):
+            through = [_through(crossed[kind])] if crossed else []
+            table.add_row(kind, f"{groups.shape[1]:,}", f"{len(groups):,}", _shown(groups.tolist()), *through)
     return table
+
+
+def _borders_table(ranks: MeshMap) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("border", "each rank sends to"):
+        table.add_column(name, overflow="fold")
+    for border in ranks.borders:
+        between = f"{ranks.meshes[border.before].chip} -> {ranks.meshes[border.after].chip}"
+        sends = [f"{sender} -> {members(to)}" for sender, to in receivers(border).items()]
+        more = f" ... {len(sends) - _FIRST:,} more" if len(sends) > _FIRST else ""
+        table.add_row(between, "; ".join(sends[:_FIRST]) + more)
+    return table
+
+
+def receivers(border: Border) -> dict[int, list[int]]:
+    """Each rank of the border's last stage, and the ranks of the next mesh that it sends to."""
+    found: dict[int, list[int]] = {}
+    for sender, receiver in border.pairs.tolist():
+        found.setdefault(sender, []).append(receiver)
+    return found
+
+
+def _through(counts: Mapping[str, int]) -> str:
+    """Levels that groups go through, with how many of the groups where they are several."""
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
 
 
 def _shown(groups: list[list[int]]) -> str:
@@ -158,17 +221,47 @@ def _nodes_table(problem: Problem, s: Strategy) -> Table:
     return table
 
 
-def ranks_document(problem: Problem, ranks: RankMap) -> dict[str, Any]:
-    """What `ranks --json` prints: every group and every rank."""
+def ranks_document(problem: Problem, ranks: RankMap | MeshMap) -> dict[str, Any]:
+    """What `ranks --json` prints: every group and every rank.
+
+    Where degrees differ by chip type `groups` are those that cross meshes, `meshes` have the others, and `borders` who
+    sends to whom.
+    """
+    meshes = ranks.meshes if isinstance(ranks, MeshMap) else ()
+    kinds = [*ranks.groups, *dict.fromkeys(kind for mesh in meshes for kind in mesh.groups)]
     return {
         "world_size": ranks.size,
         "gpus_per_node": ranks.node,
         "order": "tp-cp-ep-dp-pp",
-        "meanings": {kind: MEANINGS[kind] for kind in ranks.groups},
+        "meanings": {kind: MEANINGS[kind] for kind in kinds},
         "groups": {kind: groups.tolist() for kind, groups in ranks.groups.items()},
+        **(_meshes_document(problem, ranks) if isinstance(ranks, MeshMap) else {}),
+        **({"levels_crossed": levels_crossed(problem, ranks.strategy, ranks.groups)} if problem.network else {}),
         "nodes": [_block(block) for block in node_blocks(problem, ranks.strategy)],
         "ranks": [asdict(place) for place in ranks.places()],
         "strategy": strategy_to_dict(ranks.strategy),
+    }
+
+
+def _meshes_document(problem: Problem, ranks: MeshMap) -> dict[str, Any]:
+    sides = ((border.before, border.after, receivers(border)) for border in ranks.borders)
+    return {
+        "meshes": [_mesh(problem, ranks.strategy, mesh) for mesh in ranks.meshes],
+        "borders": [
+            {"before": before, "after": after, "sends": [{"rank": rank, "to": to} for rank, to in sends.items()]}
+            for before, after, sends in sides
+        ],
+    }
+
+
+def _mesh(problem: Problem, s: Strategy, mesh: MeshRanks) -> dict[str, Any]:
+    return {
+        "chip": mesh.chip,
+        **vars(mesh.mesh),
+        "stages": list(mesh.stages),
+        "ranks": list(mesh.ranks),
+        "groups": {kind: groups.tolist() for kind, groups in mesh.groups.items()},
+        **({"levels_crossed": levels_crossed(problem, s, mesh.groups)} if problem.network else {}),
     }
 
 

@@ -51,8 +51,8 @@ def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
 
     Raises CannotExpress where two chip types would share a node.
     """
-    node, chips = problem.node, strategy.stage_chips
-    ranks = [chip for chip in chips for _ in range(strategy.stage_devices)]
+    node, stages = problem.node, zip(strategy.stage_chips, strategy.widths, strict=True)
+    ranks = [chip for chip, width in stages for _ in range(width)]
     nodes = [ranks[first : first + node] for first in range(0, len(ranks), node)]
     mixed = [f"{chips[0]} and {chips[-1]}" for chips in nodes if len(set(chips)) > 1]
     if mixed:

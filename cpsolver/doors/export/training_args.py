@@ -130,7 +130,7 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
 
 def gradient_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """Data-parallel communication: its type, and the overlaps that the stack's profile counts on."""
-    stack, replicas = problem.stack, s.dp * s.cp
+    stack, replicas = problem.stack, max(mesh.dp * mesh.cp for mesh, _ in s.meshes)
     if stack.gradient_reduce_bytes == 2 and problem.spec.training.precision != "fp16":
         yield ("--grad-reduce-in-bf16",)
     hidden = stack.sharding_overlap if uses_fsdp(s) else stack.gradient_overlap
@@ -155,7 +155,7 @@ def overlap_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         hybrid = problem.spec.training.moe_dispatcher == "hybridep"
         yield ("--moe-flex-dispatcher-backend", "hybridep") if hybrid else ("--moe-enable-deepep",)
     else:
-        yield ("--moe-token-dispatcher-type", "alltoall" if s.ep * s.etp > 1 else "allgather")
+        yield ("--moe-token-dispatcher-type", "alltoall" if any(m.ep * m.etp > 1 for m, _ in s.meshes) else "allgather")
     capacity = problem.spec.training.expert_capacity_factor
     if capacity is not None:
         yield ("--moe-expert-capacity-factor", f"{capacity:g}")

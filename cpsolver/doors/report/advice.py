@@ -13,7 +13,7 @@ from cpsolver.doors.report.layout import item
 from cpsolver.evidence.chances import out_of_memory_probability
 from cpsolver.explanation.advice import PAIRS, Advice, Suggestion
 from cpsolver.inputs.text import count, percent, plural, seconds
-from cpsolver.plans.dimensions import shown_sizes
+from cpsolver.plans.dimensions import sizes_text
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
 from cpsolver.search.result import Plan
@@ -32,7 +32,7 @@ def advice_report(problem: Problem, best: Plan, advice: Advice) -> Iterator[Rend
     if advice.found:
         yield Text("Small changes of the spec that gain, alone and in pairs, each solved:")
     for one in advice.found:
-        degrees = " ".join(f"{name} {size}" for name, size in shown_sizes(one.plan.strategy).items())
+        degrees = sizes_text(one.plan.strategy)
         step, sure = seconds(one.plan.evaluation.step_time_s), "" if one.plan.proven else "; not proven"
         yield item(f"{_claim(problem, best, one)} ({step} a step{_goal(one)}; {degrees}{sure})")
     for note in dict.fromkeys(note for one in advice.found for note in one.notes):

@@ -12,7 +12,18 @@ from rich.text import Text
 
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.profiles.constants import ALL, CHIP_FACTORS, Fitted, load_calibration
-from hw_specs import Chip, UnknownChipError, list_chips, load_chip, unusable_reasons
+from hw_specs import (
+    Chip,
+    NetworkLevel,
+    NetworkPreset,
+    UnknownChipError,
+    UnknownNetworkError,
+    list_chips,
+    list_networks,
+    load_chip,
+    load_network,
+    unusable_reasons,
+)
 from models_zoo import (
     Architecture,
     UnknownModelError,
@@ -24,7 +35,7 @@ from models_zoo import (
 )
 
 _BILLION = 1e9
-_Kind = TypeVar("_Kind", Architecture, Chip)
+_Kind = TypeVar("_Kind", Architecture, Chip, NetworkPreset)
 
 
 def models_report(name: str | None = None) -> RenderableType:
@@ -63,6 +74,54 @@ def chips_report(name: str | None = None) -> RenderableType:
     return _listing("chips", heads, entries, note)
 
 
+def networks_report(name: str | None = None) -> RenderableType:
+    """All networks, or one; raises InputError for an unknown name."""
+    if name is not None:
+        return _network_detail(_entry("network", load_network, name))
+    table = _table(("network", "Gbit/s", "levels", "built with"), left=(0, 2, 3))
+    table.columns[0].no_wrap = True
+    for each in list_networks():
+        levels = ", ".join(_level(level) for level in each.levels) or "one"
+        table.add_row(each.name, adapter_gbit_s(each), levels, ", ".join(each.chips))
+    note = (
+        "Gbit/s of each device, or as adapters × Gbit/s of a node; levels in devices, 1:7 their oversubscription. A "
+        "spec takes one as cluster.network, or figures of its own. Aliases and sources: apss-cp networks NAME"
+    )
+    return Group(Text(f"{table.row_count} networks", style="bold"), table, "", Text(note, style="dim"))
+
+
+def networks_document(name: str | None = None) -> Any:
+    """The same in plain values: a list, or one object."""
+    if name is not None:
+        return _entry("network", load_network, name).model_dump(mode="json")
+    return [each.model_dump(mode="json") for each in list_networks()]
+
+
+def adapter_gbit_s(network: NetworkPreset) -> str:
+    """A device's adapter, or a node's: `400`, `4 × 100`."""
+    if network.nics_per_node is not None:
+        return f"{network.nics_per_node} × {network.nic_gbit_s:g}"
+    return _figure(network.gbit_s)
+
+
+def _level(level: NetworkLevel) -> str:
+    size = f" {level.devices:,}" if level.devices else ""
+    return level.name + size + (f" 1:{level.oversubscription:g}" if level.oversubscription else "")
+
+
+def _network_detail(network: NetworkPreset) -> RenderableType:
+    rows = [
+        ("what", network.about),
+        ("adapters", f"{adapter_gbit_s(network)} Gbit/s a {'node' if network.nics_per_node else 'device'}"),
+        ("levels", ", ".join(_level(level) for level in network.levels) or "one, the whole cluster"),
+        ("built with", ", ".join(network.chips)),
+        ("aliases", ", ".join(network.aliases)),
+        ("how sure", network.confidence),
+        ("sources", network.sources),
+    ]
+    return _detail(network.name, rows)
+
+
 def models_document(name: str | None = None) -> Any:
     """The same in plain values: a list, or one object."""
     if name is not None:
@@ -81,7 +140,7 @@ def _entry(kind: str, load: Callable[[str], _Kind], name: str) -> _Kind:
     """An entry of a catalogue; raises InputError for an unknown name."""
     try:
         return load(name)
-    except (UnknownModelError, UnknownChipError) as error:
+    except (UnknownModelError, UnknownChipError, UnknownNetworkError) as error:
         allowed = f"a name that `apss-cp {kind}s` lists"
         raise InputError(Trouble(kind, f"unknown {kind}", name, allowed, error.nearest)) from None
 
@@ -189,7 +248,7 @@ def _chip_detail(chip: Chip) -> RenderableType:
     return Group(_detail(chip.name, rows), "", Padding(_efficiencies(chip), (0, 0, 0, 1)))
 
 
-_GIVEN = {"chip": "this chip", "vendor default": "vendor", "default": "all chips"}
+_GIVEN = {"chip": "this chip", "vendor default": "vendor", "default": "all chips", "spec": "the spec"}
 
 
 def _efficiencies(chip: Chip) -> RenderableType:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows
+from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows, size_words
 from cpsolver.doors.report.goals import (
     best_word,
     chance,
@@ -278,7 +278,7 @@ FIGURES = (
         ),
     ),
     PlanFigure(_of_strategies(lambda problem, plans: size_rows(plans, problem.model.moe is not None))),
-    PlanFigure(_row("micro batch (mbs)", lambda p: count(p.strategy.mbs))),
+    PlanFigure(_row("micro batch (mbs)", lambda p: size_words(p.strategy, "mbs"))),
     PlanFigure(
         lambda problem, _: [("microbatches", lambda p: count(p.strategy.microbatches(problem.batch)))],
         lambda problem, p: {"microbatches": p.strategy.microbatches(problem.batch)},

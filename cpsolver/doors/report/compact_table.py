@@ -9,6 +9,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.blocks import Block
 from cpsolver.doors.report.columns import ShownPlan
+from cpsolver.doors.report.degrees import size_words
 from cpsolver.doors.report.goals import chance, goal_rows, worse_than_best, worse_word
 from cpsolver.doors.report.plan_words import twin_words
 from cpsolver.doors.report.text import recompute_text
@@ -124,7 +125,7 @@ def _decisions(plans: Sequence[Strategy]) -> Iterator[_Column]:
             yield _Column(head, cells, goes, left=not size, gap=_SIZE_GAP if size else _GAP)
 
     for number, name in enumerate(DEGREES):
-        yield from differing(name, lambda p, name=name: str(getattr(p, name)), number and 2, size=True)  # type: ignore[misc]
+        yield from differing(name, lambda p, name=name: size_words(p, name), number and 2, size=True)  # type: ignore[misc]
     yield from differing("ZeRO", lambda p: str(p.zero_stage or "-"), 3, size=True)
     yield from differing("recompute", _recompute, 5)
     if len({chip for plan in plans for chip in plan.stage_chips}) > 1:

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.breakdown import MemoryByStage, TimeBreakdown, stage_times
+from cpsolver.doors.report.cluster import changed_mark
 from cpsolver.doors.report.columns import ShownPlan, shown_plan, shown_result, to_run
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
@@ -20,6 +21,7 @@ from cpsolver.doors.report.goals import (
     cost_and_devices,
     counts_line,
     fewest_line,
+    meshes_line,
     objective_line,
     worse_word,
 )
@@ -101,12 +103,14 @@ def task(problem: Problem) -> Group:
     chips = []
     for supply in problem.supplies:
         limit = supply.limit
-        chips.append(supply.name if limit >= problem.num_gpus else f"{supply.name} (up to {limit:,})")
+        name = supply.name + changed_mark(problem, supply)
+        chips.append(name if limit >= problem.num_gpus else f"{name} (up to {limit:,})")
     training = problem.spec.training
     batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
     batch += f", launcher {problem.named_launcher.name}" if problem.named_launcher else ""
     most = "up to " if problem.may_idle else ""
     nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
+    nodes += f", network {problem.network.name}" if problem.network else ""
     batch = "\n".join(filter(None, (batch, objective_line(problem))))
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
@@ -269,7 +273,7 @@ def proof_account(problem: Problem, result: Result) -> Group:
     told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
     line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
     known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
-    told = "\n".join(filter(None, (counts_line(proof), known, line)))
+    told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), known, line)))
     return Group(table, Text(told, style="dim"))
 
 

@@ -14,14 +14,19 @@ Row = tuple[str, Callable[[Strategy], str]]
 
 def size_rows(plans: Sequence[Strategy], experts: bool) -> list[Row]:
     """The sizes of the plans' parallel dimensions; `experts`: the model has some."""
-    rows: list[Row] = [("tp × pp × dp", lambda s: f"{s.tp} × {s.pp} × {s.dp}")]
-    if any(plan.cp > 1 for plan in plans):
-        rows += [("context par. (cp)", lambda s: count(s.cp)), ("  exchange", _exchange)]
+    rows: list[Row] = [("tp × pp × dp", lambda s: f"{size_words(s, 'tp')} × {s.pp} × {size_words(s, 'dp')}")]
+    if any(max(plan.by_mesh("cp")) > 1 for plan in plans):
+        rows += [("context par. (cp)", lambda s: size_words(s, "cp")), ("  exchange", _exchange)]
     if any(1 < plan.ulysses < plan.cp for plan in plans):
         rows.append(("  a2a × p2p ranks", lambda s: f"{s.ulysses} × {s.cp // s.ulysses}" if s.cp > 1 else "–"))
     if experts:
-        rows.append(("experts: ep × etp", lambda s: f"{s.ep} × {s.etp}"))
+        rows.append(("experts: ep × etp", lambda s: f"{size_words(s, 'ep')} × {size_words(s, 'etp')}"))
     return rows
+
+
+def size_words(plan: Strategy, name: str) -> str:
+    """A size; of chip types with degrees of their own that of each, in the order of the pipeline: `4/8`."""
+    return "/".join(map(count, plan.by_mesh(name)))
 
 
 def flag_rows(plans: Sequence[Strategy]) -> list[Row]:
@@ -60,9 +65,9 @@ def schedule_rows(plans: Sequence[Strategy]) -> list[Row]:
 def layer_traffic(plans: Sequence[Strategy]) -> str:
     """Between which ranks data moves inside the plans' layers: `tensor-parallel`, `tp, cp and ep`."""
     used = {
-        "tp": any(plan.tp > 1 for plan in plans),
-        "cp": any(plan.cp > 1 for plan in plans),
-        "ep": any(plan.ep > 1 or plan.etp > 1 for plan in plans),
+        "tp": any(max(plan.by_mesh("tp")) > 1 for plan in plans),
+        "cp": any(max(plan.by_mesh("cp")) > 1 for plan in plans),
+        "ep": any(max(plan.by_mesh("ep") + plan.by_mesh("etp")) > 1 for plan in plans),
     }
     names = [name for name, there in used.items() if there]
     if names in ([], ["tp"]):
@@ -71,7 +76,7 @@ def layer_traffic(plans: Sequence[Strategy]) -> str:
 
 
 def _exchange(plan: Strategy) -> str:
-    return plan.cp_comm_type if plan.cp > 1 else "–"
+    return plan.cp_comm_type if max(plan.by_mesh("cp")) > 1 else "–"
 
 
 def _group(plan: Strategy) -> str:

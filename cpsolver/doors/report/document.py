@@ -10,6 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from cpsolver.doors.report.cluster import cluster_document
 from cpsolver.doors.report.columns import ShownPlan, compared, plan_fields, shown_plan
 from cpsolver.doors.report.goals import objective_document
 from cpsolver.doors.report.open_switches import open_document
@@ -108,6 +109,7 @@ def problem_document(problem: Problem) -> dict[str, Any]:
         "stack_why": problem.stack_why,
         "stack_foreign": foreign_kernels(problem.stack, (supply.chip for supply in problem.supplies)),
         **objective_document(problem),
+        **cluster_document(problem),
         "launcher": problem.named_launcher and problem.named_launcher.name,
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from cpsolver.doors.report.cluster import changes_lines, network_lines
 from cpsolver.doors.report.layout import figure_table
 from cpsolver.evidence.nearest import PublishedRun, nearest_runs
 from cpsolver.inputs.text import seconds
@@ -19,7 +20,10 @@ _NAME = 16
 
 
 def evidence(problem: Problem, strategy: Strategy) -> list[RenderableType]:
-    """A line a run: model, chips, sequence, layout; step time measured, and how far off the prediction is."""
+    """A line a run: model, chips, sequence, layout; step time measured, and how far off the prediction is.
+
+    Then how the cluster differs from theirs: chips with other cards, and the network that the spec names.
+    """
     runs = nearest_runs(problem, strategy)
     table = figure_table("run", "tp·pp·cp·ep", "vpp", "measured", "predicted")
     for run in runs:
@@ -27,7 +31,8 @@ def evidence(problem: Problem, strategy: Strategy) -> list[RenderableType]:
         degrees = "·".join(str(degree) for degree in (run.tp, run.pp, run.cp, run.ep))
         off = (run.predicted_s or 0.0) / run.measured_s - 1
         table.add_row(told, degrees, str(run.vpp), seconds(run.measured_s), f"{off * 100:+.0f} %")
-    return [table, Text(_origin(problem, runs), style="dim")]
+    cluster = [*changes_lines(problem), *network_lines(problem)]
+    return [table, Text(_origin(problem, runs), style="dim"), *cluster]
 
 
 def _origin(problem: Problem, runs: Sequence[PublishedRun]) -> str:

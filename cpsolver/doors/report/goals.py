@@ -128,6 +128,18 @@ def counts_line(proof: Proof) -> str:
     return f"{numbers}: {counts.searched:,} searched, {counts.cut:,} cut by a bound or needless{left}"
 
 
+def meshes_line(proof: Proof) -> str:
+    """How far the search over degrees by chip type went; empty where there was none."""
+    counts = proof.meshes
+    if counts is None:
+        return ""
+    left = f", {counts.open:,} parts of them still open" if counts.open else ""
+    return (
+        f"degrees by chip type: {counts.options:,} ways for a chip type to serve stages, {counts.combined:,} of their "
+        f"combinations bounded one by one, {counts.bounded:,} as plans, {counts.solved:,} solved{left}"
+    )
+
+
 def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float | None) -> str:
     """That fewer devices will not do; empty for other objectives. `probability`: that the first plan is in time.
 

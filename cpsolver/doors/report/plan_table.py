@@ -75,7 +75,7 @@ class PlanTable:
         table.add_row(Text(chip, style="bold"))
         rows: list[Row] = [
             ("  stages", lambda c: str(c.strategy.stage_chips.count(chip))),
-            ("  GPUs", lambda c: count(c.strategy.stage_chips.count(chip) * c.strategy.stage_devices)),
+            ("  GPUs", lambda c: count(c.strategy.devices_on(chip))),
             ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
             ("  recompute", lambda c: recompute_text(c.strategy, chip)),
             ("  memory, fullest", lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB"),

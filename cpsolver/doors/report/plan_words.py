@@ -8,7 +8,7 @@ from itertools import groupby
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.inputs.text import plural
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS, differences, shown_sizes
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import StageGroup, Strategy
 
 _NO_RECOMPUTE = "none"
 
@@ -19,7 +19,7 @@ def layout_words(strategy: Strategy) -> list[str]:
     Sizes of 1 that a default stands for, and flags at their default, are left out.
     """
     said = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
-    if strategy.cp > 1:
+    if "cp" in said and strategy.cp > 1:
         said["cp"] += f" ({strategy.cp_comm_type})"
     schedule = [] if strategy.schedule == "1f1b" else [f"schedule {strategy.schedule}"]
     return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
@@ -39,12 +39,21 @@ def stage_words(strategy: Strategy) -> str:
     alike = len({recompute_text(strategy, chip) for chip in strategy.stage_chips}) == 1
     said: list[str] = []
     for group in strategy.groups:
-        own = "" if alike else f" (recompute {recompute_text(strategy, group.chip)})"
+        more = [] if alike else [f"recompute {recompute_text(strategy, group.chip)}"]
+        more = [*_degrees(strategy, group), *more]
+        own = f" ({', '.join(more)})" if more else ""
         for layers, same in groupby(group.layers):
             stages = len(list(same))
             said.append(f"then {stages} of {layers}" if said else f"{plural(stages, 'stage')} of {layers} layers")
         said[-1] += f" on {group.chip}{own}"
     return ", ".join(said)
+
+
+def _degrees(strategy: Strategy, group: StageGroup) -> Iterator[str]:
+    """The sizes of a group's mesh in which chip types differ: `tp 4 dp 8`."""
+    own = strategy.of(group.mesh or strategy.mesh)
+    sizes = [f"{name} {getattr(own, name)}" for name in DEGREES if len(strategy.by_mesh(name)) > 1]
+    yield from [" ".join(sizes)] if sizes else []
 
 
 def _states(strategy: Strategy) -> Iterator[str]:

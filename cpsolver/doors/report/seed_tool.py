@@ -74,6 +74,7 @@ def problem_from_flags(flags: Flags) -> Problem:
             "diverse": False,
             "risk": 1.0,
             "pin": {"vpp": 1},
+            "degrees_by_chip": False,
             "layer_split": "auto" if len(chips) > 1 else "even",
         },
     }

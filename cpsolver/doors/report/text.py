@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cpsolver.inputs.text import runs
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
+from hw_specs import Chip
 
 PART_NAMES = {
     "compute": "compute",
@@ -32,12 +33,17 @@ def recompute_text(strategy: Strategy, chip: str) -> str:
     return texts[0] if len(set(texts)) == 1 else runs(texts)
 
 
+def _rests_on(problem: Problem, chip: Chip, efficiency: str) -> bool:
+    """Whether plans of the problem rest on that efficiency; no 16-bit training does on that of fp32 GEMMs."""
+    return chip.uses_efficiency(efficiency) and (efficiency != "gemm_fp32" or problem.element_bytes == 4)
+
+
 def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
     """What the prediction rests on that nobody measured or published."""
     lines = []
     for name in chips:
         chip = problem.supply(name).chip
-        figures = [figure for figure_name, figure in chip.efficiency.items() if chip.uses_efficiency(figure_name)]
+        figures = [figure for figure_name, figure in chip.efficiency.items() if _rests_on(problem, chip, figure_name)]
         doubtful = (figure for figure in figures if figure.confidence == "assumed")
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:

@@ -86,5 +86,6 @@ def _row(outcome: RowOutcome) -> dict[str, Any]:
         "peak_mem_kind": run and run.peak_mem_kind,
         "breakdown_s": prediction and dict(prediction.breakdown_s),
         "rules_broken": prediction and _broken(prediction),
+        "assumed": prediction and list(prediction.assumed),
         "skipped": outcome.skipped,
     }

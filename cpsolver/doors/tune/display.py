@@ -13,7 +13,7 @@ from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.trial import Trial
 from cpsolver.inputs.text import elapsed, seconds
-from cpsolver.plans.dimensions import shown_sizes
+from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import Strategy
 
 _EVERY_S = 1.0  # between two changes of the status line
@@ -21,7 +21,7 @@ _EVERY_S = 1.0  # between two changes of the status line
 
 def plan_words(s: Strategy) -> str:
     """Degrees and what else tells plans apart: `tp 8 pp 4 dp 2 mbs 1, recompute selective`."""
-    parts = [" ".join(f"{name} {size}" for name, size in shown_sizes(s).items())]
+    parts = [sizes_text(s)]
     parts += ["no sequence parallelism"] if s.tp > 1 and not s.sequence_parallel else []
     parts += [] if s.zero_stage in (0, 1) else [f"ZeRO-{s.zero_stage}"]
     parts += ["no distributed optimizer"] if s.dp * s.cp > 1 and not s.distributed_optimizer else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -87,11 +88,11 @@ def flag(cell: str) -> bool:
     raise BadCell("is not one of the choices", "0, 1")
 
 
-def _choice(*choices: str, more: tuple[str, ...] = ()) -> Callable[[str], str]:
-    """One of the choices; `more` is understood too, and refused later by whoever cannot predict it."""
+def _choice(*choices: str) -> Callable[[str], str]:
+    """One of the choices."""
 
     def read(cell: str) -> str:
-        if cell.casefold() in choices + more:
+        if cell.casefold() in choices:
             return cell.casefold()
         raise BadCell("is not one of the choices", ", ".join(choices), nearest_names(cell, choices))
 
@@ -134,11 +135,45 @@ def layers_of_stages(cell: str) -> tuple[int, ...]:
 
 
 def chip(cell: str) -> str:
-    """The name of a chip of the catalogue, or an alias of one."""
+    """The name of a chip of the catalogue, or an alias of one; of several types each with its count, `a:12,b:4`."""
+    if ":" not in cell:
+        return _one_chip(cell)
+    parts = [part.strip().rpartition(":") for part in cell.split(",")]
+    try:
+        counts = [count(number.strip()) for *_, number in parts]
+    except BadCell:
+        raise BadCell("is no list of chips with counts", _CHIPS) from None
+    names = [_one_chip(written.strip()) for written, *_ in parts]
+    return ",".join(f"{name}:{number}" for name, number in zip(names, counts, strict=True))
+
+
+_CHIPS = "one chip, or each type with its count in the order of the nodes: v100_16g:12,t4:4"
+
+
+def _one_chip(cell: str) -> str:
     try:
         return _chip_name(name(cell))
     except UnknownChipError as error:
         raise BadCell("unknown chip", "a name that `apss-cp chips` lists", error.nearest) from None
+
+
+_STAGES = 'JSON, of each stage its replicas as [chip, tp]: [[["t4", 2], ["t4", 2]], [["v100_16g", 4]]]'
+
+
+def stages(cell: str) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Of every pipeline stage its replicas, each a chip and a tensor-parallel size, in JSON."""
+    try:
+        return tuple(tuple(_replica(*each) for each in stage) for stage in json.loads(cell))
+    except BadCell:
+        raise
+    except (ValueError, TypeError):
+        raise BadCell("is no list of stages", _STAGES) from None
+
+
+def _replica(chip: object, tp: object) -> tuple[str, int]:
+    if not isinstance(chip, str) or not isinstance(tp, int) or isinstance(tp, bool) or not 0 < tp <= _MOST:
+        raise BadCell("is no list of stages", _STAGES)
+    return _one_chip(chip), tp
 
 
 @lru_cache(maxsize=1024)
@@ -195,6 +230,7 @@ COLUMNS: dict[str, TableColumn] = {
     "dp": _OPTIONAL_COUNT,  # follows from num_gpus, tp, pp and cp
     "vpp": _DEGREE,
     "layers_per_stage": TableColumn(layers_of_stages, optional=True),
+    "stages": TableColumn(stages, optional=True),
     "mbs": _NEEDED_COUNT,
     "gbs": _NEEDED_COUNT,
     "recompute": TableColumn(recompute, needed=True),
@@ -203,7 +239,7 @@ COLUMNS: dict[str, TableColumn] = {
     "sharding": TableColumn(_choice("none", "zero1", "zero2", "zero3"), needed=True),
     "sharding_group": _OPTIONAL_COUNT,
     "flash_attention": TableColumn(flag, needed=True),
-    "precision": TableColumn(_choice(*get_args(Precision), more=("fp32",)), needed=True),
+    "precision": TableColumn(_choice(*get_args(Precision)), needed=True),
     "fp8_recipe": TableColumn(_choice(*get_args(Recipe)), optional=True),
     "a2a_overlap": TableColumn(flag, optional=True),
     "routing": TableColumn(_choice(*get_args(Routing)), optional=True),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from cpsolver.evidence.runs.run import counted_chips
 
 Contradiction = tuple[str, str]
 """The column to look at first, and what is wrong."""
@@ -15,6 +18,7 @@ _ENDS = 2  # embedding and head may count as a layer each where chunks are laid 
 
 def contradictions(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     """What does not add up in a row's values, by column name; values that are None are left out of the account."""
+    yield from _chips(row)
     yield from _devices(row)
     yield from _batch(row)
     yield from _interleaving(row)
@@ -32,7 +36,9 @@ def _known(row: Mapping[str, Any], *names: str) -> tuple[int, ...] | None:
 
 
 def _devices(row: Mapping[str, Any]) -> Iterator[Contradiction]:
-    if sizes := _known(row, "tp", "pp", "cp", "num_gpus"):
+    if row["stages"] is not None:
+        yield from _replicas(row)
+    elif sizes := _known(row, "tp", "pp", "cp", "num_gpus"):
         tp, pp, cp, gpus = sizes
         dp = row["dp"]
         if dp is None and gpus % (tp * pp * cp):
@@ -46,6 +52,39 @@ def _devices(row: Mapping[str, Any]) -> Iterator[Contradiction]:
             yield from _expert_grid(row, gpus // pp)
     if (shards := _known(row, "sharding_group", "cp", "dp")) and shards[1] * shards[2] % shards[0]:
         yield "sharding_group", f"{shards[0]} does not divide the {shards[1] * shards[2]:,} ranks of cp * dp"
+
+
+def _chips(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Of several chip types."""
+    if row["chip"] is None or row["num_gpus"] is None or ":" not in row["chip"]:
+        return
+    counts = counted_chips(row["chip"], row["num_gpus"])
+    if len(dict(counts)) < len(counts):
+        yield "chip", "names a chip type twice"
+    elif sum(dict(counts).values()) != row["num_gpus"]:
+        yield "chip", f"has {sum(dict(counts).values()):,} devices in all, and num_gpus is {row['num_gpus']:,}"
+    elif row["stages"] is not None:
+        used = Counter[str]()
+        for stage in row["stages"]:
+            for name, tp in stage:
+                used[name] += tp * (row["cp"] or 1)
+        if used != Counter(dict(counts)):
+            told = ", ".join(f"{name} {number:,}" for name, number in used.items())
+            yield "stages", f"use other devices than chip has: {told}"
+
+
+def _replicas(row: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Of replicas that are said one by one."""
+    stages, cp = row["stages"], row["cp"] or 1
+    most, devices = max(map(len, stages), default=0), cp * sum(tp for stage in stages for _, tp in stage)
+    if row["pp"] is not None and len(stages) != row["pp"]:
+        yield "stages", f"has {len(stages)} entries, and pp is {row['pp']:,}: one for each stage"
+    elif not all(stage and most % len(stage) == 0 for stage in stages):
+        yield "stages", f"has stages of {', '.join(str(len(stage)) for stage in stages)} replicas: no shares of {most}"
+    elif row["dp"] is not None and row["dp"] != most:
+        yield "dp", f"is {row['dp']:,}, and a stage has {most:,} replicas"
+    elif row["num_gpus"] is not None and devices != row["num_gpus"]:
+        yield "stages", f"has {devices:,} devices in all, and num_gpus is {row['num_gpus']:,}"
 
 
 def _expert_grid(row: Mapping[str, Any], stage: int) -> Iterator[Contradiction]:
@@ -93,11 +132,18 @@ def _stages(row: Mapping[str, Any]) -> Iterator[Contradiction]:
     split = row["layers_per_stage"]
     if split is not None and row["pp"] is not None and len(split) != row["pp"]:
         yield "layers_per_stage", f"has {len(split)} entries, and pp is {row['pp']:,}: one for each pipeline rank"
-    elif split is not None and row["layers"] is not None and sum(split) != row["layers"]:
+    elif split is not None and row["layers"] is not None and sum(split) not in _sums(row):
         beside = "; those of multi-token prediction are for mtp_layers" if row["mtp_layers"] else ""
         yield "layers_per_stage", f"has {sum(split):,} layers in all, and the model has {row['layers']:,}{beside}"
     if (sizes := _known(row, "offload_layers", "layers")) and sizes[0] > sizes[1]:
         yield "offload_layers", f"{sizes[0]:,} layers on the host are more than the {sizes[1]:,} layers"
+
+
+def _sums(row: Mapping[str, Any]) -> tuple[int, ...]:
+    """Layers in all; on several chip types embedding and head may be counted too."""
+    layers = int(row["layers"])
+    mixed = row["stages"] is not None or ":" in (row["chip"] or "")
+    return (layers, layers + _ENDS) if mixed else (layers,)
 
 
 def _experts(row: Mapping[str, Any]) -> Iterator[Contradiction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +26,7 @@ from cpsolver.plans.strategy import (
     StageGroup,
     Strategy,
 )
+from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import assemble
 from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.stack import load_stack, stack_names
@@ -33,7 +35,7 @@ from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.search import Search
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Training
-from hw_specs import UnknownFigureError, load_chip
+from hw_specs import Chip, UnknownFigureError, load_chip
 from models_zoo import Architecture, UnknownModelError, load_architecture
 
 _PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -84,19 +86,36 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
     Raises:
         Unpredictable: when the run's framework is unknown or its layout is beyond the cost model.
     """
+    if run.mixed:
+        raise Unpredictable("runs on several chip types are predicted, and nothing else", "chip")
     known = framework(run.framework)
-    run = _with_layout(_with_switches(run, known.get("switches", {})), known)
+    run = with_recipe(run, known)
+    chip = with_network(load_chip(run.chip), run.internode_gbps_per_gpu)
+    problem = problem_of(run, known, {chip.name: (chip, None)})
+    return PlacedPlan(problem, strategy_of(run, chip.name, known, problem))
+
+
+def with_recipe(run: MeasuredRun, known: dict[str, Any]) -> MeasuredRun:
+    """The run with what its framework's recipe says and the row does not: switches, layers of stages, microbatches."""
+    return _with_layout(_with_switches(run, known.get("switches", {})), known)
+
+
+def with_network(chip: Chip, gbit_s: float | None) -> Chip:
+    """The chip with so much network for each device, Gbit/s; as it is where that is None."""
+    if gbit_s is None:
+        return chip
+    out = chip.scale_out.model_copy(update={"bandwidth_gbit_s": gbit_s, "confidence": "secondary"})
+    return chip.model_copy(update={"scale_out": out})
+
+
+def problem_of(run: MeasuredRun, known: dict[str, Any], chips: Mapping[str, tuple[Chip, int | None]]) -> Problem:
+    """The problem of a run, its constants as documented. `chips`: by name, each with how many there are (None: all).
+
+    Raises:
+        Unpredictable: when the run's layout is beyond the cost model.
+    """
     stack = load_stack(_stack_name(run, known))
     model = architecture(run, known.get("sliding_window", {}).get(run.model))
-    chip = load_chip(run.chip)
-    if run.internode_gbps_per_gpu is not None:
-        chip = chip.model_copy(
-            update={
-                "scale_out": chip.scale_out.model_copy(
-                    update={"bandwidth_gbit_s": run.internode_gbps_per_gpu, "confidence": "secondary"}
-                )
-            }
-        )
     training = Training(
         global_batch_size=_known(run.gbs),
         sequence_length=_known(run.seq_len),
@@ -110,16 +129,25 @@ def placed_plan(run: MeasuredRun) -> PlacedPlan:
         moe_dispatcher=run.dispatcher if run.moe_experts else None,
     )
     node = run.gpus_per_node or 8
-    sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": [chip.name]}
+    counts = {name: count for name, (_, count) in chips.items()}
+    one = None in counts.values()
+    sizes = {"num_gpus": run.num_gpus, "gpus_per_node": node, "chips": list(counts) if one else counts}
     cluster = Cluster.model_validate(sizes)
     search = Search(recompute_scope="stage")  # a run's stages may differ
     spec = Spec(model=model.name, cluster=cluster, training=training, stack=stack.name, search=search)
     _check_layout(run)
-    problem = assemble(spec, model, {chip.name: chip}, stack, stack.runs)
-    by_operator = stack.runs is not None and set(OPERATORS) <= set(stack.runs.recompute_modules)
-    return PlacedPlan(
-        problem, _strategy(run, chip.name, known.get("schedule", "1f1b"), OPERATORS if by_operator else ())
-    )
+    return assemble(spec, model, {name: chip for name, (chip, _) in chips.items()}, stack, stack.runs)
+
+
+def strategy_of(run: MeasuredRun, chip: str, known: dict[str, Any], problem: Problem) -> Strategy:
+    """The run's plan, all on one chip type.
+
+    Raises:
+        Unpredictable: where it recomputes in a way that no plan can.
+    """
+    runs = problem.stack.runs
+    by_operator = runs is not None and set(OPERATORS) <= set(runs.recompute_modules)
+    return _strategy(run, chip, known.get("schedule", "1f1b"), OPERATORS if by_operator else ())
 
 
 def _with_switches(run: MeasuredRun, by_recipe: dict[str, dict[str, Any]]) -> MeasuredRun:

@@ -20,7 +20,12 @@ _SHAPE = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "gated_mlp")
 _EXPERTS = ("moe_experts", "moe_topk", "moe_ffn", "shared_expert_ffn", "mtp_layers")
 _SWITCHES = ("fp8_recipe", "a2a_overlap", "routing", "dispatcher", "cuda_graph", "offload_layers", "flash_attention")
 _TASK = (*_SHAPE, *_EXPERTS, "seq_len", "chip", "num_gpus", "gbs", "precision", "framework", *_SWITCHES)
-_LAYOUT = (*(name for name in DIMENSIONS if name in COLUMNS and name not in _TASK), "layers_per_stage", "sharding")
+_LAYOUT = (
+    *(name for name in DIMENSIONS if name in COLUMNS and name not in _TASK),
+    "layers_per_stage",
+    "stages",
+    "sharding",
+)
 """The decisions that a table of runs has; what else a run switched on, flash attention too, is the task's."""
 
 

@@ -27,7 +27,9 @@ class MeasuredRun:
     of the pipeline's ranks; neither they nor `layers` count `mtp_layers`, those of multi-token prediction. `mbs` counts
     sequences on each data-parallel rank. `a2a_overlap`: the experts' all-to-all is hidden under another microbatch;
     `offload_layers`: so many layers' activations wait on the host. `complete`: every field that a prediction needs is
-    known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none.
+    known, so the row is one to score on. A run whose `outcome` is not ok has no step time and needs none. On several
+    chip types `chip` has them all with their counts, in the order of the nodes (`a:12,b:4`), and `stages` may say of
+    every pipeline stage its replicas, each with its chip and tp; `layers_per_stage` may then count embedding and head.
     """
 
     line: int
@@ -82,6 +84,25 @@ class MeasuredRun:
     peak_mem_kind: MemoryKind | None
     complete: bool
     outcome: RunOutcome = "ok"
+    stages: tuple[tuple[tuple[str, int], ...], ...] | None = None
+
+    @property
+    def mixed(self) -> bool:
+        """On chips of several types, or with replicas said one by one: predicted by the kinds of its replicas."""
+        return ":" in self.chip or self.stages is not None
+
+    @property
+    def chips(self) -> tuple[tuple[str, int], ...]:
+        """Every chip type and how many of it, in the order of the run's nodes."""
+        return counted_chips(self.chip, self.num_gpus or 0)
+
+
+def counted_chips(chip: str, devices: int) -> tuple[tuple[str, int], ...]:
+    """The chip types and counts of a `chip` cell: `a:12,b:4`, or one name for all the devices."""
+    if ":" not in chip:
+        return ((chip, devices),)
+    parts = (part.rpartition(":") for part in chip.split(","))
+    return tuple((name, int(count)) for name, _, count in parts)
 
 
 @dataclass(frozen=True)
@@ -91,7 +112,8 @@ class Prediction:
     `memory_gib` is in the terms of the run's `peak_mem_kind` (device, where none is stated); `memory_with_margin_gib`
     is the same with the planner's default margin on top. `stack` and `architecture` name the profile and the chip
     family that the prediction used. `breakdown_s` sums to `step_time_s`. `rules_broken`: rule -> all that it finds
-    in the run's plan, which the planner would have refused for it, though it ran.
+    in the run's plan, which the planner would have refused for it, though it ran. `assumed`: columns that the row
+    leaves open and nothing else tells.
     """
 
     step_time_s: float
@@ -103,3 +125,4 @@ class Prediction:
     stack: str
     architecture: str
     rules_broken: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    assumed: tuple[str, ...] = ()

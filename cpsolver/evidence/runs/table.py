@@ -19,6 +19,9 @@ from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 PUBLISHED = Path(__file__).parent / "published_runs.csv"
 """The table shipped with the package; sources.yaml beside it says where its rows come from."""
 
+MIXED = Path(__file__).parent / "mixed_runs.csv"
+"""Runs on several chip types, which nothing is fitted to."""
+
 _Row = tuple[int, list[str] | csv.Error]  # the line on which it starts, and its cells, or why it has none
 
 
@@ -195,6 +198,8 @@ class _RowReader:
 
 def _data_parallel(values: Mapping[str, Any]) -> int | None:
     """What dp must be; None where it is not known, or no whole number."""
+    if values["stages"]:
+        return max(map(len, values["stages"]))
     sizes = [values[name] for name in ("num_gpus", "tp", "pp", "cp")]
     if None in sizes or sizes[0] % (sizes[1] * sizes[2] * sizes[3]):
         return None

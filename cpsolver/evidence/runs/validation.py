@@ -10,6 +10,7 @@ from functools import cached_property
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.meters import in_terms_of
 from cpsolver.evidence.intervals import interval
+from cpsolver.evidence.runs.mixed import predict_mixed, stated
 from cpsolver.evidence.runs.plan import NO_PREDICTION, Unpredictable, placed_plan, why_unpredictable
 from cpsolver.evidence.runs.ranking import RankScore, rank_score
 from cpsolver.evidence.runs.run import MeasuredRun, Prediction
@@ -118,6 +119,10 @@ def predict(run: MeasuredRun, overlay: Overlay | None = None) -> Prediction:
         Unpredictable: when the cost model does not know the run's framework or layout, or the overlay not its chip
             and stack.
     """
+    if run.mixed:
+        if overlay is not None:
+            raise Unpredictable("a calibration covers one chip type and stack, and the run has several types")
+        return predict_mixed(run)
     case = placed_plan(run)
     problem = case.problem.with_constants(load_calibration())
     if overlay is not None:
@@ -169,12 +174,13 @@ def validate(
 
 
 def _outcome(run: MeasuredRun, predict: Predict) -> RowOutcome:
-    if not run.complete:
-        missing = ", ".join(missing_columns(run)) or "the table marks it so"
-        return RowOutcome(run.id, run.line, run, skipped=f"incomplete: {missing}")
     if run.outcome != "ok":
         return RowOutcome(run.id, run.line, run, skipped=_NOT_TIMED[run.outcome])
     try:
+        missing = missing_columns(stated(run)[0] if run.mixed else run)
+        if missing or not (run.complete or run.mixed):
+            told = ", ".join(missing) or "the table marks it so"
+            return RowOutcome(run.id, run.line, run, skipped=f"incomplete: {told}")
         prediction = predict(run)
     except NO_PREDICTION as error:
         return RowOutcome(run.id, run.line, run, skipped=why_unpredictable(error))

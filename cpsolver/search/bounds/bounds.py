@@ -37,15 +37,17 @@ _FORCED = 1e6
 def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | float = np.inf) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
-    Rows must have the same pp; shapes (n,) and (n, pp). See `_over_edges`: when no stage takes longer than an edge,
-    each holds no more than that allows, hence no less than what the others cannot take. Where layers are of several
-    kinds, plans whose bound is below `limit_s` are bounded once more, with the kinds where they stand.
+    Rows must have the same pp; shapes (n,), or (n, pp) as in `Coefficients.stages`, and (n, pp). See `_over_edges`:
+    when no stage takes longer than an edge, each holds no more than that allows, hence no less than what the others
+    cannot take. Where layers are of several kinds, plans whose bound is below `limit_s` are bounded once more, with the
+    kinds where they stand.
     """
     stages = table.stages(row, chips)
-    layers = table.rows.places(table.problem.model.layers)[row]
+    first_row = row if row.ndim == 1 else row[:, 0]
+    layers = table.rows.places(table.problem.model.layers)[first_row]
 
     def enough(bottleneck: Floats) -> Bools:
-        most, _ = _equalised(table.equal[row], stages.most_layers(bottleneck))
+        most, _ = _equalised(table.equal[first_row], stages.most_layers(bottleneck))
         return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= layers))
 
     slowest = _smallest(enough, [stages], layers)
@@ -57,14 +59,14 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | fl
     limits = np.broadcast_to(limit_s, bound.shape)
     below = np.nonzero(bound < limits)[0]
     if len(below) and np.isfinite(limits[below]).any():
-        first, second = table.weights(row[below])
+        first, second = table.weights(first_row[below])
         # With one microbatch only the sum of the stages counts: any slowest stage may do.
         left = limits[below] - second * all_layers[below]
         most = np.where(first > 0, left / np.maximum(first, ROUNDING), np.inf)
         reached = Placement(table, row[below], chips[below]).reaches(most)
         bound[below[~reached]] = limits[below[~reached]]
         below = below[reached]
-    elif len(below):  # whether memory is enough is asked first: it needs no limit
+    elif len(below):  # whether memory is enough says no limit: it is asked first
         fits = Placement(table, row[below], chips[below]).reaches(np.full(len(below), _FOREVER))
         bound[below[~fits]] = np.inf
         below = below[fits]
@@ -77,18 +79,19 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | fl
 
 def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats) -> Floats:
     """The bound on step time for plans whose slowest stage takes at least `slowest`; infinite where that is."""
-    layers = table.rows.places(table.problem.model.layers)[row]
+    first = row if row.ndim == 1 else row[:, 0]
+    layers = table.rows.places(table.problem.model.layers)[first]
     fixed = _fixed_in_all(stages, chips)
 
     def rest(longest: Floats) -> tuple[Floats, Floats]:
-        most, sharing = _equalised(table.equal[row], np.maximum(stages.most_layers(longest), stages.chunks))
+        most, sharing = _equalised(table.equal[first], np.maximum(stages.most_layers(longest), stages.chunks))
         spare = most.sum(axis=1, keepdims=True) - layers[:, None]
         least = np.maximum(stages.chunks, most - spare / sharing)
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
         total = total + stages.least_recompute_s(least).sum(axis=1)
         return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
 
-    return _over_edges(slowest, table.weights(row), rest)
+    return _over_edges(slowest, table.weights(first), rest)
 
 
 def _over_edges(

@@ -139,9 +139,11 @@ class Coefficients:
     def stages(self, row: Ints, chips: Ints, any_neighbours: bool = False) -> Stages:
         """Stage coefficients of rows with the same pp; `chips` (n, pp) holds chip indices by position.
 
+        `row` is (n,), or where chip types have degrees of their own (n, pp), the same on all stages of a type.
         `any_neighbours` as in `Pipelines.p2p`.
         """
-        at, pipelines = row[:, None], Pipelines(self.tables, row, chips)
+        pipelines = Pipelines(self.tables, row, chips)
+        at, row, by_chip = pipelines.by_stage, pipelines.by_stage[:, 0], row
         last = (np.arange(pipelines.pp) == pipelines.pp - 1)[None, :]
         memory, time = self.memory, self.time
         factor = 1.0 + memory.overhead
@@ -151,11 +153,11 @@ class Coefficients:
         fixed = pipelines.p2p(any_neighbours) + pipelines.host + (no_places * layer + pipelines.ends)
         if pipelines.pp == 1:
             fixed = fixed + pipelines.at(self.least_sharding)
-        saving = self.saving(row)[chips, np.arange(len(row))[:, None]]
-        states = pipelines.at_ends(memory.first_states[row], memory.last_states[row])
+        states = pipelines.at_ends(memory.first_states[row], memory.last_states[at[:, -1]])
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
-        set_seconds, set_bytes, set_replay = self._by_set(row, chips)
+        set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)
+        saving, states_saving = self._savings(by_chip, chips)
         live = self._in_flight(row, pipelines.pp)
         beside = self.rows.expert_overlap[at] & runs_beside(live, self.rows.microbatches[at])
         return Stages(
@@ -163,7 +165,7 @@ class Coefficients:
             recompute=pipelines.at(time.recompute),
             set_seconds=set_seconds,
             fixed=fixed - saving,
-            room=self.capacity[chips] - memory.fixed - states - factor * buffer + self.states_saving(row)[:, None],
+            room=self.capacity[chips] - memory.fixed - states - factor * buffer + states_saving,
             states=memory.layer_states[at],
             live=live,
             beside=beside.astype(np.float64),
@@ -178,6 +180,14 @@ class Coefficients:
             allowed={kind: allowed[chips] & self._may_recompute(kind, at) for kind, allowed in self.allowed.items()},
         )
 
+    def _savings(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
+        """`saving` and `states_saving` by stage, (n, pp) or (n, 1)."""
+        if row.ndim == 1:
+            return self.saving(row)[chips, np.arange(len(row))[:, None]], self.states_saving(row)[:, None]
+        rows, at = np.unique(row, return_inverse=True)
+        at = at.reshape(row.shape)
+        return self.saving(rows)[chips, at], self.states_saving(rows)[at]
+
     def _may_recompute(self, kind: RecomputeKind, row: Ints, modules: Modules = ()) -> Bools:
         """The rows that may recompute so whatever the chip type: of those that overlap the experts' exchange only some
         kinds and sets of modules may (rule `expert_overlap`)."""
@@ -190,7 +200,7 @@ class Coefficients:
     def _by_set(self, row: Ints, chips: Ints) -> tuple[Floats, Floats, Floats]:
         """What `Stages` says of the sets of modules, bytes before overhead."""
         used = np.unique(chips).tolist()
-        of_chips = [self._undominated_sets(chip, row) for chip in used]
+        of_chips = [self._undominated_sets(chip, row_of(row, chips, chip)) for chip in used]
         if len(used) == 1:
             seconds, bytes_kept, replay = (part[:, :, None] for part in of_chips[0])
             return seconds, bytes_kept, replay
@@ -253,6 +263,11 @@ class Coefficients:
         """Step time = first * slowest stage + second * sum of stages + what follows."""
         vpp = self.rows.vpp[row].astype(np.float64)
         return self.rows.microbatches[row] - 1.0 / vpp, 1.0 / vpp
+
+
+def row_of(row: Ints, chips: Ints, chip: int) -> Ints:
+    """The row of a chip type's stages in each of n plans, (n,); any row in plans without it. `row` as in `stages`."""
+    return row if row.ndim == 1 else np.asarray(row[np.arange(len(row)), (chips == chip).argmax(axis=1)])
 
 
 def most_in_flight(microbatches: Ints, pp: int) -> Ints:

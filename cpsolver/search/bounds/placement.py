@@ -12,39 +12,40 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost.shard import Floats, Ints
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.coefficients import Coefficients, row_of
 from cpsolver.search.bounds.stages import ROUNDING, Need, Stages, uniform_bytes
 
 
 class Placement:
-    """Rows with the same pp on known chips by position, (n,) and (n, pp).
+    """Rows with the same pp on known chips by position, as in `Coefficients.stages`.
 
     Places of layers run from 0 to the chunks' last; `_layers`, `_states` and `_time` are what a stage holds from the
-    model's beginning to each place, (n, places): layers in all its chunks, their states' bytes, their seconds by chip.
+    model's beginning to each place, (n, places): layers in all its chunks, and by chip their states' bytes and seconds.
     """
 
     def __init__(self, table: Coefficients, row: Ints, chips: Ints) -> None:
         self._pp = chips.shape[1]
         self._row, self._chips = np.arange(len(row)), chips
         stages = table.stages(row, chips)
-        # Layers are counted where they stand: nothing is to be saved beyond that.
-        stages = replace(
-            _sets_in_order(stages),
-            fixed=stages.fixed + stages.saving,
-            room=stages.room - table.states_saving(row)[:, None],
-        )
-        self._stages = [stages.stage(place) for place in range(self._pp)]
-        vpp = table.rows.vpp[row]
-        self._end = table.rows.places(table.problem.model.layers)[row] // vpp
-        states = table.beyond_mean(table.memory.kind_states, row)
-        self._layers = vpp[:, None] * np.arange(states.shape[1])[None, :].astype(np.float64)
-        past_the_end = np.arange(states.shape[1])[None, :] > self._end[:, None]
-        self._states = np.where(past_the_end, np.inf, states + stages.states[:, :1] * self._layers)
+        first, chips_used = row if row.ndim == 1 else row[:, 0], np.unique(chips).tolist()
+        vpp = table.rows.vpp[first]
+        self._end = table.rows.places(table.problem.model.layers)[first] // vpp
         self._time: dict[int, Floats] = {}
-        for chip in np.unique(chips).tolist():
-            layer = table.time.layer[chip, row][:, None]
-            extra = table.beyond_mean(table.time.kind_layer[chip], row)
+        self._states: dict[int, Floats] = {}
+        spared = np.zeros(chips.shape)
+        for chip in chips_used:
+            own = row_of(row, chips, chip)
+            states = table.beyond_mean(table.memory.kind_states, own)
+            self._layers = vpp[:, None] * np.arange(states.shape[1])[None, :].astype(np.float64)
+            past_the_end = np.arange(states.shape[1])[None, :] > self._end[:, None]
+            in_all = states + table.memory.layer_states[own][:, None] * self._layers
+            self._states[chip] = np.where(past_the_end, np.inf, in_all)
+            extra, layer = table.beyond_mean(table.time.kind_layer[chip], own), table.time.layer[chip, own][:, None]
             self._time[chip] = np.where(past_the_end, np.inf, extra + layer * self._layers)
+            spared = np.where(chips == chip, table.states_saving(own)[:, None], spared)
+        # Layers are counted where they stand: nothing is to be saved beyond that.
+        stages = replace(_sets_in_order(stages), fixed=stages.fixed + stages.saving, room=stages.room - spared)
+        self._stages = [stages.stage(place) for place in range(self._pp)]
 
     def reaches(self, bottleneck: Floats) -> np.ndarray:
         """Whether the stages hold the whole model when none takes longer than that: (n,)."""
@@ -59,7 +60,8 @@ class Placement:
 
     def _furthest(self, place: int, at: Ints, bottleneck: Floats) -> Ints:
         """The furthest place that a stage reaches from `at`, -1 where it may not recompute in any way."""
-        stage, time, layers = self._stages[place], self._seconds(place), self._layers
+        stage, layers = self._stages[place], self._layers
+        time, states = self._at(self._time, place), self._at(self._states, place)
         limit = (bottleneck[:, None] - stage.fixed) * (1 + ROUNDING)
         room = stage.room * (1 + ROUNDING)
         allowed = {kind: may[:, 0] for kind, may in stage.allowed.items()}
@@ -69,12 +71,12 @@ class Placement:
             return np.asarray((prefix <= prefix[self._row, at][:, None] + most).sum(axis=1) - 1)
 
         def fits(need: Need) -> Ints:
-            return within(self._states + need.in_flight * layers, room - need.once)
+            return within(states + need.in_flight * layers, room - need.once)
 
         plain = within(time, limit)
         best = np.where(allowed["none"] | allowed["block"], np.minimum(plain, fits(stage.plain)), -1)
         if allowed["block"].any():
-            held, rate = self._states + stage.plain.in_flight * layers, stage.seconds_for_byte
+            held, rate = states + stage.plain.in_flight * layers, stage.seconds_for_byte
             paid = within(time + rate * held, limit + rate * (room - stage.full))
             block = np.minimum(np.minimum(plain, paid), fits(stage.recomputed))
             best = np.where(allowed["block"], np.maximum(best, block), best)
@@ -90,22 +92,23 @@ class Placement:
             in_time = within(time + stage.recompute * layers, limit)
             open_rows = np.nonzero(allowed["uniform"] & (in_time > best))[0]
             if len(open_rows):
-                fit = self._uniform(stage, open_rows, at[open_rows], room[open_rows])
+                fit = self._uniform(stage, states, open_rows, at[open_rows], room[open_rows])
                 best[open_rows] = np.maximum(best[open_rows], np.minimum(in_time[open_rows], fit))
         return best
 
-    def _uniform(self, stage: Stages, rows: Ints, at: Ints, room: Floats) -> Ints:
+    def _uniform(self, stage: Stages, states: Floats, rows: Ints, at: Ints, room: Floats) -> Ints:
         """How far memory reaches in some rows with units of layers recomputed, of the best size in any fractions."""
         layers = np.maximum(0.0, self._layers[rows] - self._layers[rows, at][:, None])
         in_flight = stage.recomputed.in_flight[rows] * layers
-        held = self._states[rows] - self._states[rows, at][:, None] + uniform_bytes(in_flight, stage.full[rows])
+        held = states[rows] - states[rows, at][:, None] + uniform_bytes(in_flight, stage.full[rows])
         return np.asarray(((held <= room) | (layers == 0)).sum(axis=1) - 1)
 
-    def _seconds(self, place: int) -> Floats:
-        if len(self._time) == 1:
-            return next(iter(self._time.values()))
+    def _at(self, by_chip: dict[int, Floats], place: int) -> Floats:
+        """A table by chip for the chips at that place."""
+        if len(by_chip) == 1:
+            return next(iter(by_chip.values()))
         chips = self._chips[:, place]
-        return np.asarray(np.stack([self._time[chip][n] for n, chip in enumerate(chips.tolist())]))
+        return np.asarray(np.stack([by_chip[chip][n] for n, chip in enumerate(chips.tolist())]))
 
 
 def _sets_in_order(stages: Stages) -> Stages:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before, layer_kinds
-from cpsolver.cost.shard import Floats, Ints
-from cpsolver.plans.dimensions import ROW
+from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.plans.dimensions import FLAGS, ROW
+from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import WHOLE, Stages
@@ -75,6 +76,7 @@ class PlanData:
     after_layer: Ints
     after_fixed: Ints
     degrees: tuple[int, ...]
+    meshes: dict[int, Mesh]
     error_s: float
 
     @property
@@ -122,14 +124,19 @@ class PlanData:
         return int((self.after_layer * self.longest + self.after_fixed).max())
 
 
-def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s: float) -> PlanData:
-    """The data of one plan; layer counts that no step time within `within_s` allows are left out."""
-    rows, at = table.rows, np.array([row])
-    stages = table.stages(at, chips[None, :])
+def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, within_s: float) -> PlanData:
+    """The data of one plan; layer counts that no step time within `within_s` allows are left out.
+
+    `row`: the plan's row, or where chip types have degrees of their own the row of every stage, (pp,).
+    """
+    by_stage = np.asarray(row)
+    given, rows = by_stage[None], table.rows
+    row, row_by_stage = int(by_stage.flat[0]), np.broadcast_to(by_stage, chips.shape)
+    stages = table.stages(given, chips[None, :])
     vpp, longest = int(rows.vpp[row]), _longest_chunk(table, row, stages, within_s)
-    plan = PlanRow(table, row, chips, stages, longest)
-    odd, odd_states = odd_layers(table, row)
-    first, second = (float(weight[0]) for weight in table.weights(at))
+    plan = PlanRow(table, row_by_stage, chips, stages, longest)
+    odd = odd_layers(table, row)
+    first, second = (float(weight[0]) for weight in table.weights(given.reshape(1, -1)[:, 0]))
     return PlanData(
         row=row,
         chips=tuple(chips.tolist()),
@@ -138,7 +145,7 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         needed=int(rows.places(table.problem.model.layers)[row]) // vpp,
         microbatches=int(rows.microbatches[row]),
         longest=longest,
-        by_chip=options_by_chip(plan, scale.integers, odd, odd_states),
+        by_chip=options_by_chip(plan, scale.integers, odd, lambda row: odd_states(table, row)),
         split=plan.split(),
         odd=odd if len(table.memory.kind_states) > 1 else None,
         layer=scale.integers(vpp * stages.layer[0]),
@@ -146,21 +153,42 @@ def plan_data(table: Coefficients, row: int, chips: Ints, scale: Scale, within_s
         fixed=scale.integers(stages.fixed[0] + stages.saving[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
-        degrees=tuple(int(getattr(rows, name)[row]) for name in ROW),
+        degrees=_degrees(rows, row_by_stage),
+        meshes=_meshes(rows, row_by_stage, chips) if by_stage.ndim else {},
         error_s=scale.error_s(first, second, len(chips), longest),
     )
 
 
-def odd_layers(table: Coefficients, row: int) -> tuple[Ints, float]:
-    """Layers before each place of a chunk whose states are not those of the common kind; bytes that one has more."""
-    model, rows = table.problem.model, table.rows
+def _degrees(rows: Candidates, row: Ints) -> tuple[int, ...]:
+    """The plan's decisions: the first stage's sizes, and a flag where any stage has it."""
+    first, flags = int(row[0]), (*FLAGS, "ulysses")
+    return tuple(int(getattr(rows, name)[row].max() if name in flags else getattr(rows, name)[first]) for name in ROW)
+
+
+def _meshes(rows: Candidates, row: Ints, chips: Ints) -> dict[int, Mesh]:
+    """Each chip type's degrees."""
+    sizes = [field.name for field in fields(Mesh)]
+    pairs = zip(chips.tolist(), row.tolist(), strict=True)
+    return {chip: Mesh(*(int(getattr(rows, name)[at]) for name in sizes)) for chip, at in dict(pairs).items()}
+
+
+def _other_kinds(table: Coefficients) -> list[int]:
+    """The kinds of layers whose states are not those of the common one."""
+    kinds = layer_kinds(table.problem.model)
+    return [index for index, kind in enumerate(kinds) if kind.experts != kinds[0].experts]
+
+
+def odd_layers(table: Coefficients, row: int) -> Ints:
+    """Layers before each place of a chunk whose states are not those of the common kind."""
+    rows = table.rows
     chunks = (int(rows.vpp[row]), int(rows.embedding_slot[row]), int(rows.loss_slot[row]))
-    kinds, counts = layer_kinds(model), counts_before(model, *chunks)
-    other = [index for index, kind in enumerate(kinds) if kind.experts != kinds[0].experts]
-    if not other:
-        return np.zeros(counts.shape[1], dtype=np.int64), 0.0
-    states = table.memory.kind_states[:, row]
-    return counts[other].sum(axis=0), float(states[other[0]] - states[0])
+    return np.asarray(counts_before(table.problem.model, *chunks)[_other_kinds(table)].sum(axis=0, dtype=np.int64))
+
+
+def odd_states(table: Coefficients, row: int) -> float:
+    """Bytes that such a layer has more."""
+    states, other = table.memory.kind_states[:, row], _other_kinds(table)
+    return float(states[other[0]] - states[0]) if other else 0.0
 
 
 def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: float) -> int:

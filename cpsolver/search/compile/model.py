@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from threading import Thread
 from typing import Any, Literal
@@ -118,9 +118,10 @@ class CompiledModel:
             options = plan.by_chip[plan.chips[start]].options
             chosen = [options[solver.value(v.stages[which][p].option)] for p in places]
             layers = [solver.value(v.layers[p]) for p in places]
-            groups += _groups(chip, layers, chosen)
+            mesh = plan.meshes.get(plan.chips[start])
+            groups += (replace(group, mesh=mesh) for group in _groups(chip, layers, chosen))
             start += count
-        return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups))
+        return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups)).canonical()
 
 
 def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:
@@ -160,15 +161,15 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
 
 
 def solve_plan(
-    table: Coefficients, row: int, chips: Ints, bound_s: float, limit_s: float, time_limit_s: float | None
+    table: Coefficients, row: int | Ints, chips: Ints, bound_s: float, limit_s: float, time_limit_s: float | None
 ) -> Solved | None:
-    """The best split and recomputation of one plan with a step time of at most `limit_s`.
+    """The best split and recomputation of one plan with a step time of at most `limit_s`; `row` as in `plan_data`.
 
     None: there is none, and it took no solver to see it. `bound_s` is a lower bound that is known already. While no
     limit is known, guesses of one grow: a small one keeps the model small.
     """
     problem = table.problem
-    weight = float(sum(part[0] for part in table.weights(np.array([row]))))
+    weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
     solved = None
     for guess in _GUESSES:
         upper = min(limit_s, bound_s * guess)

@@ -96,28 +96,34 @@ class ChipOptions:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A row of the coefficients with a chip type for every stage, (pp,), and the longest chunk of interest."""
+    """A row of the coefficients and a chip type for every stage, (pp,), and the longest chunk of interest.
+
+    The stages of a chip type share their row, and where degrees are equal all do.
+    """
 
     table: Coefficients
-    row: int
+    rows: Ints
     chips: Ints
     stages: Stages
     longest: int
 
-    @property
-    def at(self) -> Ints:
-        """The row as an array."""
-        return np.array([self.row])
+    def row(self, chip: int) -> int:
+        """The row of a chip type's stages."""
+        return int(self.rows[(self.chips == chip).argmax()])
+
+    def at(self, chip: int) -> Ints:
+        """The same as an array."""
+        return np.array([self.row(chip)])
 
     @property
     def vpp(self) -> int:
         """Chunks of a stage."""
-        return int(self.table.rows.vpp[self.row])
+        return int(self.table.rows.vpp[self.rows[0]])
 
     @property
     def columns(self) -> Candidates:
-        """The row's decisions, which the facts of a launcher look at."""
-        return self.table.rows.take([self.row])
+        """The first stage's decisions, which the facts of a launcher look at."""
+        return self.table.rows.take([self.rows[0]])
 
     def split(self) -> Split:
         """Which layers by stage the launcher allows, "any" where it rules nothing out for so many stages."""
@@ -130,9 +136,12 @@ class PlanRow:
         return "first_last" if tied and pp > 3 else "any"
 
 
-def options_by_chip(row: PlanRow, integers: Integers, odd: Ints, odd_states: float) -> dict[int, ChipOptions]:
-    """The options worth looking at of every chip type of a plan; `odd` and `odd_states`: see `data.odd_layers`."""
-    by_chip = {chip: _all_options(row, chip, integers, odd, odd_states) for chip in dict.fromkeys(row.chips.tolist())}
+def options_by_chip(
+    row: PlanRow, integers: Integers, odd: Ints, odd_states: Callable[[int], float]
+) -> dict[int, ChipOptions]:
+    """The options worth looking at of every chip type of a plan; `odd` and `odd_states`, of a row: see `data`."""
+    chips = dict.fromkeys(row.chips.tolist())
+    by_chip = {chip: _all_options(row, chip, integers, odd, odd_states(row.row(chip))) for chip in chips}
     by_chip = _tied(row, by_chip)
     recompute = integers(row.vpp * row.stages.recompute[0])
     costs = {chip: own.costs(int(recompute[own.places[0]]), row.longest) for chip, own in by_chip.items()}
@@ -144,7 +153,7 @@ def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_sta
     table = row.table
     options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
     sets = tuple(option.modules for option in options)
-    modules_s = table.modules_s(chip, sets, row.at)[:, 0]
+    modules_s = table.modules_s(chip, sets, row.at(chip))[:, 0]
     fits = [_fits(row, places, options, count * odd_states) for count in range(odd.max() + 1)]
     return ChipOptions(
         places=tuple(places.tolist()),
@@ -153,7 +162,7 @@ def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_sta
         layer_steps=integers(row.vpp * modules_s),
         steps=integers(_sharding_s(row, chip, options, modules_s)),
         tie=np.full(len(options), FREE),
-        beyond_mean=integers(table.beyond_mean(table.time.kind_layer[chip], row.at)[0]),
+        beyond_mean=integers(table.beyond_mean(table.time.kind_layer[chip], row.at(chip))[0]),
     )
 
 
@@ -169,14 +178,14 @@ def _allowed_options(row: PlanRow, chip: int) -> Iterator[Option]:
         options.append(Option("none", 0, 0))
     if "selective" in allowed:
         sets = tuple(table.sets[index] for index in table.allowed_sets[chip])
-        cheapest_first = np.argsort(table.modules_s(chip, sets, row.at)[:, 0], kind="stable")
+        cheapest_first = np.argsort(table.modules_s(chip, sets, row.at(chip))[:, 0], kind="stable")
         options += [Option("selective", 0, 0, sets[index]) for index in cheapest_first]
     if "block" in allowed:
         options += [Option("block", amount, amount) for amount in amounts]
     if "uniform" in allowed:
         one_unit = problem.launcher is not None and problem.launcher.recompute_units == "one"
         options += [Option("uniform", amount, row.longest) for amount in amounts if not (one_unit and amount > 1)]
-    overlaps = bool(table.rows.expert_overlap[row.row])
+    overlaps = bool(table.rows.expert_overlap[row.row(chip)])
     for option in options:
         if overlaps and recomputes_exchange(option.kind, option.modules):
             continue
@@ -191,9 +200,9 @@ def _sharding_s(row: PlanRow, chip: int, options: tuple[Option, ...], modules_s:
         return np.zeros(len(options))
     layers = table.problem.model.layers
     recomputed = np.array([min(option.recomputed, layers) for option in options])
-    recompute_s = layers * modules_s + recomputed * table.time.recompute[chip, row.row]
-    seconds = table.sharding(row.at, chip, recompute_s[:, None])[:, 0]
-    return np.asarray(seconds - table.least_sharding[chip, row.row])
+    recompute_s = layers * modules_s + recomputed * table.time.recompute[chip, row.row(chip)]
+    seconds = table.sharding(row.at(chip), chip, recompute_s[:, None])[:, 0]
+    return np.asarray(seconds - table.least_sharding[chip, row.row(chip)])
 
 
 def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: float) -> Ints:
@@ -201,17 +210,19 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
 
     `odd_states`: bytes that layers of another than the common kind add to a stage.
     """
-    memory, rows, at, pp = row.table.memory, row.table.rows, row.at, len(row.chips)
+    memory, rows, pp = row.table.memory, row.table.rows, len(row.chips)
+    own = row.row(int(row.chips[places[0]]))
+    at = np.array([own])
     m = int(most_in_flight(rows.microbatches[at], pp)[0])
     live = peak_live_total(pp, row.vpp, m)[places][:, None]
-    beside = rows.expert_overlap[row.row] & runs_beside(live, row.vpp * m)
+    beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
-    full, checkpoint = float(memory.full[row.row]), float(memory.checkpoint[row.row])
-    states = (memory.layer_states[row.row] + memory.kind_states[0, row.row]) * row.vpp * layers + odd_states
+    full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])
+    states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers + odd_states
     slots = np.zeros(pp)
-    slots[0], slots[-1] = rows.embedding_slot[row.row], slots[-1] + rows.loss_slot[row.row]
+    slots[0], slots[-1] = rows.embedding_slot[own], slots[-1] + rows.loss_slot[own]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
-    room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, row.row]
+    room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, own]
     room = room[places][:, None]
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options)), dtype=np.int64)

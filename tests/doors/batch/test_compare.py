@@ -150,3 +150,11 @@ def test_a_comparison_without_prices_has_neither_winner_nor_break_even() -> None
     assert (found.front, found.winner) == ((), None)
     again = comparison([option.answer for option in found.options], [(), ()])
     assert [option.break_even for option in again.options] == [None, None]
+
+
+def test_a_network_goes_along_to_clusters_of_the_same_chips() -> None:
+    write("on-a-network.yaml", SPEC.replace("chips: a800", "chips: a800, network: hdr-8x200"))
+    request = ComparisonRequest(("on-a-network.yaml",), on=("a800:16", "h800:16"))
+    same, other = (problem for _, problem in problems_of(request))
+    assert same.network is not None
+    assert other.network is None

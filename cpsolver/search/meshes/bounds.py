@@ -1,0 +1,420 @@
+"""Bounds on plans of meshes: which options of each chip type may be part of a plan below a limit, and which combine.
+
+A plan's slowest stage takes some time T. Under the T's between two edges every stage holds no more layers than at the
+upper one, and all microbatches but one take no less than at the lower one. So for each range of T an option (a row and
+a number of stages) has a cost for every number of layers, those of the other chip types are the least of theirs, and
+what the best combination with them takes is a bound on all plans with the option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from cpsolver.cost.shard import Bools, Floats, Ints
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.stages import ROUNDING, Stages
+from cpsolver.search.meshes.rounds import Round
+
+_COARSE_RANGES = 3
+"""Ranges that the slowest stage's time is cut into for a first look at the options of each chip type."""
+_RANGES = 10
+"""The same for what that leaves."""
+_FINE_RANGES = 32
+"""The same for combinations."""
+_SHRUNK = 0.7
+"""Options are bounded again while so many of them, or less of the range of times, are left."""
+_PRICES = np.array([0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0])
+"""Layers that a device is priced at, in shares of what it holds on average: any prices make bounds, the best one lies
+among these or between two."""
+_FOREVER = 1e9
+"""Layers: stands for what an option that holds none is worth."""
+_BY_FAR = 100.0
+"""Slow links between chip types stay within so many times what a stage takes on the chips' own."""
+_SAFETY = 1.0 - ROUNDING
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a chip type may do in a plan: rows of the table, and how many stages have them; none: it is not used."""
+
+    row: Ints
+    stages: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, chosen: Ints | Bools) -> Options:
+        """Those with these indices, or under that mask."""
+        return Options(self.row[chosen], self.stages[chosen])
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the plans of a round: options by chip type, and the chip types that stand last.
+
+    `ends`: chip types from the last one on, as far as they are settled; `span`: the slowest stage's time lies in it.
+    """
+
+    round: Round
+    options: tuple[Options, ...]
+    ends: tuple[int, ...]
+    span: tuple[float, float]
+
+    @property
+    def settled(self) -> bool:
+        """The order of all chip types in use is known."""
+        return all(chip in self.ends or not of_chip.stages.any() for chip, of_chip in enumerate(self.options))
+
+    def fewest_behind(self, chip: int) -> int:
+        """No fewer stages stand behind a chip type's: of those that are known to."""
+        known = self.ends.index(chip) if chip in self.ends else len(self.ends)
+        return sum(int(self.options[other].stages.min()) for other in self.ends[:known])
+
+
+class MeshBounds:
+    """Bounds on parts of the plans of a table of rows, all with as many devices."""
+
+    def __init__(self, table: Coefficients, exact_devices: int) -> None:
+        self.table, self.devices = table, exact_devices
+        self.layers = table.problem.model.layers
+        self.width = np.asarray(table.rows.stage_devices)
+
+    def used(self, options: Options) -> Ints:
+        """Devices of each option."""
+        return np.asarray(self.width[options.row] * options.stages)
+
+    def that_add_up(self, part: Region) -> Region | None:
+        """The part without options whose devices, or stages, no others complete; None: nothing is left."""
+        options = list(part.options)
+        for _ in range(2 * len(options)):
+            before = [len(each) for each in options]
+            if not all(before):
+                return None
+            for chip, own in enumerate(options):
+                others = [self.used(each) for at, each in enumerate(options) if at != chip]
+                left = self.devices - self.used(own)
+                fits = (left >= sum(int(each.min()) for each in others)) & (
+                    left <= sum(int(each.max()) for each in others)
+                )
+                if len(others) == 1:
+                    fits &= np.isin(left, others[0])
+                fewest = sum(int(each.stages.min()) for at, each in enumerate(options) if at != chip)
+                options[chip] = own.take(fits & (own.stages + fewest <= self.layers))
+                if not len(options[chip]):
+                    return None
+            if before == [len(each) for each in options]:
+                break
+        return replace(part, options=tuple(options))
+
+    def quick(self, part: Region) -> tuple[float, float]:
+        """Bounds on the step time and on the slowest stage's in a few operations: all layers spread in any fractions
+        over the fastest rows, memory ignored."""
+        speed, least, slack = 0.0, np.inf, 0.0
+        for chip, own in enumerate(part.options):
+            used = own.take(own.stages > 0)
+            if not len(used):
+                continue
+            layer, saved = self.table.time.layer[chip, used.row], self._saving(chip, used.row)
+            speed += float((used.stages / layer).max())
+            slack += float((used.stages * saved / layer).max())
+            least = min(least, float(layer.min()))
+        if not np.isfinite(least):
+            return np.inf, np.inf
+        held = max(0.0, self.layers - slack)
+        slowest = held / speed * _SAFETY
+        return (part.round.microbatches - 1) * slowest + held * least * _SAFETY, slowest
+
+    def longest(self, rows: Ints) -> float:
+        """No stage takes longer, by far: all layers recomputed on one, embedding and head, and transfers to all."""
+        time, problem = self.table.time, self.table.problem
+        layer = time.layer + np.maximum(time.recompute, time.modules.sum(axis=1)) + np.abs(time.kind_layer).sum(axis=1)
+        latency = self.table.tables.latency.max() * self.devices
+        hops = (1 + problem.stack.pipeline_transfers) * (time.hop_near + time.hop_far + latency)
+        stage = self.layers * layer + time.embedding + time.head + time.chunk + hops
+        return _BY_FAR * float(stage[:, rows].max())
+
+    def _saving(self, chip: int, rows: Ints) -> Floats:
+        """The most that a stage may save by holding cheap layers: (rows,)."""
+        return np.asarray(self._savings[chip, rows])
+
+    @cached_property
+    def _savings(self) -> Floats:
+        return self.table.saving(np.arange(len(self.table.rows)))
+
+    def filtered(self, part: Region, limit: float) -> tuple[float, Region] | None:
+        """A bound on the part, and what of it may be below the limit; None: nothing."""
+        ranges = _COARSE_RANGES
+        while True:
+            left = self.that_add_up(part)
+            if left is None:
+                return None
+            bounds, edges = self._bounds(left, limit, ranges)
+            by_range = np.max([each.min(axis=0) for each in bounds], axis=0)  # each type takes one of its options
+            open_ranges = np.nonzero(by_range < limit)[0]
+            if not len(open_ranges):
+                return None
+            span = float(edges[open_ranges[0]]), float(edges[open_ranges[-1] + 1])
+            keep = [each[:, open_ranges].min(axis=1) < limit for each in bounds]
+            smaller = replace(
+                left, options=tuple(o.take(k) for o, k in zip(left.options, keep, strict=True)), span=span
+            )
+            count = sum(map(len, left.options))
+            much = sum(map(len, smaller.options)) < _SHRUNK * count
+            if ranges == _RANGES and not much and span[1] - span[0] > _SHRUNK * (edges[-1] - edges[0]):
+                return float(by_range.min()), smaller
+            part, ranges = smaller, _RANGES
+
+    def _bounds(self, part: Region, limit: float, ranges: int) -> tuple[list[Floats], Floats]:
+        """For each chip type a bound for every option and range of the slowest stage's time, and the ranges' edges."""
+        low, high = part.span
+        most = part.round.microbatches - 1
+        if most:
+            high = min(high, limit / most)
+        if high <= low or not most:
+            edges = np.array([low, max(high, low)])
+        else:
+            edges = np.geomspace(max(low, high * 1e-4), high, ranges + 1)
+            edges[0] = low
+        mine = [_Cost(self, part, chip, edges[1:]) for chip in range(len(part.options))]
+        cheapest = [each.cheapest for each in mine]
+        after = [float(each.after_least.min()) for each in mine]
+        bounds = []
+        for chip, own in enumerate(mine):
+            others = [table for at, table in enumerate(cheapest) if at != chip]
+            rest = _together(others, len(edges) - 1, self.layers)
+            follows = max((value for at, value in enumerate(after) if at != chip), default=0.0)
+            bounds.append((own.with_others(rest, follows) + most * edges[None, :-1]) * _SAFETY)
+        enough = self._hold_the_model(part, mine)
+        return [np.where(mask, each, np.inf) for mask, each in zip(enough, bounds, strict=True)], edges
+
+    def _hold_the_model(self, part: Region, costs: Sequence[_Cost]) -> list[Bools]:
+        """The options, by range, with which so many devices can hold all layers: (options, ranges) of each chip type.
+
+        The devices at hand are a knapsack. For any price of a device no choice holds more than the best of each chip
+        type at that price, with the price of all devices on top.
+        """
+        devices = [self.used(options) for options in part.options]
+        enough = [each.room >= 0 for each in costs]
+        if sum(int(each.max()) for each in devices) == self.devices:
+            return enough
+        for price in _PRICES * (self.layers / self.devices):
+            worth = [
+                np.where(each.room >= 0, np.minimum(each.room, self.layers) - price * used[:, None], -_FOREVER)
+                for each, used in zip(costs, devices, strict=True)
+            ]
+            best = np.stack([each.max(axis=0) for each in worth])
+            together = best.sum(axis=0) + price * self.devices
+            for mask, each, own in zip(enough, worth, best, strict=True):
+                mask &= each - own + together >= self.layers - ROUNDING * self.layers
+        return enough
+
+
+def _together(tables: Sequence[Floats], ranges: int, layers: int) -> Floats:
+    """The least that several chip types take together for every number of layers: (ranges, layers + 1)."""
+    total = np.full((ranges, layers + 1), np.inf)
+    total[:, 0] = 0.0
+    for table in tables:
+        both = np.full_like(total, np.inf)
+        for taken in range(layers + 1):
+            part = table[:, taken, None] + total[:, : layers + 1 - taken]
+            np.minimum(both[:, taken:], part, out=both[:, taken:])
+        total = both
+    return total
+
+
+class _Cost:
+    """What the options of a chip type take for every number of layers, by range of the slowest stage's time."""
+
+    def __init__(self, bounds: MeshBounds, part: Region, chip: int, tops: Floats) -> None:
+        options, layers = part.options[chip], bounds.layers
+        self._layers = np.arange(layers + 1)
+        self._options, self._stages = options, options.stages
+        rows, at = np.unique(options.row, return_inverse=True)
+        first = part.fewest_behind(chip)
+        hosts = Hosts.of(bounds.table, chip, rows, first, int(options.stages.max()), chip in part.ends[:1])
+        self.room = hosts.held(tops, at, np.full(len(options), first), options.stages)  # (options, ranges)
+        self.slope, self.base = hosts.slope[at], hosts.base(at, options.stages)
+        used = options.stages > 0
+        self.after_layer, self.after_fixed = hosts.after_layer[at], np.where(used, hosts.after_fixed[at], 0.0)
+        self.after_least = self.after_fixed + np.where(used, self.after_layer, 0.0)
+
+    @property
+    def _seconds(self) -> Floats:
+        """Seconds of one microbatch on all stages: (options, layers + 1)."""
+        return np.asarray(self.slope[:, None] * self._layers + self.base[:, None])
+
+    def _possible(self, layers_room: Floats) -> Bools:
+        """Numbers of layers that stages can hold: (options, layers + 1)."""
+        return np.asarray((self._layers >= self._stages[:, None]) & (self._layers <= layers_room[:, None]))
+
+    @property
+    def cheapest(self) -> Floats:
+        """The least of all options: (ranges, layers + 1)."""
+        seconds = self._seconds
+        return np.stack([np.where(self._possible(room), seconds, np.inf).min(axis=0) for room in self.room.T])
+
+    def with_others(self, rest: Floats, follows: float) -> Floats:
+        """The least of each option together with what the rest takes of the other layers: (options, ranges)."""
+        stages = np.maximum(1, self._stages)[:, None]
+        after = np.maximum(self.after_fixed[:, None] + self.after_layer[:, None] * -(-self._layers // stages), follows)
+        seconds = self._seconds + np.where(self._stages[:, None] > 0, after, follows)
+        backwards = rest[:, ::-1]
+        columns = [
+            np.where(self._possible(room), seconds + backwards[index], np.inf).min(axis=1)
+            for index, room in enumerate(self.room.T)
+        ]
+        return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Rows on one chip type at places counted from the pipeline's end: what stages there hold and take.
+
+    `stages`: coefficients by place, the last place of all at the end; `slope` seconds of a layer, `inner` and `last`
+    without layers between others and at the very end; `saving` what all stages of the type may save by cheap layers.
+    """
+
+    stages: Stages
+    depth: int
+    at_end: bool
+    slope: Floats
+    inner: Floats
+    last: Floats
+    saving: Floats
+    after_layer: Floats
+    after_fixed: Floats
+
+    @classmethod
+    def of(cls, table: Coefficients, chip: int, rows: Ints, first: int, count: int, at_end: bool) -> Hosts:
+        """`first` places from the end on `count` stages; `at_end`: the chip type has the last stage."""
+        depth = min(first + count, table.problem.model.layers) + 2
+        stages = table.stages(rows, np.full((len(rows), depth), chip), any_neighbours=True)
+        fixed = np.broadcast_to(stages.fixed + stages.saving, (len(rows), depth))
+        after = np.broadcast_to(stages.after_fixed, fixed.shape)
+        return cls(
+            stages=stages,
+            depth=depth,
+            at_end=at_end,
+            slope=np.broadcast_to(stages.layer, fixed.shape)[:, 1],
+            inner=fixed[:, 1],
+            last=fixed[:, -1],
+            saving=np.broadcast_to(stages.saving, fixed.shape)[:, 1],
+            after_layer=np.broadcast_to(stages.after_layer, fixed.shape)[:, 1],
+            after_fixed=after[:, 1],
+        )
+
+    def base(self, at: Ints, stages: Ints) -> Floats:
+        """Seconds of that many stages without layers, less what they may save."""
+        ends = (self.last - self.inner)[at] if self.at_end else 0.0
+        return np.where(stages > 0, stages * self.inner[at] + ends - self.saving[at], 0.0)
+
+    def prefix(self, tops: Floats) -> tuple[Floats, Ints]:
+        """For each top of the slowest stage's time, row and place: layers held, and places that hold none, before it.
+
+        (ranges, rows, places + 1), places from the end.
+        """
+        held = np.stack([self.stages.most_layers(np.full(len(self.slope), top)) for top in tops])[:, :, :0:-1]
+        bad = held < 1
+        shape = (*held.shape[:2], 1)
+        layers = np.concatenate([np.zeros(shape), np.where(bad, 0.0, held).cumsum(axis=2)], axis=2)
+        return layers, np.concatenate([np.zeros(shape, dtype=np.int64), bad.cumsum(axis=2)], axis=2)
+
+    def held(self, tops: Floats, at: Ints, first: Ints, stages: Ints) -> Floats:
+        """Layers that stages from `first` places from the end on hold: (options, ranges); -1: one holds none."""
+        layers, bad = self.prefix(tops)
+        last = np.minimum(first + stages, layers.shape[2] - 1)
+        room = layers[:, at, last] - layers[:, at, first]
+        return np.where(bad[:, at, last] == bad[:, at, first], room, -1.0).T
+
+
+class Combinations:
+    """All combinations of a part's options, one of each chip type, in a settled order; unused chip types are out."""
+
+    def __init__(self, bounds: MeshBounds, part: Region, most: int) -> None:
+        sizes = [len(each) for each in part.options]
+        picks = np.stack([pick.ravel() for pick in np.meshgrid(*map(np.arange, sizes), indexing="ij")], axis=1)
+        devices = sum(bounds.used(each)[picks[:, chip]] for chip, each in enumerate(part.options))
+        stages = sum(each.stages[picks[:, chip]] for chip, each in enumerate(part.options))
+        self.picks = picks[(devices == bounds.devices) & (stages <= min(most, bounds.layers))]
+        self._bounds, self._part = bounds, part
+
+    def column(self, chip: int) -> tuple[Ints, Ints]:
+        """Rows and stages of a chip type in each combination."""
+        options = self._part.options[chip].take(self.picks[:, chip])
+        return options.row, options.stages
+
+    def keep(self, mask: Bools) -> None:
+        """Leave the others out."""
+        self.picks = self.picks[mask]
+
+    def lower(self, limit: float) -> Floats:
+        """A bound for each combination."""
+        bounds, part, count = self._bounds, self._part, len(self.picks)
+        low, high = part.span
+        most = part.round.microbatches - 1
+        edges = np.linspace(low, min(high, limit / most), _FINE_RANGES + 1) if most else np.array([low, high])
+        costs = list(self._costs(edges[1:]))
+        best = np.full(count, np.inf)
+        for index, (start, _) in enumerate(pairwise(edges.tolist())):
+            room = np.stack([cost.room[:, index] for cost in costs])
+            spare = room.sum(axis=0) - bounds.layers
+            possible = (room >= 0).all(axis=0) & (spare >= 0)
+            stages = np.stack([cost.stages for cost in costs]).astype(np.float64)
+            least = np.maximum(stages, room - spare)
+            seconds = _filled(np.stack([cost.slope for cost in costs]), room, stages, bounds.layers)
+            seconds += sum(cost.base for cost in costs)
+            needed = np.ceil(least / np.maximum(1, stages) - 1e-9)
+            after = [
+                np.where(cost.stages > 0, cost.after_fixed + cost.after_layer * needed[at], 0.0)
+                for at, cost in enumerate(costs)
+            ]
+            total = most * start + seconds + np.max(after, axis=0)
+            best = np.minimum(best, np.where(possible, total, np.inf))
+        return np.asarray(best * _SAFETY)
+
+    def _costs(self, tops: Floats) -> Iterator[_Used]:
+        """What each chip type takes in the combinations, in the order of the part's ends."""
+        behind = np.zeros(len(self.picks), dtype=np.int64)
+        for chip in self._part.ends:
+            row, stages = self.column(chip)
+            rows, at = np.unique(row, return_inverse=True)
+            at_end = chip == self._part.ends[0]
+            deepest = int((behind + stages).max(initial=1))
+            hosts = Hosts.of(self._bounds.table, chip, rows, 0, deepest, at_end)
+            room = hosts.held(tops, at, behind, stages)
+            yield _Used(
+                stages, room, hosts.slope[at], hosts.base(at, stages), hosts.after_layer[at], hosts.after_fixed[at]
+            )
+            behind = behind + stages
+
+
+@dataclass(frozen=True)
+class _Used:
+    """One chip type's part in combinations: arrays (n,), `room` (n, ranges)."""
+
+    stages: Ints
+    room: Floats
+    slope: Floats
+    base: Floats
+    after_layer: Floats
+    after_fixed: Floats
+
+
+def _filled(cost: Floats, room: Floats, least: Floats, layers: int) -> Floats:
+    """The least cost of placing the layers over chip types (k, n) of that room, at least `least` in each."""
+    order = np.argsort(cost, axis=0, kind="stable")
+    cost, room, least = (
+        np.take_along_axis(np.asarray(a, dtype=np.float64), order, axis=0) for a in (cost, room, least)
+    )
+    left = layers - least.sum(axis=0)
+    total = (cost * least).sum(axis=0)
+    for index in range(len(cost)):
+        taken = np.clip(np.minimum(room[index] - least[index], left), 0.0, None)
+        total = total + cost[index] * taken
+        left = left - taken
+    return np.asarray(total)

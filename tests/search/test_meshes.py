@@ -1,0 +1,163 @@
+"""Degrees by chip type: the search against brute force, its rounds, its bounds, and where it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.dimensions import family
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import violations
+from cpsolver.search.frontier import Limits
+from cpsolver.search.meshes.bounds import MeshBounds, Options
+from cpsolver.search.meshes.rounds import rounds_of
+from cpsolver.search.meshes.search import MeshSearch
+from cpsolver.search.search import search
+from tests.support.mesh_problems import mesh_problem
+from tests.support.oracle import legal, small_enough, strategies
+from tests.support.problems import chip_spec, model_spec, problem_of
+from tests.support.selection import first
+
+LARGEST = 120
+"""Strategies that brute force may have to judge for one problem."""
+EACH = 2
+"""Problems of a block."""
+BLOCKS = 16
+TWO = {"x": {"max": 8, "spec": chip_spec(gb=8)}, "y": {"max": 8, "spec": chip_spec(tflops=40, gb=16)}}
+
+
+@lru_cache
+def seeds(start: int, count: int) -> tuple[int, ...]:
+    """The first seeds from `start` whose problems are small enough."""
+    found: list[int] = []
+    while len(found) < count:
+        found += [start] if small_enough(mesh_problem(start), LARGEST) else []
+        start += 1
+    return tuple(found)
+
+
+def best_of_each(problem: Problem) -> dict[tuple[object, ...], float]:
+    """The best step time of every family, or of every plan where near-twins count, by brute force."""
+    best: dict[tuple[object, ...], float] = {}
+    apart = family if problem.spec.search.diverse else Strategy.key
+    for s in strategies(problem):
+        if legal(problem, s):
+            key = apart(s)
+            best[key] = min(evaluate(problem, s).step_time_s, best.get(key, float("inf")))
+    return best
+
+
+@pytest.fixture(scope="module")
+def tally() -> Counter[str]:
+    return Counter()
+
+
+@pytest.mark.parametrize("block", first(1, range(BLOCKS)))
+def test_search_agrees_with_brute_force(block: int, tally: Counter[str]) -> None:
+    for seed in seeds(1000 * block, EACH):
+        problem = mesh_problem(seed)
+        best, result = best_of_each(problem), search(problem)
+        wanted = sorted(best.values())[: problem.spec.search.top]
+        assert result.status == ("optimal" if best else "infeasible"), seed
+        assert [plan.evaluation.step_time_s for plan in result.plans] == pytest.approx(wanted, rel=1e-6), seed
+        assert not any(violations(problem, plan.strategy) for plan in result.plans), seed
+        tally.update(["problem"])
+        tally.update(["first is unequal"] * any(plan.strategy.unequal for plan in result.plans[:1]))
+        tally.update(["unequal"] * any(plan.strategy.unequal for plan in result.plans))
+
+
+def test_brute_force_met_plans_with_unequal_degrees(tally: Counter[str]) -> None:
+    if tally["problem"]:
+        assert tally["unequal"] >= tally["problem"] / 4
+        assert tally["first is unequal"] >= 1
+
+
+def problem_of_two(**search_fields: Any) -> Problem:
+    pin = {"cp": 1, "flash_attention": True, "vpp": 1, **search_fields.pop("pin", {})}
+    return problem_of(TWO, model=model_spec(layers=6), gpus=16, node=2, batch=8, risk=1, pin=pin, **search_fields)
+
+
+def test_the_best_of_both_is_found_and_no_equal_plan_is_lost() -> None:
+    equal, own = search(problem_of_two(degrees_by_chip=False)), search(problem_of_two(degrees_by_chip=True))
+    assert own.plans[0].evaluation.step_time_s <= equal.plans[0].evaluation.step_time_s
+    assert equal.proof.meshes is None
+    counts = own.proof.meshes
+    assert counts is not None
+    assert counts.open == 0
+    assert counts.options >= counts.combined >= counts.bounded >= counts.solved
+
+
+def test_left_out_it_is_what_the_launcher_runs() -> None:
+    problem = problem_of_two()
+    assert not problem.degrees_by_chip
+    for name, runs in (("flagscale", True), ("megatron-lm", False)):
+        assert problem_of(TWO, gpus=16, node=2, launcher=name).degrees_by_chip == runs
+    assert not problem_of(TWO, gpus=16, node=2, launcher="flagscale", degrees_by_chip=False).degrees_by_chip
+    assert not problem_of(gpus=4, launcher="flagscale").degrees_by_chip  # one chip type
+    interleaved = search(problem_of_two(degrees_by_chip=True, pin={"vpp": 2}))
+    assert not any(plan.strategy.unequal for plan in interleaved.plans)
+
+
+def test_pins_bear_on_every_mesh() -> None:
+    result = search(
+        problem_of_two(degrees_by_chip=True, pin={"tp": [1, 2], "pp": 4, "chip_order": ["y", "x"], "vpp": 1})
+    )
+    unequal = [plan.strategy for plan in result.plans if plan.strategy.unequal]
+    assert unequal
+    for plan in unequal:
+        assert plan.pp == 4
+        assert set(plan.by_mesh("tp")) <= {1, 2}
+        assert tuple(dict.fromkeys(plan.stage_chips)) == ("y", "x")
+
+
+def test_a_search_cut_short_says_what_is_left() -> None:
+    problem = problem_of_two(degrees_by_chip=True)
+    search_of_meshes = MeshSearch(problem, lambda: Limits(float("inf"), {}))
+    best = search(problem).plans[0].evaluation.step_time_s
+    assert search_of_meshes.waiting > 0
+    assert search_of_meshes.lowest <= best
+    before = search_of_meshes.lowest
+    for _ in range(5):
+        if search_of_meshes.step() is not None:
+            break
+    assert search_of_meshes.lowest >= before
+
+
+def test_rows_of_a_round_share_its_sequences_and_flags() -> None:
+    problem = problem_of_two(degrees_by_chip=True, diverse=False)
+    space = rounds_of(problem)
+    rows = space.table.rows
+    for each in space.rounds:
+        of_round = rows.take(each.rows)
+        assert len(set((of_round.mbs * of_round.dp).tolist())) == 1
+        assert len(set(of_round.flash_attention.tolist())) == 1
+        assert len(set(of_round.sequence_parallel[of_round.tp > 1].tolist())) <= 1
+        assert len(set(of_round.distributed_optimizer[of_round.replicas > 1].tolist())) <= 1
+        assert set(of_round.microbatches.tolist()) == {each.microbatches}
+
+
+def test_dominated_rounds_are_left_out_only_where_families_are_asked_for() -> None:
+    all_of_them = rounds_of(problem_of_two(degrees_by_chip=True, diverse=False)).rounds
+    fewer = rounds_of(problem_of_two(degrees_by_chip=True)).rounds
+    assert 0 < len(fewer) < len(all_of_them)
+
+
+def test_options_whose_devices_nothing_completes_are_cut() -> None:
+    problem = problem_of_two(degrees_by_chip=True)
+    space = rounds_of(problem)
+    bounds = MeshBounds(space.table, problem.num_gpus)
+    search_of_meshes = MeshSearch(problem, lambda: Limits(float("inf"), {}))
+    part = search_of_meshes._parts[0].part
+    left = bounds.that_add_up(part)
+    assert left is not None
+    sums = {a + b for a in bounds.used(left.options[0]).tolist() for b in bounds.used(left.options[1]).tolist()}
+    assert problem.num_gpus in sums
+    empty = Options(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    assert bounds.that_add_up(replace(part, options=(empty, part.options[1]))) is None
