@@ -86,13 +86,3 @@ def test_frames_are_bounded_by_no_more_than_their_rows_and_cut_by_memory_only_wh
     assert large[~np.repeat(fits, space.rows_of)].all()
     assert again[0].tolist() == bounds[some].tolist()
     assert again[1].tolist() == fits[some].tolist()
-
-
-def test_coefficients_of_some_rows_are_those_of_all() -> None:
-    problem = mixture_problem(3)
-    table = Coefficients(problem, enumerate_rows(problem).rows)
-    rows = np.arange(len(table.rows))[::-3]
-    alone, taken = Coefficients(problem, table.rows.take(rows)), table.take(rows)
-    assert quick_bound(taken).tolist() == quick_bound(alone).tolist()
-    assert too_large(taken).tolist() == too_large(alone).tolist()
-    assert taken.equal.tolist() == alone.equal.tolist()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -78,13 +76,9 @@ class Coefficients:
 
     def take(self, rows: Ints) -> Coefficients:
         """Those of some of the rows."""
-        part, times = copy(self), {each.name: getattr(self.time, each.name)[..., rows] for each in fields(self.time)}
-        part.rows = self.rows.take(rows)
-        part.tables = replace(self.tables, rows=part.rows, time=replace(self.time, **times))
-        columns: dict[str, Any] = {each.name: getattr(self.memory, each.name) for each in fields(self.memory)}
-        for name, column in columns.items():
-            columns[name] = column[..., rows] if isinstance(column, np.ndarray) else column
-        part.memory = MemoryTable(**columns)
+        part = copy(self)
+        part.tables, part.memory = self.tables.take(rows), self.memory.take(rows)
+        part.rows = part.tables.rows
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
         return part
 
