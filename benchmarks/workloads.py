@@ -28,6 +28,42 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 """Whole plans, top-3."""
 
+HARD: dict[str, dict[str, Any]] = {
+    "W7": spec_of("deepseek-v3-671b", 2048, {"h800": 1024, "h100": 1024}, 15_360, 4096),
+    "W8": spec_of("kimi-k2-1t", 4096, {"h800": 2048, "a800": 1024, "h20": 1024}, 4096, 8192),
+    "W9": spec_of(
+        "llama3.1-70b",
+        1024,
+        {"h100": 1024, "a100": 1024},
+        1024,
+        4096,
+        objective="cost",
+        deadline={"tokens": 2.0e12, "days": 60},
+    ),
+    "W10": spec_of("qwen3-235b-a22b", 512, {"h800": 256, "h100": 256}, 1024, 4096),
+    "W11": spec_of("glm4.5-air-106b-a12b", 256, {"h100": 128, "a800": 128}, 1024, 4096),
+    "W12": spec_of("gpt-oss-120b", 512, {"h100": 256, "a100": 256}, 512, 32_768, recompute_scope="stage"),
+    "W13": spec_of(
+        "llama3.1-405b",
+        1024,
+        dict.fromkeys(("h100", "a100", "h800", "a800"), 256),
+        256,
+        32_768,
+        recompute_scope="stage",
+    ),
+}
+"""Mixed chip types with layers of several kinds, long sequences, or devices that may idle; top-3, each run once."""
+HARD["W9"]["cluster"] |= {"prices": {"h100": 2.5, "a100": 1.3}, "idle": True}
+
+_FOUR = {"h100": 384, "a100": 384, "h200": 256, "a800": 256}
+_ALL_FIVE = {"h800": 1536, "h100": 1024, "a800": 1024, "h200": 512, "b200": 512}
+_BY_STAGE = {"recompute_scope": "stage", "top": 50, "diverse": False, "time_limit_s": 120}
+HARDEST: dict[str, dict[str, Any]] = {
+    "W14": spec_of("gpt-oss-120b", 1024, _FOUR, 1024, 131_072, **_BY_STAGE),
+    "W15": spec_of("deepseek-v3-671b", 4096, _ALL_FIVE, 15_360, 4096, **_BY_STAGE),
+}
+"""Four and five types, top-50, stopped after two minutes: run only where they are named."""
+
 _GIVEN = {"tp": 2, "pp": 16, "dp": 8, "mbs": 1, "vpp": 2, "sequence_parallel": True}
 _FLAGS = {"distributed_optimizer": True, "flash_attention": True}
 

@@ -7,8 +7,9 @@ unit's uplinks. Chip types are islands: what joins two of them is their link, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +40,9 @@ class FarHops:
     """What lies beyond the borders of fast domains, for some chip types and rows.
 
     `unit` (types, tiers): devices of what each tier joins; `seconds` (types, tiers, rows) of a transfer through it,
-    `latency` (types, tiers) of that. `joint` and `joint_latency` (types, types[, rows]): of a transfer from one type to
-    another. `tied` (types, types, rows): what summing a tied table's gradients takes more for such a joint.
+    `latency` (types, tiers) of that. `joint` (types, types, rows) and `joint_latency` (types, types): of a transfer
+    from one type to another. `tied` (types, types, rows): what summing a tied table's gradients takes more for such a
+    joint.
     """
 
     unit: Ints
@@ -68,6 +70,11 @@ class FarHops:
                 unit[index, place], latency[index, place] = tier.unit, tier.latency_s
                 seconds[index, place] = payload / rate + tier.latency_s
         return cls(unit, seconds, latency, *_joints(problem, islands, rows))
+
+    def take(self, rows: Any) -> FarHops:
+        """Some of the rows: indices or a mask."""
+        seconds, joint, tied = (each[..., rows] for each in (self.seconds, self.joint, self.tied))
+        return replace(self, seconds=seconds, joint=joint, tied=tied)
 
     def least(self, pair: Neighbours) -> Floats:
         """Seconds of a transfer between neighbours, 0 where it crosses no border but a fast domain's: (n, k)."""

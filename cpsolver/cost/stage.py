@@ -7,7 +7,7 @@ thousands of pipelines at no layers, and a layer's own seconds as the slope.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,11 @@ class ChipTimes:
         domain = np.array([fast_domain(problem, each.chip) for each in supplies])
         latency = np.array([each.chip.network_latency_s for each in supplies])
         return cls(problem, rows, stacked(tables), domain, latency, FarHops.of(problem, supplies, rows))
+
+    def take(self, rows: Any) -> ChipTimes:
+        """Some of the rows: indices or a mask."""
+        far = None if self.far is None else self.far.take(rows)
+        return replace(self, rows=self.rows.take(rows), time=self.time.take(rows), far=far)
 
 
 @dataclass(frozen=True)

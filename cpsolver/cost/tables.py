@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,10 @@ class TimeTable:
     update_first: Floats
     update_last: Floats
 
+    def take(self, rows: Any) -> TimeTable:
+        """Some of the rows: indices or a mask."""
+        return TimeTable(*(getattr(self, field.name)[..., rows] for field in fields(self)))
+
 
 def stacked(tables: Sequence[TimeTable]) -> TimeTable:
     """The tables of several chip types in one: every column with an axis of chip types in front."""
@@ -94,6 +98,14 @@ class MemoryTable:
     last_buffer: Floats
     fixed: float
     overhead: float
+
+    def take(self, rows: Any) -> MemoryTable:
+        """Some of the rows: indices or a mask."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays: dict[str, Any] = {
+            name: each[..., rows] for name, each in columns.items() if isinstance(each, np.ndarray)
+        }
+        return replace(self, **arrays)
 
     def stored(self, sets: tuple[Modules, ...], row: Any) -> Floats:
         """Bytes of a layer and microbatch that stay under each set of modules recomputed, (sets, n), of some rows."""

@@ -32,7 +32,7 @@ breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv
 DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1)."""
 
 
-_OWN_BEST = ("sharding_group", "expert_overlap")
+OWN_BEST = ("sharding_group", "expert_overlap")
 """Fields of `Strategy` that do not make a plan another one: of several values the best is the plan's."""
 
 
@@ -305,7 +305,7 @@ class Strategy:
         """
         stages = tuple(zip(self.stage_chips, self.stage_meshes, strict=True)) if self.unequal else self.stage_chips
         own = {"groups": stages, "micro_batches": self.micro_batches if self.dynamic else ()}
-        names = (field.name for field in fields(self) if field.name not in _OWN_BEST)
+        names = (field.name for field in fields(self) if field.name not in OWN_BEST)
         return tuple(own[name] if name in own else getattr(self, name) for name in names)
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import OWN_BEST
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import frame_bound
+from cpsolver.search.bounds.quick import frame_bound
 from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
@@ -111,7 +113,7 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
         for whole in (True, False) if problem.mixed else (False,):
             frames = _frames(problem, layouts.take(dividing), mbs, whole)
             space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
-            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True))
+            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True)[0])
         if not np.isfinite(bounds).any():
             break  # nothing fits: nor do larger micro batches
         best[dividing] = np.minimum(best[dividing], bounds)
@@ -127,7 +129,14 @@ def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool) -> Can
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:
-    """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing."""
+    """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing.
+
+    Of the sharding groups all replicas alone, for no bound here asks which ones share states.
+    """
+    search = problem.spec.search
+    groups = [name for name in OWN_BEST if DIMENSIONS[name].kind == "size_or_all"]
+    free = {name: (0,) for name in groups if getattr(search.pin, name) is None and getattr(search.forbid, name) is None}
+    problem = problem.with_(search={"pin": search.pin.model_copy(update=free)})
     pairs = np.unique(np.stack([layouts.tp, layouts.cp]), axis=1)
     tp, cp = np.tile(pairs, 2)
     pp = np.repeat([1, 2], pairs.shape[1])

@@ -14,9 +14,10 @@ from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
+from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.dominance import undominated
+from cpsolver.search.bounds.quick import frame_bound, quick_bound, seconds_by_kind, too_large
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.objective import Objective
 from cpsolver.search.space import Space, enumerate_rows
@@ -29,6 +30,8 @@ _BLOCK = 8192
 """Rows whose coefficients are made in one go while fewer than K plans are known."""
 _BLOCK_WITH_LIMIT = 65_536
 """The same once there is a limit."""
+_FIRST_SIZES = 3
+"""Micro batches whose frames are bounded first: most good plans have a small one."""
 INFINITE = float("inf")
 
 
@@ -36,11 +39,12 @@ INFINITE = float("inf")
 class Limits:
     """Scores that rows have to beat: `limit`, and those of a layout family that has a plan that plan's score.
 
-    `families`: by what `plans.dimensions.family` says of the plan.
+    `families`: by what `plans.dimensions.family` says of the plan. `enough`: K plans are known.
     """
 
     limit: float
     families: Mapping[tuple[object, ...], float]
+    enough: bool = True
 
     def of_row(self, rows: Candidates, row: int) -> float:
         """What one row has to beat."""
@@ -67,14 +71,13 @@ class Limits:
 
 @dataclass
 class Block:
-    """The rows of some frames, their coefficients, and the rows that are still to be bounded, best first.
+    """Rows of some frames that may beat the limit, by their quick bounds; those before the `next` are bounded well.
 
     `stands_for`: how many rows do not fit if a row does not: itself, and those that its sharding group dominates.
     """
 
     table: Coefficients
     quick: Floats
-    order: Ints
     stands_for: Ints
     next: int = 0
     solved: set[int] = field(default_factory=set)
@@ -82,11 +85,11 @@ class Block:
     @property
     def lowest(self) -> float:
         """The smallest quick bound of a row that is not bounded well yet."""
-        return float(self.quick[self.order[self.next]]) if self.next < len(self.order) else INFINITE
+        return float(self.quick[self.next]) if self.next < len(self.quick) else INFINITE
 
     def waiting(self, limit: float) -> int:
         """Rows not bounded well yet that may still beat the limit."""
-        return int((self.quick[self.order[self.next :]] < limit).sum())
+        return max(0, int(np.searchsorted(self.quick, limit)) - self.next)
 
 
 @dataclass(order=True)
@@ -103,6 +106,11 @@ class Node:
     row: int = field(compare=False)
     mix: tuple[int, ...] = field(compare=False, default=())
     chips: tuple[int, ...] = field(compare=False, default=())
+
+    @property
+    def whole(self) -> bool:
+        """Whether the stages of all chip types are known."""
+        return len(self.mix) == len(self.branch.problem.supplies)
 
 
 @dataclass(frozen=True)
@@ -125,16 +133,36 @@ class Branch:
         self.no_fit = 0
         self.space: Space
         self._frames: Floats = np.array([])  # bounds of the frames, in the order of `_order`
-        self._order: Ints
+        self._order: Ints = np.empty(0, dtype=np.int64)
         self._next = 0
+        self._later: Ints = np.empty(0, dtype=np.int64)  # frames without a bound as yet
 
     def open(self) -> None:
-        """Make the frames, each with a bound."""
+        """Make the frames, and bound those with small micro batches: enough to find plans among them."""
         self.space = enumerate_rows(self.problem)
-        bounds = frame_bound(self.problem, self.space, self.objective.row_bounds)
-        bounds = np.where(self.space.rows_of > 0, bounds, INFINITE)  # of some layouts no variant is legal
-        self._order = np.argsort(bounds, kind="stable")
-        self._frames = bounds[self._order]
+        sizes = np.unique(self.space.frames.mbs)
+        few = self.space.frames.mbs <= sizes[:_FIRST_SIZES].max(initial=0)
+        self._later = np.nonzero(~few)[0]
+        self._bound_frames(np.nonzero(few)[0])
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether there are frames without a bound."""
+        return len(self._later) > 0
+
+    def bound_others(self) -> None:
+        """Bound the other frames."""
+        later, self._later = self._later, self._later[:0]
+        self._bound_frames(later)
+
+    def _bound_frames(self, frames: Ints) -> None:
+        bounds, fits = frame_bound(self.problem, self.space, self.objective.row_bounds, frames=frames)
+        self.no_fit += int(self.space.rows_of[frames[~fits]].sum())
+        bounds = np.where(self.space.rows_of[frames] > 0, bounds, INFINITE)  # of some layouts no variant is legal
+        frames = np.concatenate([self._order[self._next :], frames])
+        bounds = np.concatenate([self._frames[self._next :], bounds])
+        best = np.argsort(bounds, kind="stable")
+        self._order, self._frames, self._next = frames[best], bounds[best], 0
 
     @property
     def next_frame(self) -> float:
@@ -153,14 +181,15 @@ class Branch:
 
     def unopened_rows(self, limit: float) -> int:
         """Rows that are not bounded well yet and may still beat the limit."""
-        if not len(self._frames):
+        if not len(self._frames) and not self.unbounded:
             return 0
         frames = self._order[self._next :][self._frames[self._next :] < limit]
+        frames = np.concatenate([frames, self._later])
         return int(self.space.rows_of[frames].sum()) + sum(block.waiting(limit) for block in self.blocks)
 
     def open_frames(self, limits: Limits) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = _BLOCK if np.isinf(limits.limit) else _BLOCK_WITH_LIMIT
+        most = _BLOCK_WITH_LIMIT if limits.enough else _BLOCK
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         frames = self._order[self._next : self._next + count]
@@ -175,7 +204,10 @@ class Branch:
         self.no_fit += int(stands_for[hopeless].sum())
         quick = quick_bound(table, self.objective.row_bounds)
         quick = np.where(hopeless | (quick >= limits.of_rows(rows)), np.inf, quick)
-        self.blocks.append(Block(table, quick, np.argsort(quick, kind="stable"), stands_for))
+        best = np.argsort(quick, kind="stable")
+        best = best[np.isfinite(quick[best])]  # the tables of all others are not kept
+        if len(best):
+            self.blocks.append(Block(table.take(best), quick[best], stands_for[best]))
         self._next += count
         return f"{len(table.rows)} rows of {len(frames)} frames"
 
@@ -183,8 +215,8 @@ class Branch:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = _BATCH if np.isinf(limits.limit) else _BATCH_WITH_LIMIT
-        rows = block.order[block.next : block.next + count]
+        count = _BATCH_WITH_LIMIT if limits.enough else _BATCH
+        rows = np.arange(block.next, min(block.next + count, len(block.quick)))
         rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
         return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)
 
@@ -213,8 +245,8 @@ class Branch:
         may = may_mix(self.problem, table.rows.take(rows))
         shapes = zip(width.tolist(), may.tolist(), strict=True)
         most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
-        least = np.zeros_like(most)
+        least = np.maximum(0, pp - (most.sum(axis=1, keepdims=True) - most))
         seconds = mix_bound(table, rows, least, most)
-        quick = self.objective.row_bounds(table.rows.take(rows), seconds, table.time.layer[:, rows], table.saving(rows))
+        quick = self.objective.row_bounds(table.rows.take(rows), seconds, seconds_by_kind(table, rows))
         good = self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
         return seconds, np.maximum(quick, good)

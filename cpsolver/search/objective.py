@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -60,6 +61,10 @@ class Objective:
         """The step time of plans of such a rate above which they miss the limit on the score or the deadline."""
         return min(limit / rate, self.deadline_s)
 
+    def limits_s(self, limits: Floats, rates: Floats) -> Floats:
+        """The same of many plans, (n,)."""
+        return np.minimum(limits / rates, self.deadline_s)
+
     def bounds(self, seconds: Floats, rates: Floats) -> Floats:
         """Bounds on the score from bounds on the time and the rates; infinite where the deadline is missed."""
         scores = seconds if self.prices is None else seconds * rates * _DOWN
@@ -78,13 +83,13 @@ class Objective:
             left = left - taken
         return np.asarray(total * width)
 
-    def row_bounds(self, rows: Candidates, seconds: Floats, layer: Floats, saved: Floats) -> Floats:
+    def row_bounds(self, rows: Candidates, seconds: Floats, kinds: Floats) -> Floats:
         """Bounds on the score of rows whose chips are open, from bounds on their time.
 
         With several chip types the fastest and the cheapest may be others. No stage takes longer than the slowest, so a
         microbatch of the slowest costs no less than every layer where its work is cheapest; and all stages together,
-        one after the other, cost as much for each of the dearest devices among all in use. `layer` are the seconds of a
-        layer on each chip type, `saved` what stages of a type may save in all by holding cheap ones, (types, n) each.
+        one after the other, cost as much for each of the dearest devices among all in use. `kinds`: seconds of a layer
+        of each kind on each chip type, (types, kinds, n).
         """
         if self.prices is None:
             return self.bounds(seconds, seconds)
@@ -95,9 +100,10 @@ class Objective:
         if len(limits) == 1:
             return scores
         prices, used = self.prices[:, None], most.T > 0
-        cheapest = np.where(used, layer * prices, np.inf).min(axis=0)
+        cheapest = np.where(used[:, None], kinds * prices[:, None], np.inf).min(axis=0)
         dearest = np.where(used, prices, prices.min()).max(axis=0) * width
-        work = (cheapest * self.problem.model.layers - (saved * prices).sum(axis=0)) * width
+        numbers = counts_before(self.problem.model, 1)[:, -1:]
+        work = (cheapest * numbers).sum(axis=0) * width
         times = rows.microbatches + (np.maximum(1.0, lowest / dearest) - 1.0) / rows.vpp
         return np.asarray(np.maximum(scores, work * times * _DOWN_SUM))
 

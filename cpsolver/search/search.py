@@ -8,14 +8,13 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import factorial
 
 import numpy as np
 
-from cpsolver.cost.kinds import layer_kinds
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.errors import InternalError
@@ -23,13 +22,12 @@ from cpsolver.plans.dimensions import DEGREES, family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
-from cpsolver.search.arrangements import arrangements, next_counts
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.agenda import Agenda, Key, key_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.filters import may_mix
-from cpsolver.search.frontier import INFINITE, Block, Branch, Limits, Node
+from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
+from cpsolver.search.opening import opened
 from cpsolver.search.result import DeviceCounts, Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
 
 _CLOSE = 1 - 1e-12
@@ -38,6 +36,16 @@ plan that is as good as the K-th must be solved."""
 _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
+
+_EAGER = 8
+"""Plans that are solved in one go although bounds are open that are smaller than theirs."""
+_MIXES = 64
+"""Rows and mixes that are opened in one go while fewer than K plans are known."""
+_MIXES_WITH_LIMIT = 1024
+"""The same once there is a limit."""
+_ORDERS = 8192
+"""Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit; in an eighth of
+it while there is none."""
 
 
 @dataclass
@@ -68,10 +76,13 @@ class _Search:
         self._problem, self._listener, self._below = problem, listener, below
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
         self._started = time.monotonic()
-        self._queue: list[Node] = []
+        self._agenda = Agenda()
+        self._eager = _EAGER
+        self._patient = True  # plans may wait apart
+        self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[_Found] = []
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
-        self._count = 0
+        self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
         self._arrangements = 0
         self._solver_calls = 0
         self._solver_seconds = 0.0
@@ -82,7 +93,6 @@ class _Search:
         self._mesh_solves = 0
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
-        self._dive = not problem.mixed or len(layer_kinds(problem.model)) > 1
 
     def run(self) -> Result:
         stop: StopReason = "complete"
@@ -132,15 +142,26 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        return Limits(self._limit(), self._families)
+        return Limits(self._limit(), self._families, len(self._found) >= self._top)
 
     def _limit_of(self, node: Node) -> float:
-        return self._limits().of_row(node.block.table.rows, node.row)
+        limit = self._limits().of_row(node.block.table.rows, node.row)
+        return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
+
+    def _set_apart(self, node: Node) -> bool:
+        """Let a node wait where nothing would tell its plan from one of those found: it would be none the more."""
+        limits = replace(self._limits(), limit=INFINITE)
+        known = limits.of_row(node.block.table.rows, node.row) < INFINITE
+        if known or (node.chips and key_of(node) in self._scores):
+            self._agenda.set_apart(node)
+            return True
+        return False
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
-        rows = min((branch.lowest for branch in self._opened), default=INFINITE)
-        return min(rows, self._queue[0].bound if self._queue else INFINITE)
+        if any(branch.unbounded for branch in self._opened):
+            return 0.0
+        return min(self._rows(), self._agenda.lowest)
 
     def _lowest(self) -> float:
         return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
@@ -149,34 +170,47 @@ class _Search:
         limit = self._problem.spec.search.time_limit_s
         return limit is not None and time.monotonic() - self._started > limit
 
-    def _push(
-        self, bound: float, seconds: float, branch: Branch, block: Block, row: int, *more: tuple[int, ...]
-    ) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, Node(bound, self._count, seconds, branch, block, row, *more))
-
     def _tell(self, message: str) -> None:
         if self._listener is not None:
             best = self._found[0].score if self._found else INFINITE
-            waiting = len(self._queue) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
+            waiting = len(self._agenda) + sum(branch.unopened_rows(INFINITE) for branch in self._opened)
             counts = len(self._found), waiting, self._solver_calls
             self._listener(Progress(self._lowest(), best, *counts, message, self._objective.unit))
 
     # One step of the search
 
     def _step(self) -> None:
-        undecided = np.isinf(self._limit())
-        if self._dive and self._queue and (undecided or self._queue[0].bound < _PROMISING * self._limit()):
-            self._open_node()  # any K plans are a limit, which spares many a costly bound
+        limit, agenda = self._limit(), self._agenda
+        undecided, rows = len(self._found) < self._top, self._rows()
+        if not undecided:
+            agenda.bring_back()
+        busy = min(rows, agenda.mix, agenda.plan)
+        if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
+            self._eager -= 1
+            self._solve_next()  # any K plans are a limit, which spares many a costly bound
             return
-        inside = self._inside()
-        if self._closed and self._closed[-1].bound <= inside and not (undecided and np.isfinite(inside)):
+        self._eager = _EAGER
+        unbounded = next((branch for branch in self._opened if branch.unbounded), None)
+        if unbounded is not None and (self._found or busy == INFINITE):
+            unbounded.bound_others()  # a first plan needs none of them
+        elif undecided and agenda.mix < limit * _CLOSE:
+            self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
+        elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
-            return
+        elif agenda.mix < INFINITE and agenda.mix <= busy:
+            self._open_nodes(min(_MIXES_WITH_LIMIT, _ORDERS // self._orders))
+        elif agenda.plan <= busy:
+            self._solve_next()
+        else:
+            self._open_rows()
+
+    def _rows(self) -> float:
+        """The smallest bound of rows in the branches that are open."""
+        return min((branch.lowest for branch in self._opened), default=INFINITE)
+
+    def _open_rows(self) -> None:
         branch = min(self._opened, key=lambda branch: branch.lowest)
-        if branch.lowest > inside:
-            self._open_node()
-        elif branch.next_frame <= branch.lowest:
+        if branch.next_frame <= branch.lowest:
             self._tell(branch.open_frames(self._limits()))
         else:
             self._bound_rows(branch)
@@ -188,19 +222,39 @@ class _Search:
         branch.open()
         self._opened.append(self._closed.pop())
 
-    def _open_node(self) -> None:
-        node = heapq.heappop(self._queue)
-        if node.bound >= self._limit_of(node):
-            return  # its family has a plan by now that it cannot beat
+    def _open_nodes(self, most: int) -> None:
+        """Go on with the best rows and mixes."""
+        nodes, limits = self._agenda.take_mixes(most, self._limit() * _CLOSE), self._limits()
+        if self._diverse and self._patient and len(self._found) < self._top:
+            nodes = [node for node in nodes if not self._set_apart(node)]
         try:
-            if node.chips:
-                self._solve(node)
-            elif len(node.mix) == len(self._problem.supplies):
-                self._open_mix(node)
-            else:
-                self._open_row(node)
+            # Some families have plans by now that their rows cannot beat.
+            found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
         except KeyboardInterrupt:
-            heapq.heappush(self._queue, node)
+            for node in nodes:
+                self._agenda.put_back(node)
+            raise
+        self._arrangements += found.orders
+        for child in found.children:
+            node = child.node
+            self._agenda.add(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
+        self._tell(f"{len(nodes)} ways to share the stages")
+
+    def _solve_next(self) -> None:
+        """Solve the best plan, or find that it can be none."""
+        if self._agenda.plan == INFINITE:
+            self._agenda.bring_back()  # nothing else is left
+            self._patient = False
+            return
+        node, patient = self._agenda.take_plan(), self._patient and len(self._found) < self._top
+        while node.bound >= self._limit_of(node) or (patient and self._set_apart(node)):
+            if self._agenda.plan >= self._limit():
+                return
+            node = self._agenda.take_plan()
+        try:
+            self._solve(node)
+        except KeyboardInterrupt:
+            self._agenda.put_back(node)
             raise
 
     def _bound_rows(self, branch: Branch) -> None:
@@ -209,40 +263,7 @@ class _Search:
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
-                self._push(bound, seconds, branch, rows.block, row, *plan)
-
-    def _open_row(self, node: Node) -> None:
-        """Settle how many stages the next chip type serves; with the last type the mix is whole."""
-        table, branch = node.block.table, node.branch
-        pp, width = int(table.rows.pp[node.row]), int(table.rows.stage_devices[node.row])
-        mixed = bool(may_mix(branch.problem, table.rows.take([node.row]))[0])
-        least, most = next_counts(branch.problem, width, pp, node.mix, mixed)
-        self._tell(f"{len(least)} ways to share the stages of {_name(node)}")
-        if not len(least):
-            return
-        row = np.full(len(least), node.row)
-        seconds = np.maximum(mix_bound(table, row, least, most), node.seconds)
-        rates = branch.objective.rates(np.full(len(row), width), np.full(len(row), pp), least, most)
-        bounds = np.maximum(branch.objective.bounds(seconds, rates), node.bound)
-        known, limit = len(node.mix) + 1, self._limit_of(node)
-        for bound, time_s, mix in zip(bounds.tolist(), seconds.tolist(), least.tolist(), strict=True):
-            if bound < limit:
-                self._push(bound, time_s, branch, node.block, node.row, tuple(mix[:known]))
-
-    def _open_mix(self, node: Node) -> None:
-        """Bound every order of the chip types along the pipeline."""
-        branch, mix = node.branch, np.array(node.mix, dtype=np.int64)
-        orders = arrangements(branch.problem, mix)
-        if not len(orders):
-            return
-        table, rate, limit = node.block.table, self._rate(node), self._limit_of(node)
-        limit_s = branch.objective.limit_s(limit, rate)
-        seconds = np.maximum(plan_bound(table, np.full(len(orders), node.row), orders, limit_s), node.seconds)
-        bounds = np.maximum(branch.objective.bounds(seconds, np.full(len(orders), rate)), node.bound)
-        self._arrangements += len(orders)
-        for bound, time_s, chips in zip(bounds.tolist(), seconds.tolist(), orders.tolist(), strict=True):
-            if bound < limit:
-                self._push(bound, time_s, branch, node.block, node.row, node.mix, tuple(chips))
+                self._agenda.add(bound, seconds, branch, rows.block, row, *plan)
 
     def _rate(self, node: Node) -> float:
         """Score of a second of a plan whose mix is known."""
@@ -267,7 +288,8 @@ class _Search:
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            self._keep(solved.strategy, node.branch.problem, node.branch.objective)
+            score, key = self._keep(solved.strategy, node.branch.problem, node.branch.objective), key_of(node)
+            self._scores[key] = min(score, self._scores.get(key, INFINITE))
         self._tell(f"{solved.status}: {_name(node)}")
 
     def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
@@ -291,8 +313,8 @@ class _Search:
         if solved.strategy is not None:
             self._keep(solved.strategy, self._problem, self._objective)
 
-    def _keep(self, strategy: Strategy, problem: Problem, objective: Objective) -> None:
-        """Enter a solved plan among the best, in place of one that differs in nothing that tells plans apart.
+    def _keep(self, strategy: Strategy, problem: Problem, objective: Objective) -> float:
+        """A solved plan's score; it enters the best, in place of one that differs in nothing that tells plans apart.
 
         Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
         """
@@ -306,13 +328,14 @@ class _Search:
         apart = family if self._diverse else Strategy.key
         same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
         if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
-            return
+            return score
         self._found = [plan for plan in self._found if plan not in same]
         self._found.append(_Found(score, even, evaluation))
         self._found.sort(key=_in_order)
         del self._found[self._top :]
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}
+        return score
 
     # The answer
 
@@ -331,9 +354,11 @@ class _Search:
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
         solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
-        waiting = {(id(node.block), node.row) for node in self._queue if node.bound < self._limit_of(node)} - solved
-        unopened = sum(branch.unopened_rows(limit) for branch in self._opened)
-        still_open = 0 if complete else len(waiting) + unopened
+        still_open = 0
+        if not complete:
+            nodes = (node for node in self._agenda if node.bound < self._limit_of(node))
+            waiting = {(id(node.block), node.row) for node in nodes} - solved
+            still_open = len(waiting) + sum(branch.unopened_rows(limit) for branch in self._opened)
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
         for rule, count in (item for space in spaces for item in space.refused.items()):
             refused[rule] = refused.get(rule, 0) + count

@@ -15,13 +15,15 @@ from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import next_counts
 from cpsolver.search.bounds import coefficients
-from cpsolver.search.bounds.bounds import frame_bound, mix_bound, plan_bound, quick_bound, too_large
+from cpsolver.search.bounds.bounds import mix_bound, plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.quick import frame_bound, quick_bound, too_large
 from cpsolver.search.compile.data import plan_data, scale_for
 from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.filters import may_mix, most_stages
 from cpsolver.search.space import enumerate_rows
 from tests.support.generated import random_problem
+from tests.support.mixtures import mixture_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
@@ -38,7 +40,7 @@ class Ladder:
         self.table = Coefficients(problem, self.space.rows)
         self.quick = quick_bound(self.table) if len(self.table.rows) else np.empty(0)
         self.too_large = too_large(self.table) if len(self.table.rows) else np.empty(0)
-        self.frame = np.repeat(frame_bound(problem, self.space), self.space.rows_of)
+        self.frame = np.repeat(frame_bound(problem, self.space)[0], self.space.rows_of)
 
     def of(self, row: int, mix: tuple[int, ...], order: np.ndarray) -> list[float]:
         """Bounds of the frame, of the row, quick and good, of each beginning of the mix, and of the plan."""
@@ -52,6 +54,7 @@ class Ladder:
             least, most = next_counts(self.problem, wide, pp, mix[:known], mixed)
             same = np.nonzero(least[:, known] == mix[known])[0]
             found.append(float(mix_bound(self.table, at, least[same], most[same])[0]))
+            found.append(float(quick_bound(self.table.take(at), most=most[same])[0]))
         assert rows.pp[row] == pp
         return [*found, float(plan_bound(self.table, at, order[None, :])[0])]
 
@@ -112,6 +115,20 @@ def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count:
             for overlaps, true, _ in held_bounds(problem, seed):
                 overlapping += overlaps and bool(np.isfinite(true))
     assert overlapping >= count / 6
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 6), full(6, 60)])
+@pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
+def test_no_bound_exceeds_brute_force_with_kinds_on_mixed_chips(start: int, count: int, bend: bool) -> None:
+    close = 0
+    for seed in range(start, start + count):
+        problem = mixture_problem(seed)
+        if not small_enough(problem, 1000):
+            continue
+        with quick_tables(seed if bend else None):
+            for _, true, bounds in held_bounds(problem, seed):
+                close += np.isfinite(true) and bounds[-1] > 0.9 * true
+    assert close > count
 
 
 def optimum(table: Coefficients, row: int, chips: np.ndarray, upper: float) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from cpsolver.cost.shard import Candidates
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import time_table
 from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.space import enumerate_rows
+from tests.support.mixtures import mixture_problem
+from tests.support.networks import on_network
 from tests.support.problems import ideal, model_spec, strategy_of
 
 LINK = 2 * 1024 * 1024 / 100e9
@@ -70,3 +74,39 @@ def test_embedding_and_head_take_a_layers_time_in_a_layers_place(groups: str, sl
     ends = [table.time.embedding[0, 0], table.time.head[0, 0]]
     assert 0 < max(ends) < 0.01
     assert seconds == pytest.approx([8 + (not slot) * end for slot, end in zip(slots, ends, strict=True)], rel=1e-9)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """All that two tables hold, whatever it is called: a column that is forgotten shows."""
+    if isinstance(one, np.ndarray):
+        assert one.tolist() == other.tolist()
+    elif is_dataclass(one):
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    elif isinstance(one, dict | list | tuple):
+        assert len(one) == len(other)
+        for mine, theirs in zip(*(list(x.values()) if isinstance(x, dict) else x for x in (one, other)), strict=True):
+            assert_same(mine, theirs)
+    elif not isinstance(one, int | float | str | None):
+        assert_same(vars(one), vars(other))
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_coefficients_of_some_rows_are_those_of_these_alone(seed: int) -> None:
+    problem = mixture_problem(seed)
+    first, second, *_ = problem.chip_names
+    levels = [{"name": "rack", "devices": 2}, {"name": "all", "oversubscription": 4}]
+    problem = on_network(problem, {"levels": levels, "links": [{"between": [first, second], "gbit_s": 1}]})
+    table = Coefficients(problem, enumerate_rows(problem).rows)
+    assert table.tables.far is not None
+    rows = np.random.default_rng(seed).permutation(len(table.rows))[: len(table.rows) // 2]
+    assert_same(_held(table.take(rows)), _held(Coefficients(problem, table.rows.take(rows))))
+
+
+def _held(table: Coefficients) -> dict[str, Any]:
+    """All that a table holds but for the problem, which both have."""
+    held = {**vars(table), "tables": {f.name: getattr(table.tables, f.name) for f in fields(table.tables)}}
+    del held["problem"], held["tables"]["problem"]
+    return held

@@ -67,14 +67,20 @@ def more_chips(data: dict[str, Any]) -> None:
         chip["max"] = min(data["cluster"]["num_gpus"], chip["max"] + 1)
 
 
+RACKS = {"gbit_s": 200, "levels": [{"name": "rack", "nodes": 4}, {"name": "cluster", "oversubscription": 2}]}
+LINKED = {"links": [{"between": ["a800", "h800"], "gbit_s": 50}]}
 REALISTIC = [
-    ("llama3.1-8b", "gb200", 128, 4, ("sharding_group",)),
-    full("llama3.1-8b", "gb200", 128, 4, ("tp", "distributed_optimizer")),
-    full("llama3.1-8b", "gb200", 256, 8, ROW),
-    full("qwen3-30b-a3b", "gb300", 128, 4, ("sharding_group", "ep", "etp", "expert_overlap")),
-    full("llama2-13b", "h100", 64, 8, ROW),
+    ("llama3.1-8b", {"gb200": 128}, 4, None, ("sharding_group",)),
+    ("llama2-70b", {"a800": 256}, 8, RACKS, ("cp",)),
+    full("llama3.1-8b", {"gb200": 128}, 4, None, ("tp", "distributed_optimizer")),
+    full("llama3.1-8b", {"gb200": 256}, 8, None, ROW),
+    full("qwen3-30b-a3b", {"gb300": 128}, 4, None, ("sharding_group", "ep", "etp", "expert_overlap")),
+    full("llama2-13b", {"h100": 64}, 8, None, ROW),
+    full("llama2-70b", {"a800": 256}, 8, RACKS, ROW),
+    full("llama2-13b", {"a800": 32, "h800": 32}, 8, LINKED, ROW),
+    full("mixtral-8x7b", {"a800": 32, "h800": 32}, 8, LINKED, ("tp", "ep", "pp", "vpp")),
 ]
-"""Model, chip, devices, devices of a node, and what is pinned in turn."""
+"""Model, devices by chip, devices of a node, network, and what is pinned in turn."""
 
 
 def some_values(rng: np.random.Generator, name: str, gpus: int) -> list[Any]:
@@ -85,14 +91,16 @@ def some_values(rng: np.random.Generator, name: str, gpus: int) -> list[Any]:
     return [values[i] for i in rng.permutation(len(values))[:2].tolist()]
 
 
-@pytest.mark.parametrize(("model", "chip", "gpus", "node", "names"), REALISTIC)
-def test_a_pin_never_makes_it_better(model: str, chip: str, gpus: int, node: int, names: tuple[str, ...]) -> None:
-    rng = np.random.default_rng(gpus + node)
-    given: dict[str, Any] = {"model": model, "chips": {chip: gpus}, "gpus": gpus, "node": node, "batch": 2 * gpus}
-    free = values(problem_of(**given, sequence=4096))
+@pytest.mark.parametrize(("model", "chips", "node", "network", "names"), REALISTIC)
+def test_a_pin_never_makes_it_better(
+    model: str, chips: dict[str, int], node: int, network: Any, names: tuple[str, ...]
+) -> None:
+    gpus = sum(chips.values())
+    rng, given = np.random.default_rng(gpus + node), {"node": node, "network": network, "batch": 2 * gpus}
+    free = values(problem_of(chips, model, gpus, **given, sequence=4096))
     for name in names:
         for value in some_values(rng, name, gpus):
-            assert_no_worse(values(problem_of(**given, sequence=4096, pin={name: value})), free)
+            assert_no_worse(values(problem_of(chips, model, gpus, **given, sequence=4096, pin={name: value})), free)
 
 
 @blocks

@@ -16,7 +16,7 @@ from cpsolver.search.bounds.bounds import plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.compile import exact
 from cpsolver.search.compile.data import PlanData, plan_data, scale_for
-from cpsolver.search.compile.exact import Splitter
+from cpsolver.search.compile.exact import NEVER, Splitter
 from cpsolver.search.compile.model import CompiledModel, solve_plan
 from cpsolver.search.compile.options import ChipOptions, Option
 from cpsolver.search.compile.warm_start import warm_start
@@ -103,25 +103,29 @@ def test_best_split_is_the_best_of_all(in_place: bool, monkeypatch: pytest.Monke
         plan = random_plan(rng, in_place)
         choice = tuple(tuple(range(len(plan.by_chip[chip]))) for chip in plan.chips)
         every, splitter = list(every_split(plan, choice)), Splitter(plan)
-        found = splitter.best(choice)
-        none, some = none + (found is None), some + (found is not None)
-        assert (found is None) == (not every), seed
-        if found is None:
+        free = {chip: tuple(range(len(own))) for chip, own in plan.by_chip.items()}
+        slowest = splitter.slowest(free)
+        fits = slowest < NEVER
+        none, some = none + (not fits), some + fits
+        assert fits == bool(every), seed
+        if not fits:
             continue
+        found = splitter.best(free, slowest)
+        pairs = plan.microbatches * plan.vpp - 1
+        sums = (objective - pairs * longest for objective, longest, _ in every)
+        assert splitter.least_sum(free) + plan.vpp * int(plan.after_fixed.min()) <= min(sums), seed
         true = min(objective for objective, *_ in every)
         assert (found.objective, found.lower) == (true, true), seed
         assert found.slowest == min(slowest for _, slowest, _ in every)
         chosen = [(int(pick),) for pick in found.option]
         assert true in [one for one, _, chunk in every_split(plan, tuple(chosen)) if chunk == tuple(found.chunk)]
         known = true + int(rng.integers(-50, 50))
-        other = splitter.best(choice, known)
-        assert other is not None
+        other = splitter.best(free, slowest, known)
         assert other.lower == min(true, known)
         assert other.objective == true or known <= true <= other.objective
         with monkeypatch.context() as few:
             few.setattr(exact, "_TRIES", int(rng.integers(1, 4)))
-            hasty = splitter.best(choice)
-        assert hasty is not None
+            hasty = splitter.best(free, slowest)
         assert hasty.lower <= true <= hasty.objective, seed
     assert none > 50
     assert some > 200

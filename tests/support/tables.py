@@ -19,7 +19,7 @@ from cpsolver.evaluation import evaluate
 from cpsolver.plans.strategy import MODULES, SHARDED, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import arrangements, mixes
-from cpsolver.search.bounds import bounds, coefficients, dominance
+from cpsolver.search.bounds import coefficients, dominance, quick
 from cpsolver.search.filters import may_mix
 from tests.support.oracle import short_of
 
@@ -28,8 +28,8 @@ Maker = Callable[..., Any]
 ALL = tuple(field.name for field in fields(Candidates))
 LAYER = tuple(field.name for field in fields(Shard))
 """What a layer's time and bytes depend on: bounds of frames count on it, and that bytes grow with the micro batch."""
-UNGROUPED = tuple(name for name in ALL if name != "sharding_group")
-"""What memory beside the states depends on: a larger group never needs more."""
+UNGROUPED = tuple(name for name in ALL if name not in ("sharding_group", "vpp", "embedding_slot", "loss_slot"))
+"""What memory beside the states depends on: a larger group never needs more, nor does it matter how stages are cut."""
 OF_PARAMETERS = ("tp", "cp", "pp", "dp", "ep", "etp")
 """What parameters on a device depend on: replicas that agree in these communicate as much."""
 OF_LAYERS = ("recompute", "embedding", "head", "hop_near", "hop_far", "chunk")
@@ -48,7 +48,7 @@ def quick_tables(bend: int | None = None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "stage_parameters", _remembered(parts))
         patch.setattr(states, "state_bytes", _remembered(states.state_bytes))
-        for module in (coefficients, bounds):
+        for module in (coefficients, quick):
             patch.setattr(module, "memory_table", space)
         patch.setattr(coefficients, "time_table", time)
         patch.setattr(dominance, "sharding_seconds", sharding_seconds if bend is None else _bent_sharding(bend))

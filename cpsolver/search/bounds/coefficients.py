@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from copy import copy
 
 import numpy as np
 
@@ -74,6 +74,14 @@ class Coefficients:
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
 
+    def take(self, rows: Ints) -> Coefficients:
+        """Those of some of the rows."""
+        part = copy(self)
+        part.tables, part.memory = self.tables.take(rows), self.memory.take(rows)
+        part.rows = part.tables.rows
+        part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
+        return part
+
     @property
     def time(self) -> TimeTable:
         """Seconds by chip type and row: (chips, rows), or (chips, kinds or modules, rows)."""
@@ -105,12 +113,6 @@ class Coefficients:
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
         return _most_saved(self.beyond_mean(self.memory.kind_states, row))
-
-    @cached_property
-    def total_saving(self) -> Floats:
-        """What all layers that are cheaper than the mean take less than it: (chips, rows)."""
-        counts = counts_before(self.problem.model, 1)[:, -1]
-        return np.asarray((np.maximum(0.0, -self.time.kind_layer) * counts[None, :, None]).sum(axis=1))
 
     def _least_sharding(self) -> Floats:
         """The least seconds that one stage alone spends on sharded weights and gradients: (chips, rows).

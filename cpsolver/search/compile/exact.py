@@ -26,6 +26,8 @@ from cpsolver.search.compile.options import ChipOptions
 
 Options = tuple[int, ...]
 """Indices of the recomputation options that a stage may have."""
+Choice = dict[int, Options]
+"""The options of each chip type's stages, each of which takes its own best."""
 NEVER = np.iinfo(np.int64).max // 8
 """More steps than any plan takes."""
 _TRIES = 400  # boxes of limits that are tried before a lower bound has to do
@@ -62,6 +64,7 @@ class Splitter:
         end = np.arange(needed + 1)[None, :]
         begin = end - self._length
         self._from = np.where(begin < 0, needed + 1, begin)  # the last entry of a path's lengths: no way to there
+        self._of_type: dict[tuple[int, Options], tuple[Ints, Ints]] = {}
         self._pairs = plan.microbatches * plan.vpp - 1
         self._follows = np.asarray(plan.after_layer[:, None] * self._length.T + plan.after_fixed[:, None])[:, :, None]
         self._afters = np.unique(self._follows)
@@ -69,17 +72,26 @@ class Splitter:
             self._begin, self._end = np.maximum(begin, 0), end
             self._odd = plan.odd[end] - plan.odd[self._begin]
 
-    def best(self, choice: tuple[Options, ...], known: int = NEVER) -> Split | None:
-        """The best split with these options; None where memory is too small.
+    def slowest(self, choice: Choice) -> int:
+        """The smallest slowest stage of any split with these options, NEVER where memory is too small."""
+        return self._smallest(self._tables(choice)[0])
+
+    def least_sum(self, choice: Choice) -> int:
+        """No split's stages take less in all with these options, or some of them."""
+        seconds = self._tables(choice)[0]
+        return self._least_sum(seconds) if self._plan.odd is None else self._shortest(seconds, NEVER - 1, NEVER)[0]
+
+    def least_objective(self, slowest: int, total: int) -> int:
+        """No split has a smaller one whose slowest stage and whose sum of stages take that long."""
+        return self._pairs * slowest + total + self._plan.vpp * int(self._afters[0])
+
+    def best(self, choice: Choice, slowest: int, known: int = NEVER) -> Split:
+        """The best split with these options, of which `slowest` is known.
 
         If none is below the objective `known` any of them, or one of objective NEVER: then `lower` is `known`.
         """
         seconds, option = self._tables(choice)
-        slowest = self._smallest(seconds)
-        if slowest >= NEVER:
-            return None
-        beyond = self._pairs * slowest + self._least_sum(seconds) + self._plan.vpp * int(self._afters[0])
-        if beyond >= known:
+        if self.least_objective(slowest, self._least_sum(seconds)) >= known:
             none = np.zeros(self._plan.pp, dtype=np.int64)
             return Split(NEVER, slowest, known, none, none)
         objective, lower, chunk = self._descend(seconds, slowest, known)
@@ -138,19 +150,26 @@ class Splitter:
         else:
             yield from ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2 + 1, d))
 
-    def _tables(self, choice: tuple[Options, ...]) -> tuple[Ints, Ints]:
+    def _tables(self, choice: Choice) -> tuple[Ints, Ints]:
         """Steps of each stage, the least of its options, and the option that takes them."""
         plan = self._plan
         shape = (plan.pp, plan.longest, 1 if plan.odd is None else self._needed + 1)
-        seconds, option = np.full(shape, NEVER), np.zeros(shape, dtype=np.int64)
-        for own in plan.by_chip.values():
-            places = np.array(own.places)
-            for pick in sorted({pick for p in own.places for pick in choice[p]}):
-                may = np.array([pick in choice[p] for p in own.places])[:, None, None]
-                steps = self._steps(own, pick)
-                better = may & (steps < seconds[places])
-                seconds[places] = np.where(better, steps, seconds[places])
-                option[places] = np.where(better, pick, option[places])
+        seconds, option = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        for chip, own in plan.by_chip.items():
+            key = chip, choice[chip]
+            if key not in self._of_type:
+                self._of_type[key] = self._best_options(own, choice[chip])
+            seconds[list(own.places)], option[list(own.places)] = self._of_type[key]
+        return seconds, option
+
+    def _best_options(self, own: ChipOptions, picks: Options) -> tuple[Ints, Ints]:
+        """The same of one chip type's stages."""
+        seconds = self._steps(own, picks[0])
+        option = np.full(seconds.shape, picks[0])
+        for pick in picks[1:]:
+            steps = self._steps(own, pick)
+            better = steps < seconds
+            seconds, option = np.where(better, steps, seconds), np.where(better, pick, option)
         return seconds, option
 
     def _steps(self, own: ChipOptions, pick: int) -> Ints:
@@ -195,8 +214,9 @@ class Splitter:
     def _least_sum(self, seconds: Ints) -> int:
         """No split's stages take less in all.
 
-        For any price of a layer, stages that may hold any numbers of layers, and are paid for each, take the least sum
-        less the price of all layers: prices are tried at which a layer costs as much with recomputation, or without.
+        Where layers are alike: for any price of a layer, stages that may hold any numbers of layers, and are paid for
+        each, take the least sum less the price of all layers: prices are tried at which a layer costs as much with
+        recomputation, or without.
         """
         if self._plan.odd is not None:
             return 0

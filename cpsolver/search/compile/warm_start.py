@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from heapq import heappop, heappush
 from math import prod
 
 from cpsolver.search.compile.data import PlanData
-from cpsolver.search.compile.exact import NEVER, Options, Split, Splitter
+from cpsolver.search.compile.exact import NEVER, Choice, Split, Splitter
 from cpsolver.search.compile.guess import guessed
 
 _FEW = 128
@@ -30,7 +30,11 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
         return None
     if by_stage or plan.odd is not None:
         return _exact(plan, by_stage, None)
-    guesses = [split for choices in _tied_choices(plan) if (split := guessed(plan, choices)) is not None]
+    guesses = [
+        split
+        for choices in _tied_choices(plan)
+        if (split := guessed(plan, {chip: list(picks) for chip, picks in choices.items()})) is not None
+    ]
     if not guesses:
         return None
     best = min(guesses, key=lambda split: split.objective)
@@ -44,40 +48,66 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
 def _exact(plan: PlanData, by_stage: bool, best: Split | None) -> Split | None:
     """The best split of all choices of options that leave each stage to itself.
 
-    The best one so far spares work, and lets the bound of a choice be no more than its objective: the least bound of
-    all choices is one on any split all the same.
+    Chip types settle on the option that their stages share one after the other: until then each stage takes its own
+    best, so that no split is missed when the choices are taken in the order of their least slowest stage and the rest
+    is left out once that alone makes a plan no better than the best.
     """
-    splitter = Splitter(plan)
-    slowest, lower = [], []
-    for choice in _choices(plan, by_stage):
-        known = NEVER if best is None else best.objective
-        split = splitter.best(choice, known)
-        if split is None:
-            continue
-        slowest.append(split.slowest)
-        lower.append(split.lower)
-        if split.objective < known:
-            best = split
-    return None if best is None else replace(best, slowest=min(slowest), lower=min(lower))
+    search = _Choices(plan)
+    for tied in _tied_choices(plan):
+        search.add(tied, len(tied) if by_stage else 0)
+    return search.best(best)
 
 
-def _tied_choices(plan: PlanData) -> Iterator[dict[int, list[int]]]:
+class _Choices:
+    """Choices of options, of which the first chip types have settled on one, by their least slowest stage."""
+
+    def __init__(self, plan: PlanData) -> None:
+        self._splitter, self._chips = Splitter(plan), list(plan.by_chip)
+        self._waiting: list[tuple[int, int, int, int, Choice]] = []
+        self._added = 0
+
+    def add(self, choice: Choice, settled: int) -> None:
+        """A choice of which that many chip types have settled."""
+        slowest = self._splitter.slowest(choice)
+        if slowest >= NEVER:
+            return
+        total = self._splitter.least_sum(choice)
+        self._added += 1
+        least = self._splitter.least_objective(slowest, total)
+        heappush(self._waiting, (least, self._added, settled, slowest, choice))
+
+    def best(self, best: Split | None) -> Split | None:
+        """The best split of all, and no worse than one that is known, with bounds on all; None where none fits.
+
+        The best so far spares work, and lets the bound of a choice be no more than its objective: the least bound of
+        all choices is one on any split all the same.
+        """
+        slowest, lower = [], []
+        while self._waiting and self._waiting[0][0] < (NEVER if best is None else best.objective):
+            _, _, settled, least, choice = heappop(self._waiting)
+            if settled < len(self._chips):
+                chip = self._chips[settled]
+                for pick in choice[chip]:
+                    self.add({**choice, chip: (pick,)}, settled + 1)
+                continue
+            split = self._splitter.best(choice, least, NEVER if best is None else best.objective)
+            slowest.append(split.slowest)
+            lower.append(split.lower)
+            if best is None or split.objective < best.objective:
+                best = split
+        if best is None or best.objective >= NEVER:
+            return None
+        slowest += (waiting[3] for waiting in self._waiting)
+        lower += [best.objective] * bool(self._waiting)
+        return replace(best, slowest=min(slowest), lower=min(lower))
+
+
+def _tied_choices(plan: PlanData) -> Iterator[Choice]:
     """The options of each chip type that may stand together: for every tie that all types know."""
     for tie in sorted({tie for own in plan.by_chip.values() for tie in own.tie.tolist()}):
         choices = {
-            chip: [i for i, of_option in enumerate(own.tie.tolist()) if of_option == tie]
+            chip: tuple(i for i, of_option in enumerate(own.tie.tolist()) if of_option == tie)
             for chip, own in plan.by_chip.items()
         }
         if all(choices.values()):
             yield choices
-
-
-def _choices(plan: PlanData, by_stage: bool) -> Iterator[tuple[Options, ...]]:
-    """For each stage the options it may have: all of its chip type's, or one that the whole type shares."""
-    for tied in _tied_choices(plan):
-        if by_stage:
-            yield tuple(tuple(tied[chip]) for chip in plan.chips)
-            continue
-        for picks in product(*tied.values()):
-            chosen = dict(zip(tied, picks, strict=True))
-            yield tuple((chosen[chip],) for chip in plan.chips)

@@ -1,0 +1,330 @@
+"""First bounds, of millions of rows by their frames and of thousands at once: all layers in any fractions.
+
+Memory only says what cannot fit however it is split. Layers of each kind are counted for themselves: no stage takes
+less than its layers of any one kind, and no layer is cheaper than where it is cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import numpy as np
+
+from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
+from cpsolver.cost.tables import MemoryTable, memory_table
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.stages import ROUNDING, WHOLE
+from cpsolver.search.space import Space, first_of_groups
+
+SAFETY = 1.0 - ROUNDING
+"""Bounds are rounded down by this, so that rounding errors in floating point never lift one above a plan."""
+NEAR = 1.6
+"""The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
+_CHUNK_ROUNDS = 7
+"""Halvings of the interval for the slowest stage's time where only whole chunks are looked at."""
+_VARIANTS = 65_536
+"""Variants with a micro batch each that are looked at in one go."""
+_NOTHING = 1e-300
+"""In place of a speed of 0, to divide by."""
+
+RowBounds = Callable[[Candidates, Floats, Floats], Floats]
+"""Bounds on a score from rows, bounds on their seconds, and seconds of a layer by chip type and kind."""
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """Least seconds of rows, (n,) each, by chip type (types, n): of the mean layer, of a layer of each kind (types,
+    kinds, n), of embedding and head, of the host's work for a chunk and of a transfer to a neighbour.
+    """
+
+    layer: Floats
+    kinds: Floats
+    embedding: Floats
+    head: Floats
+    chunk: Floats
+    hop: Floats
+
+    @classmethod
+    def of(cls, table: Coefficients) -> _Seconds:
+        time = table.time
+        hop = np.minimum(time.hop_near, time.hop_far)
+        return cls(time.layer, seconds_by_kind(table), time.embedding, time.head, time.chunk, hop)
+
+    def each(self, change: Callable[[Floats], Floats]) -> _Seconds:
+        """All columns changed alike."""
+        return _Seconds(**{name: change(column) for name, column in vars(self).items()})
+
+    def ends(self, rows: Candidates) -> Floats:
+        """Seconds of embedding and head, each where it fares best, and no less than layers in their places: (n,)."""
+        first = np.maximum(self.embedding, rows.embedding_slot * self.layer)
+        return np.asarray(first.min(axis=0) + np.maximum(self.head, rows.loss_slot * self.layer).min(axis=0))
+
+    def beside(self, problem: Problem, rows: Candidates) -> Floats:
+        """Seconds that every stage takes at least beside its layers and ends: the host's work, and transfers to and
+        from its neighbours, of which an end has the fewest (`Pipelines.p2p`). (n,).
+        """
+        hidden = np.where(rows.vpp == 1, 0.0, problem.stack.pipeline_overlap_interleaved)
+        transfers = (2 * rows.vpp - 1) * (rows.pp > 1) * problem.stack.pipeline_transfers / 2.0
+        return np.asarray(rows.vpp * self.chunk.min(axis=0) + (1.0 - hidden) * transfers * self.hop.min(axis=0))
+
+
+def seconds_by_kind(table: Coefficients, row: Ints | slice = slice(None)) -> Floats:
+    """Seconds of a layer of each kind, by chip type: (types, kinds, n)."""
+    return np.asarray(table.time.layer[:, None, row] + table.time.kind_layer[:, :, row])
+
+
+def frame_bound(
+    problem: Problem,
+    space: Space,
+    score: RowBounds | None = None,
+    any_chunks: bool = False,
+    frames: Ints | None = None,
+) -> tuple[Floats, Bools]:
+    """A bound for some frames of a space, or all, and whether any of its rows may fit in memory: as `quick_bound`,
+    with the fastest layer of all variants of its layout that may fit; infinite where none does.
+
+    `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk;
+    and variants go with all frames of their tp and cp, whatever their layout.
+    """
+    of_frame, of_variant = _sizes(space) if any_chunks else (space.frame_layout, space.variant_layout)
+    largest = first_of_groups(space.variants, of_variant)  # groups that share states out have the least of them
+    chosen = np.arange(len(space.frames)) if frames is None else frames
+    mbs, overlaps = space.frames.mbs[chosen], space.overlapping[chosen]
+    sizes = np.unique(mbs).tolist()
+    least = _Least(problem, space.variants.take(largest), of_variant[largest], sizes, any_chunks)
+    bound, fits = np.full(len(chosen), np.inf), np.zeros(len(chosen), dtype=np.bool_)
+    for size in sizes:
+        for overlapping in (True, False):
+            alike = np.nonzero((mbs == size) & (overlaps == overlapping))[0]
+            seconds, fits[alike] = least.of(size, overlapping, of_frame[chosen[alike]])
+            if not fits[alike].any():
+                continue
+            rows = space.frames.take(chosen[alike])
+            quick = _quick(problem, rows, seconds, any_chunks=any_chunks)
+            quick = quick if score is None else score(rows, quick, seconds.kinds)
+            bound[alike] = np.where(fits[alike], quick, np.inf)
+    return bound, fits
+
+
+def _sizes(space: Space) -> tuple[Ints, Ints]:
+    """What tells frames, and variants, of one tp and cp from others."""
+    base = 1 + max(int(each.cp.max(initial=0)) for each in (space.frames, space.variants))
+    return space.frames.tp * base + space.frames.cp, space.variants.tp * base + space.variants.cp
+
+
+class _Least:
+    """Least seconds over variants by their groups: of those that may fit in memory with a micro batch."""
+
+    def __init__(
+        self, problem: Problem, variants: Candidates, group: Ints, sizes: Sequence[int], any_layout: bool
+    ) -> None:
+        order = np.argsort(group, kind="stable")
+        self._problem, self._variants, self._any_layout = problem, variants.take(order), any_layout
+        self._groups, self._starts = np.unique(group[order], return_index=True)
+        self._shards, self._back = replace(self._variants, mbs=np.ones_like(group)).shard.distinct()
+        self._sizes, self._known = list(sizes), dict[int, _Seconds]()
+
+    def of(self, size: int, overlapping: bool, group: Ints) -> tuple[_Seconds, Bools]:
+        """Columns (.., n) for n groups, and for which of these there is a variant at all; sizes must ascend.
+
+        `overlapping`: whether variants count that overlap the experts' exchange. Without a variant all are 1.
+        """
+        if size not in self._known:
+            at, count = self._sizes.index(size), max(1, _VARIANTS // max(1, len(self._variants)))
+            self._known = self._of_sizes(np.array(self._sizes[at : at + count]))
+        seconds = self._known[size]
+        if not seconds.layer.size:
+            return seconds, np.zeros(len(group), dtype=np.bool_)
+        counts = overlapping | ~self._variants.expert_overlap
+        at_group = np.minimum(np.searchsorted(self._groups, group), len(self._groups) - 1)
+
+        def least(column: Floats) -> Floats:
+            of_groups = np.minimum.reduceat(np.where(counts, column, np.inf), self._starts, axis=-1)
+            return np.asarray(of_groups[..., at_group])
+
+        found = seconds.each(least)
+        fits = np.isfinite(found.layer[0]) & (self._groups[at_group] == group)
+        return found.each(lambda column: np.where(fits, column, 1.0)), fits
+
+    def _of_sizes(self, sizes: Ints) -> dict[int, _Seconds]:
+        """Seconds of every variant, (.., variants), by micro batch: infinite where it does not fit, none if none do."""
+        count, variants = len(self._shards.tp), len(self._variants)
+        columns = {name: np.tile(getattr(self._shards, name), len(sizes)) for name in self._shards.__dataclass_fields__}
+        columns["mbs"] = np.repeat(sizes, count)
+        one, no = np.ones_like(columns["mbs"]), np.zeros(len(columns["mbs"]), dtype=np.bool_)
+        shards = Candidates(pp=one, dp=one, vpp=one, microbatches=one, distributed_optimizer=no, **columns)
+        back = (self._back + count * np.arange(len(sizes))[:, None]).ravel()
+        fits = _holds_a_layer(self._problem, shards)[back] if count else np.zeros(0, dtype=np.bool_)
+        if not self._any_layout and fits.any():
+            fits[fits] = self._fit(np.repeat(sizes, variants)[fits], np.nonzero(fits)[0] % variants)
+        needed = np.unique(back[fits])
+        if not len(needed):
+            return dict.fromkeys(sizes.tolist(), _NO_SECONDS)
+        seconds, place = _Seconds.of(Coefficients(self._problem, shards.take(needed))), np.searchsorted(needed, back)
+        place = np.minimum(place, len(needed) - 1)
+        found = {}
+        for at, size in enumerate(sizes.tolist()):
+            of_size = slice(at * variants, (at + 1) * variants)
+            fit, where = fits[of_size], place[of_size]
+            found[size] = seconds.each(partial(_where, fit, where)) if fit.any() else _NO_SECONDS
+        return found
+
+    def _fit(self, sizes: Ints, chosen: Ints) -> Bools:
+        """Which of some variants have a layout that micro batches of a size divide, and may fit with them."""
+        rows, batch = self._variants.take(chosen), self._problem.batch
+        fit = batch % (sizes * rows.dp) == 0
+        rows, sizes = rows.take(fit), sizes[fit]
+        rows = replace(rows, mbs=sizes, microbatches=batch // (sizes * rows.dp))
+        fit[fit] = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        return np.asarray(fit)
+
+
+def _where(fits: Bools, place: Ints, column: Floats) -> Floats:
+    """A column's entries at places, infinite where nothing fits."""
+    return np.where(fits, column[..., place], np.inf)
+
+
+_NO_SECONDS = _Seconds(*(np.ones(0) for _ in fields(_Seconds)))
+"""Of no variants."""
+
+
+def _holds_a_layer(problem: Problem, rows: Candidates) -> Bools:
+    """Rows of which some chip type holds the activations of one layer."""
+    memory = memory_table(problem, rows)
+    need = memory.fixed + (1.0 + memory.overhead) * np.minimum(memory.full, memory.least_stored)
+    return np.asarray(need <= max(problem.capacity_bytes(supply.chip) for supply in problem.supplies))
+
+
+def too_large(table: Coefficients) -> Bools:
+    """Rows that no split fits on the devices with most memory: all states, and one layer's activations on each stage.
+
+    Whatever is recomputed, a stage holds one layer whole while it runs backward.
+    """
+    return _exceeds(table.problem, table.rows, table.memory)
+
+
+def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
+    """The same of rows with their memory."""
+    factor = 1.0 + memory.overhead
+    least = np.minimum(memory.buffer, memory.last_buffer)
+    states = problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
+    held = np.minimum(memory.full, memory.least_stored)
+    need = states + rows.pp * (memory.fixed + factor * (least + held))
+    largest = max(problem.capacity_bytes(supply.chip) for supply in problem.supplies)
+    return np.asarray(need > rows.pp * largest * (1 + ROUNDING))
+
+
+def quick_bound(table: Coefficients, score: RowBounds | None = None, most: Ints | None = None) -> Floats:
+    """A first bound for every row: all layers spread in any fractions over the fastest chips, memory ignored.
+
+    `most`: the most stages that each chip type may serve, (n, types); None: as many as there are devices for.
+    """
+    time, rows, problem = table.time, table.rows, table.problem
+    follows = (time.sync_layer + time.update_layer).min(axis=0) * problem.model.layers / rows.pp
+    follows = follows + (time.sync_stage + time.update_stage).min(axis=0)
+    alone = np.where(rows.pp == 1, table.least_sharding.min(axis=0), 0.0)
+    seconds = _Seconds.of(table)
+    quick = _quick(problem, rows, seconds, alone, _saving(table), None if most is None else most.T) + follows * SAFETY
+    return quick if score is None else score(rows, quick, seconds.kinds)
+
+
+def _saving(table: Coefficients) -> Floats:
+    """`Coefficients.saving` of every row, worked out once for all rows that agree in what it depends on."""
+    names = (*Shard.__dataclass_fields__, "vpp", "embedding_slot", "loss_slot")
+    first, back = table.rows.first_of_each(names)
+    return table.saving(first)[:, back]
+
+
+def _quick(
+    problem: Problem,
+    rows: Candidates,
+    seconds: _Seconds,
+    alone: Floats | float = 0.0,
+    saved: Floats | None = None,
+    most: Ints | None = None,
+    any_chunks: bool = False,
+) -> Floats:
+    """The bound without what follows the pipeline: (n,).
+
+    `alone`: what a single stage takes more for every microbatch. `saved` (types, n): the most that a stage of a chip
+    type saves by holding layers that are cheaper than the mean, None: all there are. `any_chunks`: see frame_bound.
+    """
+    numbers = counts_before(problem.model, 1)[:, -1]
+    if saved is None:
+        saved = (np.maximum(0.0, seconds.layer[:, None] - seconds.kinds) * numbers[:, None]).sum(axis=1)
+    unit = np.ones_like(rows.vpp) if any_chunks else rows.vpp
+    beside = np.zeros(len(rows)) if any_chunks else seconds.beside(problem, rows)
+    if most is None:
+        most = np.array([supply.limit for supply in problem.supplies])[:, None] // rows.stage_devices
+    usable = (most > 0) | ~(most > 0).any(axis=0)
+    slowest = _slowest_of_all(problem, rows, seconds, saved, unit, most, usable)
+    for kind, count in enumerate(numbers.tolist()):
+        of_kind = np.where(usable, seconds.kinds[:, kind], np.inf)
+        slowest = np.maximum(slowest, (-(-count // rows.pp) * of_kind).min(axis=0))
+        if problem.mixed and len(numbers) > 1:
+            slowest = _in_whole_chunks(slowest, *_fastest(rows, of_kind, most), np.full(len(rows), count), 0.0)
+    total = (np.where(usable[:, None], seconds.kinds, np.inf).min(axis=0) * numbers[:, None]).sum(axis=0)
+    if not problem.mixed:
+        total = np.maximum(total, problem.model.layers * seconds.layer[0])
+    total = total + seconds.ends(rows) + alone + rows.pp * beside
+    slowest = np.maximum(slowest + beside, total / rows.pp)
+    vpp = rows.vpp.astype(np.float64)
+    return np.asarray(((rows.microbatches - 1.0 / vpp) * slowest + total / vpp) * SAFETY)
+
+
+def _slowest_of_all(
+    problem: Problem, rows: Candidates, seconds: _Seconds, saved: Floats, unit: Ints, most: Ints, usable: Bools
+) -> Floats:
+    """The least time of the slowest stage's layers, counted whatever their kinds: (n,).
+
+    In fractions a layer of each kind is as much of a mean layer as on the chip type that it suits best.
+    """
+    places = rows.places(problem.model.layers)
+    of_longest = -(-places // (unit * rows.pp)) * unit * seconds.layer - saved
+    longest = np.where(usable, of_longest, np.inf).min(axis=0)
+    fastest, taken = _fastest(rows, np.where(usable, seconds.layer, np.inf), most)
+    speed = np.maximum((taken / fastest).sum(axis=0), _NOTHING)
+    if not problem.mixed:
+        return np.asarray(np.maximum(places / speed, longest))
+    numbers = counts_before(problem.model, 1)[:, -1]
+    shares = np.where(usable[:, None], seconds.kinds / seconds.layer[:, None], np.inf).min(axis=0)
+    work = (shares * numbers[:, None]).sum(axis=0) + places - problem.model.layers
+    slowest = np.maximum(work / speed, longest)
+    return _in_whole_chunks(slowest, unit * fastest, taken, places // unit, saved.max(axis=0))
+
+
+def _fastest(rows: Candidates, seconds: Floats, most: Ints) -> tuple[Floats, Ints]:
+    """The chip types by their seconds, the fastest first, and the stages that each serves of as many fast ones as there
+    are: (types, n) both."""
+    order = np.argsort(seconds, axis=0, kind="stable")
+    fastest, most = np.take_along_axis(seconds, order, axis=0), np.take_along_axis(most, order, axis=0)
+    before = np.cumsum(most, axis=0) - most
+    return fastest, np.clip(rows.pp - before, 0, most)
+
+
+def _in_whole_chunks(slowest: Floats, chunk: Floats, stages: Ints, chunks: Ints, saved: Floats | float) -> Floats:
+    """The slowest stage's time, no less than `slowest`, where every stage has a whole number of the chunks.
+
+    `chunk`: seconds of one on each chip type, `stages` of these: (types, n); `saved`: what any stage may save.
+    """
+
+    def enough(time: Floats) -> Bools:
+        held = stages * np.floor((time + saved) / chunk + WHOLE)
+        return np.asarray(held.sum(axis=0) >= chunks)
+
+    far = NEAR * slowest
+    found = bisected(enough, slowest, far, _CHUNK_ROUNDS)
+    return np.where(enough(slowest), slowest, np.where(enough(far), found, far))
+
+
+def bisected(enough: Callable[[Floats], Bools], low: Floats, high: Floats, rounds: int) -> Floats:
+    """The largest time known not to be enough after halving the interval so often; `high` is enough."""
+    for _ in range(rounds):
+        middle = 0.5 * (low + high)
+        good = enough(middle)
+        high, low = np.where(good, middle, high), np.where(good, low, middle)
+    return low

@@ -1,0 +1,158 @@
+"""From rows to mixes and from mixes to plans, many at once: numbers of stages by chip type, then orders of the types.
+
+Nodes of one block with the same number of stages are bounded together: bounds of many cost little more than one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from cpsolver.cost.shard import Ints
+from cpsolver.search.arrangements import arrangements, next_counts
+from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.quick import quick_bound
+from cpsolver.search.filters import may_mix
+from cpsolver.search.frontier import Limits, Node
+
+_AT_ONCE = 4096
+"""Mixes or plans that are bounded in one go, so that what they need stays below some ten megabytes."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """What a node opens into, with bounds on its score and on its step time; `chips` where the order is known."""
+
+    node: Node
+    bound: float
+    seconds: float
+    mix: tuple[int, ...]
+    chips: tuple[int, ...] = ()
+
+
+@dataclass
+class Opened:
+    """What nodes open into where it may beat their limits; `orders`: how many orders of chip types were bounded."""
+
+    children: list[Child] = field(default_factory=list)
+    orders: int = 0
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Least and most stages of each chip type below a node. Nothing was decided if it is the `only` one."""
+
+    node: Node
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    only: bool
+
+    @property
+    def whole(self) -> bool:
+        return self.least == self.most
+
+
+def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
+    """Settle how many stages the next chip type serves, and where all numbers are known the order of the types."""
+    found, choices = Opened(), _Ways()
+    for alike in _alike(nodes):
+        ways = [way for node in alike for way in choices.of(node)]
+        decided = iter([way for way in ways if not (way.only and way.whole)])
+        while some := list(islice(decided, _AT_ONCE)):
+            found.children += _bounded(some, limits)
+        plans = ((way, order) for way in ways if way.only and way.whole for order in choices.orders(way))
+        while pairs := list(islice(plans, _AT_ONCE)):
+            found.orders += len(pairs)
+            found.children += _plans(pairs, limits)
+    return found
+
+
+def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
+    """The nodes by block and number of stages."""
+    groups: dict[tuple[int, int], list[Node]] = {}
+    for node in nodes:
+        groups.setdefault((id(node.block), int(node.block.table.rows.pp[node.row])), []).append(node)
+    return groups.values()
+
+
+class _Ways:
+    """What there is to choose from; many nodes share it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[object, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
+        self._orders: dict[tuple[object, ...], Ints] = {}
+
+    def of(self, node: Node) -> list[_Way]:
+        """The ways to go on with a mix: what leaves no choice is gone on with at once."""
+        if node.whole:
+            return [_Way(node, node.mix, node.mix, True)]
+        rows, problem = node.block.table.rows, node.branch.problem
+        pp, width = int(rows.pp[node.row]), int(rows.stage_devices[node.row])
+        mixed = bool(may_mix(problem, rows.take([node.row]))[0])
+        key = (id(problem), width, pp, node.mix, mixed)
+        if key not in self._counts:
+            prefix, ways = node.mix, self._next(node, width, pp, node.mix, mixed)
+            while len(ways) == 1 and ways[0][0] != ways[0][1]:
+                prefix = ways[0][0][: len(prefix) + 1]
+                ways = self._next(node, width, pp, prefix, mixed)
+            self._counts[key] = ways
+        ways = self._counts[key]
+        return [_Way(node, least, most, len(ways) == 1) for least, most in ways]
+
+    def _next(
+        self, node: Node, width: int, pp: int, prefix: tuple[int, ...], mixed: bool
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        tables = next_counts(node.branch.problem, width, pp, prefix, mixed)
+        least, most = ([tuple(counts) for counts in table.tolist()] for table in tables)
+        return list(zip(least, most, strict=True))
+
+    def orders(self, way: _Way) -> Ints:
+        """Every order of the chip types of a whole mix: chips by position."""
+        problem = way.node.branch.problem
+        key = (id(problem), way.least)
+        if key not in self._orders:
+            self._orders[key] = arrangements(problem, np.array(way.least, dtype=np.int64))
+        return self._orders[key]
+
+
+def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
+    """Mixes that may beat their limits, of which more is known than of their nodes."""
+    table, branch = ways[0].node.block.table, ways[0].node.branch
+    row = np.array([way.node.row for way in ways])
+    least, most = (np.array([getattr(way, name) for way in ways], dtype=np.int64) for name in ("least", "most"))
+    rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], least, most)
+    seconds = np.maximum(quick_bound(table.take(row), most=most), [way.node.seconds for way in ways])
+    bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
+    left = np.nonzero(bounds < limit)[0]
+    if len(left):  # most fall by the quick bound
+        seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left]))
+        bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
+    for index in np.nonzero(bounds < limit)[0].tolist():
+        way = ways[index]
+        mix = way.least if way.whole else _known(way)
+        yield Child(way.node, float(bounds[index]), float(seconds[index]), mix)
+
+
+def _known(way: _Way) -> tuple[int, ...]:
+    """The stages of the first chip types, as far as all are settled."""
+    known = next(at for at, (least, most) in enumerate(zip(way.least, way.most, strict=True)) if least != most)
+    return way.least[: max(known, len(way.node.mix) + 1)]
+
+
+def _plans(pairs: list[tuple[_Way, Ints]], limits: Limits) -> Iterator[Child]:
+    """Plans of whole mixes with an order of the types that may beat their limits."""
+    nodes = [way.node for way, _ in pairs]
+    table, branch = nodes[0].block.table, nodes[0].branch
+    row, chips = np.array([node.row for node in nodes]), np.array([order for _, order in pairs], dtype=np.int64)
+    mix = np.array([way.least for way, _ in pairs], dtype=np.int64)
+    rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], mix, mix)
+    limit = limits.of_rows(table.rows, row)
+    seconds = plan_bound(table, row, chips, branch.objective.limits_s(limit, rates))
+    seconds = np.maximum(seconds, [node.seconds for node in nodes])
+    bounds = np.maximum(branch.objective.bounds(seconds, rates), [node.bound for node in nodes])
+    for index in np.nonzero(bounds < limit)[0].tolist():
+        way, order = pairs[index]
+        yield Child(way.node, float(bounds[index]), float(seconds[index]), way.least, tuple(order.tolist()))

@@ -1,0 +1,88 @@
+"""Two and three chip types with layers of several kinds, devices that may idle and money: against brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.dimensions import family
+from cpsolver.problem.problem import Problem
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.quick import frame_bound, quick_bound, too_large
+from cpsolver.search.objective import objective_of
+from cpsolver.search.search import search
+from cpsolver.search.space import enumerate_rows
+from tests.support.mixtures import mixture_problem
+from tests.support.oracle import legal, small_enough, strategies
+from tests.support.selection import first, only
+from tests.support.tables import quick_tables
+
+LARGEST = 1500
+"""Strategies that brute force may have to judge for one problem of a number of devices."""
+
+
+def sizes(problem: Problem) -> list[Problem]:
+    """The problem for each number of devices that its plans may use."""
+    if not problem.may_idle:
+        return [problem]
+    return [problem.of_size(count) for count in range(problem.node, problem.num_gpus + 1, problem.node)]
+
+
+def best_scores(problem: Problem) -> tuple[list[float], bool]:
+    """The score of every family's best plan, or of every key's; and whether a plan has several chip types."""
+    best: dict[object, float] = {}
+    mixed, diverse, objective = False, problem.spec.search.diverse, objective_of(problem)
+    for sized in sizes(problem):
+        for s in (s for s in strategies(sized) if legal(sized, s)):
+            apart = family(s) if diverse else s.key()
+            score = objective.score(s, evaluate(sized, s).step_time_s)
+            best[apart] = min(score, best.get(apart, score))
+            mixed |= len(set(s.stage_chips)) > 1
+    return sorted(best.values()), mixed
+
+
+@pytest.mark.parametrize(
+    ("part", "idle", "bend"),
+    only(lambda part, idle, bend: not (part or idle or bend), product(range(12), (False, True), (False, True))),
+)
+def test_the_best_plans_are_those_of_brute_force(part: int, idle: bool, bend: bool) -> None:
+    """Five problems each."""
+    found: Counter[str] = Counter()
+    seed = 1000 * part
+    while found["problems"] < 5:
+        seed += 1
+        problem = mixture_problem(seed, idle=idle)
+        if not all(small_enough(sized, LARGEST) for sized in sizes(problem)):
+            continue
+        with quick_tables(seed if bend else None):
+            every, mixed = best_scores(problem)
+            result = search(problem)
+        assert result.status == ("optimal" if every else "infeasible"), seed
+        objective = objective_of(problem)
+        scores = [objective.score(plan.strategy, plan.evaluation.step_time_s) for plan in result.plans]
+        assert scores == pytest.approx(every[:3], rel=1e-9), seed
+        assert len(layer_kinds(problem.model)) > 1
+        found.update(problems=1, feasible=bool(every), mixed=mixed, three=len(problem.supplies) == 3)
+    assert found["feasible"] >= 2
+    assert found["mixed"] >= 1
+
+
+@pytest.mark.parametrize("seed", first(8, range(60)))
+def test_frames_are_bounded_by_no_more_than_their_rows_and_cut_by_memory_only_where_all_rows_are(seed: int) -> None:
+    problem = mixture_problem(seed)
+    with quick_tables(seed):
+        space = enumerate_rows(problem)
+        table = Coefficients(problem, space.rows)
+        quick, large = quick_bound(table), too_large(table)
+        bounds, fits = frame_bound(problem, space)
+        some = np.arange(0, len(space.frames), 2)
+        again = frame_bound(problem, space, frames=some)
+    assert (np.repeat(bounds, space.rows_of)[~large] <= quick[~large] * (1 + 1e-9)).all()
+    assert large[~np.repeat(fits, space.rows_of)].all()
+    assert again[0].tolist() == bounds[some].tolist()
+    assert again[1].tolist() == fits[some].tolist()
