@@ -63,6 +63,17 @@ class MeshCounts:
 
 
 @dataclass(frozen=True)
+class EventsRun:
+    """Where pipelines may span chip types: how many plans were `run` event by event, each with its best layers by
+    formula. None of the others is faster so than the best; or, where `within` is known, none whose formula is less than
+    this share above the best one's.
+    """
+
+    run: int
+    within: float | None
+
+
+@dataclass(frozen=True)
 class Proof:
     """The account of the whole space: every row considered ended in exactly one of these ways.
 
@@ -91,6 +102,7 @@ class Proof:
     bound: float = float("inf")
     device_counts: DeviceCounts | None = None
     meshes: MeshCounts | None = None
+    by_events: EventsRun | None = None
 
     @property
     def complete(self) -> bool:
