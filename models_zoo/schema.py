@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 Confidence = Literal["verified", "secondary", "assumed"]
+Mixer = Literal["attention", "linear", "mamba", "none"]
+"""What mixes the tokens of a layer: attention, a linear recurrence, a state-space one, or nothing."""
 _INTEGER = SchemaValidator(core_schema.int_schema())
+
+SpecialLayer = Literal[
+    "single_blocks",
+    "state_space",
+    "delta_rule",
+    "kimi_delta",
+    "sparse_attention",
+    "compressed_attention",
+    "latent_experts",
+    "own_widths",
+    "parallel_blocks",
+]
+SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
+    "single_blocks": "layers that are one block each (layer_pattern)",
+    "state_space": "state-space layers (Mamba-2)",
+    "delta_rule": "linear attention by a gated delta rule",
+    "kimi_delta": "linear attention by Kimi's delta rule",
+    "sparse_attention": "sparse attention with an indexer",
+    "compressed_attention": "compressed sparse attention",
+    "latent_experts": "experts that work in a width of their own (latent)",
+    "own_widths": "heads of another width in layers that attend fully",
+    "parallel_blocks": "attention and feed-forward side by side (one norm a layer)",
+}
+"""What a model may have beside attention and feed-forward blocks one after the other, in words."""
 
 DESCRIPTIVE_FIELDS = {
     *("name", "aliases", "family", "max_positions", "confidence", "proposal", "inferred_fields", "sources", "notes"),
@@ -123,7 +149,7 @@ class Architecture(_ArchitectureRecord):
     A plain LLaMA-like model needs `name`, `layers`, `hidden`, `ffn`, `heads` and `vocab`; `kv_heads`
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
-    experts, each a layer of its own with one norm. `published_params_gap` says why the computed count may
+    experts, - a dense feed-forward block, each a layer of its own with one norm. `published_params_gap` says why the computed count may
     be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have this shape, base
     models first, by their own names.
 
@@ -160,7 +186,7 @@ class Architecture(_ArchitectureRecord):
     linear_attention: LinearAttention | None = None
     full_attention_interval: PositiveInt | None = None
     mamba: Mamba | None = None
-    layer_pattern: str | None = Field(default=None, pattern=r"^[M*E]+$")
+    layer_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
     mtp_layers: NonNegativeInt = 0
     published_params_billion: PositiveFloat | None = None
     published_params_basis: str | None = None
@@ -207,11 +233,20 @@ class Architecture(_ArchitectureRecord):
         moe = self.moe
         return layer_index >= moe.first_dense and (layer_index - moe.offset) % moe.freq == 0
 
-    def mixer(self, layer_index: int) -> Literal["attention", "linear", "mamba", "none"]:
-        """What mixes tokens in this layer (counted from 0); "none" for an experts-only layer of a pattern."""
+    def has_feed_forward(self, layer_index: int) -> bool:
+        """Whether this layer (counted from 0) has a feed-forward block, dense or of experts."""
+        return self.layer_pattern is None or self.layer_pattern[layer_index] in "E-"
+
+    @property
+    def expert_width(self) -> int:
+        """Width of what routed experts take and give: the model's own, or the latent one."""
+        return self.hidden if self.moe is None else self.moe.latent or self.hidden
+
+    def mixer(self, layer_index: int) -> Mixer:
+        """What mixes tokens in this layer (counted from 0); "none" for a feed-forward layer of a pattern."""
         if self.layer_pattern is not None:
-            kinds: dict[str, Literal["attention", "mamba", "none"]] = {"*": "attention", "M": "mamba", "E": "none"}
-            return kinds[self.layer_pattern[layer_index]]
+            kinds: dict[str, Mixer] = {"*": "attention", "M": "mamba"}
+            return kinds.get(self.layer_pattern[layer_index], "none")
         if self.linear_attention is None:
             return "attention"
         if self.full_attention_interval is not None:
@@ -227,24 +262,31 @@ class Architecture(_ArchitectureRecord):
         return every is not None and (layer_index + 1) % every == 0
 
 
+def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
+    """What the model has of SPECIAL_LAYERS, which not every framework trains; empty for most models."""
+    attention, linear, moe = arch.attention, arch.linear_attention, arch.moe
+    own_width = attention.global_head_dim or attention.global_kv_heads or attention.global_shared_kv
+    present: dict[SpecialLayer, bool] = {
+        "single_blocks": arch.layer_pattern is not None,
+        "state_space": arch.mamba is not None,
+        "delta_rule": linear is not None and linear.kind == "gated_deltanet",
+        "kimi_delta": linear is not None and linear.kind == "kimi_delta_attention",
+        "sparse_attention": attention.indexer is not None and attention.kind != "csa",
+        "compressed_attention": attention.kind == "csa",
+        "latent_experts": moe is not None and moe.latent is not None,
+        "own_widths": bool(own_width),
+        "parallel_blocks": arch.norms_per_layer == 1 and arch.layer_pattern is None,
+    }
+    return tuple(name for name, has_it in present.items() if has_it)
+
+
 def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
     """What the cost model cannot express of this model; empty when it can express all of it.
 
     Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
     """
-    attention, moe = arch.attention, arch.moe
-    own_width = attention.global_head_dim or attention.global_kv_heads or attention.global_shared_kv
-    present = {
-        "compressed sparse attention": attention.kind == "csa",
-        "sparse attention with an indexer": attention.indexer is not None,
-        "heads of another width in layers that attend fully": bool(own_width),
-        "linear-attention layers": arch.linear_attention is not None,
-        "state-space (mamba) layers": arch.mamba is not None,
-        "layers with one mixer each (layer_pattern)": arch.layer_pattern is not None,
-        "experts that work in a width of their own (latent)": moe is not None and moe.latent is not None,
-        "parallel attention and MLP block (one norm a layer)": arch.norms_per_layer == 1,
-    }
-    return tuple(reason for reason, has_it in present.items() if has_it)
+    unknown = ("sparse_attention", "compressed_attention", "own_widths")
+    return tuple(SPECIAL_LAYERS[name] for name in special_layers(arch) if name in unknown)
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,11 @@ import numpy as np
 
 from cpsolver.cost.collectives import Collective, collective_seconds
 from cpsolver.cost.gemms import core_kv_heads, core_widths
+from cpsolver.cost.recurrence import recurrence
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
+from models_zoo.schema import Mixer
 
 
 def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> tuple[Floats, Floats]:
@@ -30,6 +32,16 @@ def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) ->
         heads + np.where(shard.cp_gather, gather, open_ring),
         heads + np.where(shard.cp_gather, gather + scatter, 2 * open_ring),
     )
+
+
+def exchange_seconds(problem: Problem, chip: Chip, shard: Shard, mixer: Mixer) -> tuple[Floats, Floats]:
+    """Forward and backward of a recurrence: all context-parallel ranks exchange heads for tokens before it and back
+    after it, tensor by tensor, whatever attention does; exposed (Megatron-LM core/ssm/mamba_context_parallel.py)."""
+    of, seconds = recurrence(problem.model, shard, mixer), np.zeros(len(shard.tp))
+    for elements in (*of.enters, of.leaves):
+        payload = shard.tokens(problem.sequence) * elements * problem.element_bytes
+        seconds = seconds + collective_seconds(problem, chip, "all_to_all", payload, shard.cp, shard.tp)
+    return seconds, seconds
 
 
 def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:

@@ -86,7 +86,9 @@ def feed_forward_gemms(
 def block_gemms(
     model: Architecture, shard: Shard, kind: LayerKind, load: float = 1.0, fused: bool = True
 ) -> list[Gemm]:
-    """The feed-forward block of a layer of that kind: dense, or experts under a load (see `routed_load`)."""
+    """The feed-forward block of a layer of that kind: dense, experts under a load (see `routed_load`), or none."""
+    if not kind.feed_forward:
+        return []
     if kind.experts:
         return expert_gemms(model, shard, load)
     return feed_forward_gemms(model, shard, model.ffn, fused)
@@ -97,6 +99,7 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
 
     Of T tokens a device has T / tp to itself. The etp * ep devices that shard the experts send all of theirs to
     top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
+    Projections to a latent width and back are whole on every rank, for its own tokens.
     """
     moe = model.moe
     assert moe is not None
@@ -105,11 +108,14 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     local = np.maximum(1.0, moe.experts / shard.ep)
     rows = load * moe.top_k * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
+    width = np.full_like(tp, model.expert_width)
     made_of = [
         Gemm("router", np.full_like(tp, moe.experts), hidden),
-        Gemm("experts up", ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
-        Gemm("experts down", hidden, ffn, rows, local, grouped=True),
+        Gemm("experts up", ffn * (2 if model.gated_mlp else 1), width, rows, local, grouped=True),
+        Gemm("experts down", width, ffn, rows, local, grouped=True),
     ]
+    if moe.latent:
+        made_of += [Gemm("latent down", width, hidden, 1 / tp), Gemm("latent up", hidden, width, 1 / tp)]
     if moe.shared_experts:
         made_of += feed_forward_gemms(model, shard, moe.shared_width, name="shared experts")
     return made_of

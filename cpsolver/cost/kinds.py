@@ -9,14 +9,33 @@ import numpy as np
 
 from cpsolver.cost.shard import Ints
 from models_zoo import Architecture
+from models_zoo.schema import Mixer
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What one layer differs in from others of the same model: experts or not, the whole sequence or a window."""
+    """What one layer differs in from others of the same model.
+
+    `experts` or a dense block, if it has a `feed_forward` at all; what mixes its tokens, and for attention whether over
+    the whole sequence or a window. `branches`: residual additions one after another, one where attention and
+    feed-forward stand side by side or a layer is one block alone.
+    """
 
     experts: bool
     full_attention: bool
+    mixer: Mixer = "attention"
+    feed_forward: bool = True
+    branches: int = 2
+
+    @property
+    def attends(self) -> bool:
+        """Attention mixes its tokens."""
+        return self.mixer == "attention"
+
+    @property
+    def dense(self) -> bool:
+        """It has a feed-forward block without experts."""
+        return self.feed_forward and not self.experts
 
 
 @lru_cache(maxsize=64)
@@ -60,5 +79,13 @@ def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_s
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+def norms(model: Architecture, kind: LayerKind) -> int:
+    """Norms of a layer of that kind beside those inside its mixer: one where it is one block alone."""
+    return 1 if model.layer_pattern is not None else model.norms_per_layer
+
+
 def _kind(model: Architecture, index: int) -> LayerKind:
-    return LayerKind(model.has_experts(index), model.attends_fully(index))
+    mixer = model.mixer(index)
+    fully = mixer != "attention" or model.attends_fully(index)
+    one_block = model.layer_pattern is not None or model.norms_per_layer == 1
+    return LayerKind(model.has_experts(index), fully, mixer, model.has_feed_forward(index), 1 if one_block else 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.recurrence import split_heads
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -33,6 +35,32 @@ def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
     groups = problem.model.kv_heads
     if groups % s.tp and s.tp % groups:
         yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+
+
+@rule(
+    "heads and groups of layers without attention are split evenly over tp and cp",
+    briefly=lambda p, _: f"tp x cp must divide {listed_heads(p)}",
+    by_mesh=True,
+)
+def recurrent_heads(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Context-parallel ranks exchange heads for tokens there, and repeat a group where they are more than the groups
+    of a tensor-parallel rank (Megatron-LM core/ssm/mamba_mixer.py, mamba_context_parallel.py, gated_delta_net)."""
+    for name, count in split_heads(problem.model).items():
+        if count % (s.tp * s.cp):
+            yield f"{count} {name} are not a multiple of {product({'tp': s.tp, 'cp': s.cp})}"
+    mamba = problem.model.mamba
+    if mamba is None:
+        return
+    if mamba.groups % s.tp:
+        yield f"{mamba.groups} state-space groups are not a multiple of tp {s.tp}"
+    elif (groups := mamba.groups // s.tp) % s.cp and s.cp % groups:
+        yield f"{groups} state-space groups of a rank and cp {s.cp}: neither divides the other"
+
+
+def listed_heads(problem: Problem) -> str:
+    """The numbers of heads that rule `recurrent_heads` is about."""
+    counts = [f"{count} {name}" for name, count in split_heads(problem.model).items()]
+    return " and ".join(counts) or "the heads of layers without attention"
 
 
 def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
@@ -75,8 +103,7 @@ def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
 def _split_widths(model: Architecture) -> dict[str, int]:
     """Feed-forward widths that tp splits; a model all of whose layers have experts has no dense one."""
     widths = {}
-    dense = model.layer_pattern is None and not all(map(model.has_experts, range(model.layers)))
-    if dense:
+    if any(kind.dense for kind in layer_kinds(model)):
         widths["feed-forward"] = model.ffn
     if model.moe is not None and model.moe.shared_experts:
         # Megatron builds all shared experts of a layer as one block (moe_shared_expert_intermediate_size).

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.recurrence import split_heads
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
@@ -158,10 +159,21 @@ def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
 
 
+@mask("recurrent_heads", "layout", any_size=True)
+def _recurrent_heads(problem: Problem, rows: Candidates) -> Bools:
+    allowed = np.ones(len(rows), dtype=np.bool_)
+    for count in split_heads(problem.model).values():
+        allowed &= count % (rows.tp * rows.cp) == 0
+    if problem.model.mamba is not None:
+        groups = np.maximum(1, problem.model.mamba.groups // rows.tp)
+        allowed &= (problem.model.mamba.groups % rows.tp == 0) & ((groups % rows.cp == 0) | (rows.cp % groups == 0))
+    return allowed
+
+
 @mask("feed_forward", "layout", any_size=True)
 def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
-    if any(not kind.experts for kind in layer_kinds(model)):
+    if any(kind.dense for kind in layer_kinds(model)):
         allowed &= model.ffn % rows.tp == 0
     if model.moe is not None and model.moe.shared_experts:
         allowed &= model.moe.shared_width % rows.tp == 0
