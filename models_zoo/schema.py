@@ -61,7 +61,8 @@ class Attention(_ArchitectureRecord):
 
     `full_every` counts layers: with a `sliding_window`, layers n, 2n, 3n, ... attend to everything and the
     others to the window only; without `full_every` every layer has the window. `global_head_dim` and
-    `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers.
+    `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers. `compression`, of kind csa: for each layer
+    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest.
     """
 
     kind: Literal["mha", "gqa", "mqa", "mla", "csa"] = "mha"
@@ -80,6 +81,7 @@ class Attention(_ArchitectureRecord):
     v_head: PositiveInt | None = None
     o_lora: PositiveInt | None = None
     o_groups: PositiveInt | None = None
+    compression: tuple[NonNegativeInt, ...] = ()
     no_rope: bool = False
     indexer: Indexer | None = None
 
@@ -149,7 +151,8 @@ class Architecture(_ArchitectureRecord):
     A plain LLaMA-like model needs `name`, `layers`, `hidden`, `ffn`, `heads` and `vocab`; `kv_heads`
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
-    experts, - a dense feed-forward block, each a layer of its own with one norm. `published_params_gap` says why the computed count may
+    experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
+    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the computed count may
     be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have this shape, base
     models first, by their own names.
 
@@ -181,6 +184,7 @@ class Architecture(_ArchitectureRecord):
     bias_qkv: bool = False
     bias_attention_out: bool = False
     bias_mlp: bool = False
+    residual_streams: PositiveInt = 1
     attention: Attention = Attention()
     moe: Moe | None = None
     linear_attention: LinearAttention | None = None
@@ -242,6 +246,16 @@ class Architecture(_ArchitectureRecord):
         """Width of what routed experts take and give: the model's own, or the latent one."""
         return self.hidden if self.moe is None else self.moe.latent or self.hidden
 
+    def compression_of(self, layer_index: int) -> int:
+        """Tokens to a key beyond the window in this layer (counted from 0); 1: keys are not compressed, 0: none."""
+        return self.attention.compression[layer_index] if self.attention.compression else 1
+
+    def has_indexer(self, layer_index: int) -> bool:
+        """Whether an indexer selects the keys of this layer (counted from 0)."""
+        if self.attention.indexer is None or not self.attention.compression:
+            return self.attention.indexer is not None
+        return self.compression_of(layer_index) == min(filter(None, self.attention.compression), default=0)
+
     def mixer(self, layer_index: int) -> Mixer:
         """What mixes tokens in this layer (counted from 0); "none" for a feed-forward layer of a pattern."""
         if self.layer_pattern is not None:
@@ -285,8 +299,7 @@ def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
 
     Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
     """
-    unknown = ("sparse_attention", "compressed_attention", "own_widths")
-    return tuple(SPECIAL_LAYERS[name] for name in special_layers(arch) if name in unknown)
+    return ()
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
@@ -351,7 +364,7 @@ _NEEDED = {
 _AMONG_LAYERS = ("moe.freq", "mtp_layers", "linear_attention.layers", "attention.full_every", "full_attention_interval")
 _WIDTHS = {
     "mla": ("kv_lora", "qk_nope", "qk_rope", "v_head"),
-    "csa": ("q_lora", "o_lora", "o_groups"),
+    "csa": ("q_lora", "o_lora", "o_groups", "compression"),
     "gated_deltanet": ("key_heads", "key_dim", "value_heads", "value_dim"),
     "kimi_delta_attention": ("heads", "dim"),
 }
@@ -431,6 +444,9 @@ def _of_groups(given: _Written) -> Iterator[tuple[str, str]]:
 
 def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
     layers, pattern = given.number("layers"), str(given.get("layer_pattern") or "")
+    ratios = given.get("attention.compression")
+    if layers and isinstance(ratios, (list, tuple)) and len(ratios) != layers:
+        yield "attention.compression", f"attention.compression has {len(ratios)} numbers but layers is {layers}"
     if layers and pattern and len(pattern) != layers:
         yield "layer_pattern", f"layer_pattern has {len(pattern)} letters but layers is {layers}"
     for letter, section in {"M": "mamba", "E": "moe", "linear": "linear_attention"}.items() if pattern else ():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.plans.strategy import MODULES
@@ -102,6 +102,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     The inputs of the modules that the spec names (Megatron-LM d98e8a6,
     docs/user-guide/features/fine_grained_activation_offloading.md).
     """
+    problem = problem_of(problem, kind)
     model, tokens = problem.model, shard.tokens(problem.sequence)
     heads, (keys, values) = model.heads / shard.tp.astype(np.float64), gemms.core_widths(model)
     latent = model.attention.kind == "mla"

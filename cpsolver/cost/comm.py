@@ -9,7 +9,7 @@ import numpy as np
 
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds, exchange_seconds
-from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
@@ -44,7 +44,7 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     once, none = end_comm(problem, chip, shard), np.zeros(len(shard.tp))
     attention, context = (none if kind.mixer == "none" else once), (none, none)
     if kind.attends:
-        context = context_seconds(problem, chip, shard, core)
+        context = context_seconds(problem_of(problem, kind), chip, shard, core)
     elif kind.mixer != "none":
         context = exchange_seconds(problem, chip, shard, kind.mixer)
     alone = kind.feed_forward and (kind.branches == 2 or kind.mixer == "none")
@@ -94,7 +94,7 @@ def hop_bytes(problem: Problem, shard: Shard) -> Floats:
     """
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
     mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
-    return np.asarray(_hidden_bytes(problem, shard) / shares + mask / 2.0)
+    return np.asarray(problem.model.residual_streams * _hidden_bytes(problem, shard) / shares + mask / 2.0)
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:

@@ -13,8 +13,9 @@ import numpy as np
 from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
-from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, norms
+from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, model_of, norms, problem_of
 from cpsolver.cost.recurrence import counted_flops, mixer_gemms, recurrence
+from cpsolver.cost.selection import scored_keys, visible_share
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -154,18 +155,38 @@ def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) 
 
 
 def _mixer(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
+    problem = problem_of(problem, kind)
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
     outside = _outside_feed_forward(problem, shard, tokens, kind)
     if not kind.attends:
         return _recurrent(problem, device, shard, kind, outside)
-    made_of = gemms.attention_gemms(problem.model, shard)
+    made_of = mixer_gemms(problem.model, shard, kind)
     flash = ("attention_forward", "attention_backward", *attention_constants(problem, chip))
     core = flash if shard.flash_attention.all() else (device.gemm_efficiency, "memory", "score_traffic")
     return [
         *part_operators(problem, device, made_of, tokens, outside),
-        Operator(_CORE, _attention(problem, device, shard, tokens, kind.full_attention), core),
+        Operator(_CORE, _attention(problem, device, shard, tokens, kind), core),
         Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
+        *_indexer(problem, device, shard, tokens, kind),
     ]
+
+
+def _indexer(
+    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, kind: LayerKind
+) -> list[Operator]:
+    """Scores of all keys, of which the most are selected: forward writes them in fp32 and reads them once more.
+
+    Its products run as fast as attention's. What the indexer is trained towards is not counted: that depends on a loss
+    that the architecture does not tell.
+    """
+    indexer, stack = problem.model.attention.indexer, problem.stack
+    if indexer is None or not kind.selects:
+        return []
+    keys = scored_keys(kind, problem.sequence, stack.causal_fraction)
+    flops = 2.0 * tokens * keys * indexer.heads * indexer.dim
+    forward = flops / device.forward_attention_rate + device.stream(2 * 4.0 * tokens * keys, 2)
+    backward = 2 * flops / device.backward_attention_rate + 2 * device.kernel_latency
+    return [Operator("indexer", (forward, backward), ("attention_forward", "attention_backward", "memory"))]
 
 
 def _recurrent(
@@ -260,7 +281,7 @@ def _grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...
 
 
 def _attention(
-    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, full_attention: bool
+    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, kind: LayerKind
 ) -> tuple[Floats, Floats]:
     """Attention's core. Context parallelism leaves each device its share of the whole sequence's pairs.
 
@@ -272,7 +293,8 @@ def _attention(
     keys, values = gemms.core_widths(model)
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
-    visible = flops * gemms.visible_share(model, problem.sequence, stack.causal_fraction, full_attention)
+    rate = stack.sparse_attention_speed if kind.selects else 1.0
+    visible = flops * visible_share(model, kind, problem.sequence, stack.causal_fraction) / rate
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
@@ -327,7 +349,10 @@ def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: 
     model, training = problem.model, problem.spec.training
     own, count = tokens / shard.sequence_split, norms(model, kind)
     normed = count * 2 * model.hidden * own
-    residuals = kind.branches * (3 + training.dropout) * model.hidden * own
+    # Each of several residual streams is read by its norm, to be joined, and to be mixed with the others, and written.
+    streams = model.residual_streams
+    passes = 3 if streams == 1 else 4 * streams + 2
+    residuals = kind.branches * (passes + training.dropout) * model.hidden * own
     outside = Traffic("norms and residuals", normed + residuals, count + 1.5 * kind.branches, "norm_traffic")
     if not kind.attends:
         return [outside]
@@ -426,10 +451,13 @@ def model_flops_per_step(problem: Problem) -> float:
 
 def _used(problem: Problem, kind: LayerKind) -> float:
     """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
-    model, whole = problem.model, Shard.of(1, 1, False, True)
+    model, whole = model_of(problem.model, kind), Shard.of(1, 1, False, True)
     made_of = mixer_gemms(model, whole, kind) + gemms.block_gemms(model, whole, kind)
     weights = sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
     if not kind.attends:
         return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
-    visible = gemms.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
-    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible
+    visible = visible_share(model, kind, problem.sequence, problem.stack.causal_fraction)
+    scored = scored_keys(kind, problem.sequence, problem.stack.causal_fraction) * kind.selects
+    indexer = model.attention.indexer
+    scores = 0.0 if indexer is None else indexer.heads * indexer.dim * scored
+    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible + scores

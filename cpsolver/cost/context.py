@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpsolver.cost.collectives import Collective, collective_seconds
-from cpsolver.cost.gemms import core_kv_heads, core_widths
+from cpsolver.cost.gemms import core_kv_heads, core_widths, sent_widths
 from cpsolver.cost.recurrence import recurrence
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
@@ -49,7 +49,7 @@ def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
 
     Each rank passes on what it has for the heads left to it, from the tokens of all ranks it exchanged heads with.
     """
-    return _gathered(problem, chip, shard, "all_gather", sum(core_widths(problem.model)))
+    return _gathered(problem, chip, shard, "all_gather", sum(sent_widths(problem.model)))
 
 
 def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -58,7 +58,7 @@ def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, 
     Forward gathers; backward gathers again and scatters (Transformer Engine, AttnFuncWithCPAndKVAllGather: "KV
     all-gather between CP ranks is exposed").
     """
-    widths, none = core_widths(problem.model), np.zeros(len(shard.tp))
+    widths, none = sent_widths(problem.model), np.zeros(len(shard.tp))
     gather = sum((_gathered(problem, chip, shard, "all_gather", width) for width in widths), start=none)
     scatter = sum((_gathered(problem, chip, shard, "reduce_scatter", width) for width in widths), start=none)
     return gather, scatter

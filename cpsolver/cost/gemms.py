@@ -11,6 +11,7 @@ from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
+from models_zoo.schema import Attention
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
         return [Gemm("qkv", width, hidden), Gemm("attention output", hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
-    made_of = [
-        Gemm("kv down", kv_rank + rope, hidden),
-        Gemm("kv up", heads * (nope + value), kv_rank),
-        Gemm("attention output", hidden, heads * value),
-    ]
+    each = np.ones_like(tp)
+    up = [Gemm("kv up", heads * (nope + value), kv_rank)]
+    if absorbed(attention):
+        up = [Gemm("kv up", kv_rank, nope * each, count=heads), Gemm("kv up", value * each, kv_rank, count=heads)]
+    made_of = [Gemm("kv down", kv_rank + rope, hidden), *up, Gemm("attention output", hidden, heads * value)]
     if attention.output_gate:
         made_of.append(Gemm("attention gate", heads * value, hidden))
     queries = heads * (nope + rope)
@@ -54,12 +55,26 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     return [Gemm("q down", rank, hidden), Gemm("q up", queries, rank), *made_of]
 
 
+def absorbed(attention: Attention) -> bool:
+    """Latent attention whose core works on the latent keys themselves, one for all heads: where an indexer selects
+    keys (Megatron-LM d98e8a6, core/transformer/experimental_attention_variant/absorbed_mla.py)."""
+    return attention.kind == "mla" and attention.indexer is not None
+
+
 def core_widths(model: Architecture) -> tuple[int, int]:
     """Elements of a head in the GEMM of queries and keys, and in the GEMM with the values."""
     attention = model.attention
+    if absorbed(attention):
+        return (attention.kv_lora or 0) + (attention.qk_rope or 0), attention.kv_lora or 0
     if attention.kind == "mla":
         return (attention.qk_nope or 0) + (attention.qk_rope or 0), attention.v_head or 0
     return model.head_dim, model.head_dim
+
+
+def sent_widths(model: Architecture) -> tuple[int, ...]:
+    """Elements of a head of each tensor of keys and values that ranks send each other: one where both are the same."""
+    shared = absorbed(model.attention) or model.attention.kind == "csa"
+    return core_widths(model)[: 1 if shared else 2]
 
 
 def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
@@ -67,7 +82,8 @@ def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
 
     Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
     """
-    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    attention = model.attention
+    whole = 1 if absorbed(attention) else model.heads if attention.kind == "mla" else model.kv_heads
     return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
 
 

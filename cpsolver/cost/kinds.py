@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from cpsolver.cost.shard import Ints
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.schema import Mixer
 
@@ -18,7 +19,8 @@ class LayerKind:
 
     `experts` or a dense block, if it has a `feed_forward` at all; what mixes its tokens, and for attention whether over
     the whole sequence or a window. `branches`: residual additions one after another, one where attention and
-    feed-forward stand side by side or a layer is one block alone.
+    feed-forward stand side by side or a layer is one block alone. `compression`: tokens to a key beyond the window, 0
+    for none there; `selects`: an indexer selects among the keys.
     """
 
     experts: bool
@@ -26,6 +28,8 @@ class LayerKind:
     mixer: Mixer = "attention"
     feed_forward: bool = True
     branches: int = 2
+    compression: int = 1
+    selects: bool = False
 
     @property
     def attends(self) -> bool:
@@ -79,6 +83,22 @@ def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_s
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+@lru_cache(maxsize=64)
+def model_of(model: Architecture, kind: LayerKind) -> Architecture:
+    """The model as if all of its layers had the widths of that kind's: the same object where all have."""
+    attention = model.attention
+    if not (kind.attends and kind.full_attention and (attention.global_head_dim or attention.global_kv_heads)):
+        return model
+    own = {"head_dim": attention.global_head_dim or model.head_dim}
+    own["kv_heads"] = attention.global_kv_heads or model.kv_heads
+    return model.model_copy(update=own)
+
+
+def problem_of(problem: Problem, kind: LayerKind) -> Problem:
+    """The problem with the model of that kind's widths."""
+    return problem.of_model(model_of(problem.model, kind))
+
+
 def norms(model: Architecture, kind: LayerKind) -> int:
     """Norms of a layer of that kind beside those inside its mixer: one where it is one block alone."""
     return 1 if model.layer_pattern is not None else model.norms_per_layer
@@ -88,4 +108,12 @@ def _kind(model: Architecture, index: int) -> LayerKind:
     mixer = model.mixer(index)
     fully = mixer != "attention" or model.attends_fully(index)
     one_block = model.layer_pattern is not None or model.norms_per_layer == 1
-    return LayerKind(model.has_experts(index), fully, mixer, model.has_feed_forward(index), 1 if one_block else 2)
+    return LayerKind(
+        experts=model.has_experts(index),
+        full_attention=fully,
+        mixer=mixer,
+        feed_forward=model.has_feed_forward(index),
+        branches=1 if one_block else 2,
+        compression=model.compression_of(index),
+        selects=mixer == "attention" and model.has_indexer(index),
+    )

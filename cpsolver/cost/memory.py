@@ -6,15 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, triangle_copies, unmasked_blocks
-from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms
+from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_widths, triangle_copies, unmasked_blocks
+from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
+from cpsolver.cost.selection import kept_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
-from models_zoo.params import embedding_parameters, final_norm_parameters, layer_parameters
+from models_zoo.params import (
+    embedding_parameters,
+    final_norm_parameters,
+    final_streams_parameters,
+    layer_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,13 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     and result) of every pair of tokens too, and keys and values for every head. Experts keep their inputs once for each
     expert that a token visits.
     """
+    problem = problem_of(problem, kind)
     model, dropout = problem.model, problem.spec.training.dropout
     tokens = shard.tokens(problem.sequence)
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
-    inputs = problem.element_bytes * (norms(model, kind) + kind.branches) * model.hidden * own
+    streams = model.residual_streams * (model.residual_streams > 1)  # what is joined before each block
+    inputs = problem.element_bytes * (norms(model, kind) + kind.branches * (1 + streams)) * model.hidden * own
     masks = kind.branches * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share
@@ -121,13 +129,15 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, problem.element_bytes * tokens * fed),
-        checkpoint=problem.element_bytes * model.hidden * own,
+        checkpoint=problem.element_bytes * model.residual_streams * model.hidden * own,
         buffer=gradients + gathered + weights + pairs + _exchanged_bytes(problem, shard, kind),
     )
 
 
 def _mixer_elements(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     """Elements a token that attention keeps, or what stands for it."""
+    if kind.attends and (kind.selects or problem.model.attention.kind == "csa"):
+        return kept_elements(problem.model, shard, kind)
     if kind.attends:
         return _attention_elements(problem, shard)
     return np.zeros(len(shard.tp)) if kind.mixer == "none" else recurrence(problem.model, shard, kind.mixer).kept
@@ -179,7 +189,7 @@ def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     wide = sum(core_widths(problem.model))
     heads = problem.model.heads / shard.tp.astype(np.float64)
     kv_heads = core_kv_heads(problem.model, shard)
-    whole = problem.element_bytes * kv_heads * wide * shard.mbs * problem.sequence
+    whole = problem.element_bytes * kv_heads * sum(sent_widths(problem.model)) * shard.mbs * problem.sequence
     around = np.where(shard.cp_gather, whole, 2 * whole / shard.ring)
     copies = problem.element_bytes * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
     return np.where(shard.ring > 1, around, 0.0) + np.where(shard.ulysses > 1, copies, 0.0)
@@ -220,7 +230,7 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
     table = padded_vocabulary(model.vocab, rows.tp) / rows.tp * model.hidden
     first = table + (embedding_parameters(model) - model.vocab * model.hidden)
     own_head = (rows.pp > 1) | (not model.tied_embeddings)
-    last = np.where(own_head, table, 0.0) + final_norm_parameters(model)
+    last = np.where(own_head, table, 0.0) + final_norm_parameters(model) + final_streams_parameters(model)
     module, module_experts = _module_parameters(model, rows, layers, experts)
     if model.mtp_layers and not model.tied_embeddings:  # its tokens' embeddings are looked up on the last stage too
         last = last + np.where(rows.pp > 1, first, 0.0)
@@ -251,7 +261,7 @@ def _layer_parameters(model: Architecture, rows: Candidates, index: int) -> tupl
     """
     tp, counted = rows.tp.astype(np.float64), layer_parameters(model, index)
     split = counted.attention_qkv + counted.attention_out + counted.mixer + counted.mlp + counted.shared_experts
-    beside = counted.norms + counted.attention_norms + counted.router
+    beside = counted.norms + counted.streams + counted.attention_norms + counted.selection + counted.router
     whole = _held_whole(model, index)
     sinks = model.heads if model.attention.sinks and counted.attention else 0  # one for each head, split with them
     layer = (split - whole + sinks) / tp + (whole + beside - sinks)
@@ -267,6 +277,8 @@ def _held_whole(model: Architecture, index: int) -> int:
         whole += model.hidden * model.bias_attention_out
         if attention.kind == "mla":
             whole += model.hidden * ((attention.q_lora or 0) + (attention.kv_lora or 0) + (attention.qk_rope or 0))
+        elif attention.kind == "csa":
+            whole += model.hidden * ((attention.q_lora or 0) + model.head_dim)
     if model.has_experts(index) and moe is not None:
         return whole + model.hidden * (moe.shared_experts * model.bias_mlp + moe.shared_gate)
     return whole + model.hidden * (model.bias_mlp and model.has_feed_forward(index))

@@ -18,7 +18,7 @@ from cpsolver.cost import comm, compute, gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds, Traffic
-from cpsolver.cost.kinds import LayerKind, layer_kinds, norms
+from cpsolver.cost.kinds import LayerKind, layer_kinds, norms, problem_of
 from cpsolver.cost.shard import NOT_COMPUTED, OF_ATTENTION, OF_EXPERTS, Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, NAMED_MODULES, OPERATORS, canonical_modules
 from cpsolver.problem.problem import Problem
@@ -43,7 +43,7 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
     may = {
         "core_attn": any(kind.attends for kind in kinds),
         "layernorm": any(_separate_norms(model, fused, kind) for kind in kinds),
-        "mla_up_proj": model.attention.kind == "mla",
+        "mla_up_proj": _projects_up(model) and any(kind.attends for kind in kinds),
         "moe_act": experts,
         "mlp": dense,
         "moe": experts,
@@ -51,6 +51,11 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
         "operators": True,
     }
     return tuple(name for name in MODULES if may[name])
+
+
+def _projects_up(model: Architecture) -> bool:
+    """Latent attention's projections from low ranks are a module of their own: its core does not take these."""
+    return model.attention.kind == "mla" and not gemms.absorbed(model.attention)
 
 
 def module_sets(problem: Problem) -> tuple[Modules, ...]:
@@ -132,6 +137,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
 
     `core` are attention's core's beside its inputs and output; `fed` all that the feed-forward block keeps.
     """
+    problem = problem_of(problem, kind)
     model, moe = problem.model, problem.model.moe
     tokens, tp = shard.tokens(problem.sequence), shard.tp.astype(np.float64)
     fused = problem.spec.training.fused_kernels
@@ -141,7 +147,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     )
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
-    if model.attention.kind == "mla" and kind.attends:
+    if _projects_up(model) and kind.attends:
         keys, values = gemms.core_widths(model)
         ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
         freed["mla_up_proj"] = problem.element_bytes * tokens * (model.heads / tp * (2 * keys + values) + ranks)
@@ -180,6 +186,7 @@ def module_seconds(
     problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, layer: LayerSeconds, inside: LayerComm
 ) -> Floats:
     """Seconds of a layer's forward pass that each module takes, with its communication: (MODULES, n)."""
+    problem = problem_of(problem, kind)
     model, tokens = problem.model, shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_kernels
     device, none = ChipSpeeds(problem, chip), np.zeros(len(tokens))
@@ -189,7 +196,7 @@ def module_seconds(
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
-    if model.attention.kind == "mla" and kind.attends:
+    if _projects_up(model) and kind.attends:
         (taken["mla_up_proj"],) = shard.of_distinct(
             (*OF_EXPERTS, *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
         )

@@ -15,6 +15,7 @@ import numpy as np
 
 from cpsolver.cost.gemms import Gemm, attention_gemms
 from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.selection import compressed_gemms, indexer_gemms
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
@@ -64,7 +65,8 @@ def recurrence(model: Architecture, shard: Shard, mixer: Mixer) -> Recurrence:
 def mixer_gemms(model: Architecture, shard: Shard, kind: LayerKind) -> list[Gemm]:
     """The GEMMs before and after what mixes the tokens of a layer of that kind, attention or not."""
     if kind.attends:
-        return attention_gemms(model, shard)
+        made_of = (compressed_gemms(model, shard, kind) if model.attention.kind == "csa" else attention_gemms(model, shard))
+        return [*made_of, *indexer_gemms(model, shard, kind)]
     return [] if kind.mixer == "none" else recurrence(model, shard, kind.mixer).made_of
 
 

@@ -96,9 +96,7 @@ class Facts(BaseModel):
     optimizers: tuple[OptimizerName, ...] = _stated("what training.optimizer may be")
     switches: tuple[Switch, ...] = _stated("fields of training that may have another value than their default")
     activation_offload: tuple[OffloadModule, ...] = _stated("what training.activation_offload may have")
-    partial_offload: tuple[Sharded, ...] = _stated(
-        "what may be sharded where training.optimizer_offload is between 0 and 1"
-    )
+    partial_offload: tuple[Sharded, ...] = _stated("what may be sharded where optimizer_offload is between 0 and 1")
     special_layers: tuple[SpecialLayer, ...] = _stated("layers beside attention and feed-forward, one after the other")
     experts_anywhere: bool = _stated(
         "layers with experts need not be every n-th one, counted from the first behind the dense ones"

@@ -68,6 +68,7 @@ class Constants(BaseModel):
     fp8_latent_attention_speed: Constant
     scan_speed: Constant
     scan_backward_flops_factor: Constant
+    sparse_attention_speed: Constant
     score_traffic: Constant
     elementwise_traffic: Constant
     norm_traffic: Constant

@@ -219,9 +219,7 @@ def test_models_of_several_kinds_can_be_planned(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"moe": {**FEW, "latent": 64}}, "latent"),
         ({"attention": {"sliding_window": 8, "full_every": 2, "global_head_dim": 64}}, "another width"),
-        ({"norms_per_layer": 1}, "parallel"),
     ],
 )
 def test_what_the_cost_model_does_not_know_is_named(changes: dict[str, Any], word: str) -> None:

@@ -98,8 +98,8 @@ def test_a_chip_without_the_figures_that_planning_needs_is_refused() -> None:
 
 
 def test_a_model_that_the_cost_model_cannot_express_is_refused_with_the_reason() -> None:
-    parallel = model_spec(norms_per_layer=1)
-    assert "parallel attention and MLP block" in troubles({"a800": -1}, parallel, gpus=8, node=8)[0]
+    compressed = load_architecture("deepseek-v4-flash-284b").model_dump(mode="json")
+    assert "compressed sparse attention" in troubles({"a800": -1}, compressed, gpus=8, node=8)[0]
 
 
 def test_a_chip_under_two_names_is_refused() -> None:
