@@ -299,7 +299,8 @@ def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
 
     Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
     """
-    return ()
+    alone = arch.mtp_layers > 0 and arch.layer_pattern is not None
+    return ("multi-token prediction of several layers that are one block each",) if alone else ()
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:

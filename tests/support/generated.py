@@ -29,13 +29,10 @@ def random_problem(seed: int, tight: bool = True, special: bool = False) -> Prob
     node = int(rng.choice([n for n in (1, 2, 4, 8) if gpus % n == 0 and n <= gpus])) if "chips" not in left else 1
     layers = int(rng.choice([2, 3, 4, 4, 4, 5, 6])) if gpus < 8 else int(rng.choice([2, 3, 4, 4]))
     sequence = int(rng.choice([1024, 1024, 2048, 4096]))
-    model = _model(rng, layers, "chips" in left)
-    if special:
-        model = special_model(np.random.default_rng((seed, 4)), layers)
-    names = [
-        str(name)
-        for name in rng.permutation(["x", "y", "z"])[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
-    ]
+    usual = _model(rng, layers, "chips" in left)  # drawn in any case: what follows is as it was
+    model = special_model(np.random.default_rng((seed, 4)), layers) if special else usual
+    order = [str(name) for name in rng.permutation(["x", "y", "z"])]
+    names = order[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
     states = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
     need = states + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
