@@ -152,9 +152,9 @@ class Architecture(_ArchitectureRecord):
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
     experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
-    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the computed count may
-    be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have this shape, base
-    models first, by their own names.
+    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the
+    computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
+    this shape, base models first, by their own names.
 
     Raises:
         pydantic.ValidationError: with every problem found, each naming its field.

@@ -33,9 +33,9 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
     Tensor parallelism communicates the hidden states after attention, or what stands for it, and after the feed-forward
-    block, in either direction; with experts the latter is theirs. Where both stand side by side it does so once. `core` is attention's core in seconds, under which the ring of
-    context parallelism runs; `compute` what the layer computes in a pass, the mean of both, under which exchanges of
-    other microbatches' tokens do.
+    block, in either direction; with experts the latter is theirs. Where both stand side by side it does so once. `core`
+    is attention's core in seconds, under which the ring of context parallelism runs; `compute` what the layer computes
+    in a pass, the mean of both, under which exchanges of other microbatches' tokens do.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;

@@ -167,13 +167,11 @@ def _mixer(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[
         *part_operators(problem, device, made_of, tokens, outside),
         Operator(_CORE, _attention(problem, device, shard, tokens, kind), core),
         Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
-        *_indexer(problem, device, shard, tokens, kind),
+        *_indexer(problem, device, tokens, kind),
     ]
 
 
-def _indexer(
-    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, kind: LayerKind
-) -> list[Operator]:
+def _indexer(problem: Problem, device: ChipSpeeds, tokens: Floats, kind: LayerKind) -> list[Operator]:
     """Scores of all keys, of which the most are selected: forward writes them in fp32 and reads them once more.
 
     Its products run as fast as attention's. What the indexer is trained towards is not counted: that depends on a loss
@@ -347,7 +345,7 @@ class Traffic(NamedTuple):
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
     """Norms, residuals, rotary embedding, and the gate on attention's output where there is one."""
     model, training = problem.model, problem.spec.training
-    own, count = tokens / shard.sequence_split, norms(model, kind)
+    own, count = tokens / shard.sequence_split, norms(model)
     normed = count * 2 * model.hidden * own
     # Each of several residual streams is read by its norm, to be joined, and to be mixed with the others, and written.
     streams = model.residual_streams

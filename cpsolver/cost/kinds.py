@@ -99,8 +99,8 @@ def problem_of(problem: Problem, kind: LayerKind) -> Problem:
     return problem.of_model(model_of(problem.model, kind))
 
 
-def norms(model: Architecture, kind: LayerKind) -> int:
-    """Norms of a layer of that kind beside those inside its mixer: one where it is one block alone."""
+def norms(model: Architecture) -> int:
+    """Norms of a layer beside those inside its mixer: one where layers are one block alone."""
     return 1 if model.layer_pattern is not None else model.norms_per_layer
 
 

@@ -104,7 +104,7 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
     streams = model.residual_streams * (model.residual_streams > 1)  # what is joined before each block
-    inputs = problem.element_bytes * (norms(model, kind) + kind.branches * (1 + streams)) * model.hidden * own
+    inputs = problem.element_bytes * (norms(model) + kind.branches * (1 + streams)) * model.hidden * own
     masks = kind.branches * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share

@@ -171,7 +171,7 @@ def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dic
     output. Of routed experts no GEMM's results, and nothing of their exchange.
     """
     model, tokens, tp = problem.model, shard.tokens(problem.sequence), shard.tp.astype(np.float64)
-    again = norms(model, kind) + kind.branches - 1 - (shard.tp > 1)
+    again = norms(model) + kind.branches - 1 - (shard.tp > 1)
     normed = problem.element_bytes * again * model.hidden * tokens / shard.sequence_split
     keys = problem.element_bytes * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
     attention = freed["mla_up_proj"] if model.attention.kind == "mla" else keys

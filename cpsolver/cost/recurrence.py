@@ -65,7 +65,9 @@ def recurrence(model: Architecture, shard: Shard, mixer: Mixer) -> Recurrence:
 def mixer_gemms(model: Architecture, shard: Shard, kind: LayerKind) -> list[Gemm]:
     """The GEMMs before and after what mixes the tokens of a layer of that kind, attention or not."""
     if kind.attends:
-        made_of = (compressed_gemms(model, shard, kind) if model.attention.kind == "csa" else attention_gemms(model, shard))
+        made_of = (
+            compressed_gemms(model, shard, kind) if model.attention.kind == "csa" else attention_gemms(model, shard)
+        )
         return [*made_of, *indexer_gemms(model, shard, kind)]
     return [] if kind.mixer == "none" else recurrence(model, shard, kind.mixer).made_of
 
@@ -155,7 +157,7 @@ def _gated_delta_net(model: Architecture, linear: LinearAttention, shard: Shard)
 
 
 def _kimi_delta(model: Architecture, linear: LinearAttention, shard: Shard) -> Recurrence:
-    """Queries, keys and values of one width, a decay for each of its elements through the width of one head, and a gate.
+    """Queries, keys and values of one width, a decay for each element of it through the width of one head, and a gate.
 
     Kept: the three before and after their convolutions, the decays and their sums in fp32, the chunks' inverses and
     scores, the result, its gate, and both normed.

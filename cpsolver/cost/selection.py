@@ -85,8 +85,8 @@ def kept_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats:
 
     Absorbed: queries before and after they meet the keys' projection, the latent result, what it is projected to, and
     the low ranks with their norms. Compressed: queries before and after norm and rotation, the output before and after
-    it is turned back, what it is projected to; keys, what they are compressed from, and its weights in fp32. An indexer:
-    queries and keys before and after rotation, head weights, and four bytes for each key that it selects.
+    it is turned back, what it is projected to; keys, what they are compressed from, and its weights in fp32. An
+    indexer: queries and keys before and after rotation, head weights, and four bytes for each key that it selects.
     """
     attention, tp = model.attention, shard.tp.astype(np.float64)
     heads, kept = model.heads / tp, np.zeros(len(tp))

@@ -27,7 +27,6 @@ from cpsolver.spec.spec import Spec, names_a_file
 from cpsolver.spec.training import Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (
-    SPECIAL_LAYERS,
     Architecture,
     UnknownModelError,
     UnsupportedConfigError,
@@ -35,7 +34,6 @@ from models_zoo import (
     is_hugging_face,
     load_architecture,
     nearest_plannable,
-    special_layers,
     unsupported_reasons,
 )
 
@@ -179,10 +177,8 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         if kinds:
             message = f"{whose} sends a part of the optimizer to the host only where {kinds} are shared out"
             yield trouble("optimizer_offload", message, f"0, 1, search.pin.sharded = {kinds}")
-    for name in () if model is None else special_layers(model):
-        if name not in profile.special_layers:
-            message = f"{whose} does not train {SPECIAL_LAYERS[name]}"
-            yield Trouble("model", message, value=model and model.name, path=("model",))
+    for what_it_has in () if model is None else profile.untrained(model):
+        yield Trouble("model", f"{whose} does not train {what_it_has}", value=model and model.name, path=("model",))
     moe = None if model is None else model.moe
     if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
         message = f"{whose} has experts in every n-th layer from the first one behind the dense ones only"

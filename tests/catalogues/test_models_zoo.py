@@ -18,8 +18,8 @@ from models_zoo import (
     load_architecture,
     nearest_plannable,
     other_names,
-    total_parameters,
     special_layers,
+    total_parameters,
     unsupported_reasons,
 )
 

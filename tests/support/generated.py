@@ -145,8 +145,8 @@ def _model(rng: np.random.Generator, layers: int, kinds: bool) -> dict[str, Any]
 
 
 def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
-    """Blocks alone with state-space layers among them, delta rules, keys that an indexer selects or that are compressed,
-    heads of another width, experts of a latent width, blocks side by side."""
+    """Blocks alone with state-space layers among them, delta rules, keys that an indexer selects, compressed keys, heads
+    of another width, experts of a latent width, blocks side by side."""
     moe = {"experts": 2, "top_k": 1, "expert_ffn": 512}
     mamba = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
     sorts = ("blocks", "experts alone", "delta", "kimi", "indexer", "compressed", "widths", "side by side")
@@ -158,8 +158,12 @@ def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
         "experts alone": {"layer_pattern": _pattern(rng, "ME*", layers), "mamba": mamba, **routed},
         "delta": {
             "linear_attention": {
-                **{"kind": "gated_deltanet", "conv": 4, "key_heads": 4},
-                **{"key_dim": 64, "value_heads": 8, "value_dim": 64},
+                "kind": "gated_deltanet",
+                "conv": 4,
+                "key_heads": 4,
+                "key_dim": 64,
+                "value_heads": 8,
+                "value_dim": 64,
             },
             "full_attention_interval": min(2, layers),
         },
@@ -169,7 +173,12 @@ def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
         },
         "indexer": {
             "attention": {
-                **{"kind": "mla", "q_lora": 128, "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64},
+                "kind": "mla",
+                "q_lora": 128,
+                "kv_lora": 128,
+                "qk_nope": 64,
+                "qk_rope": 32,
+                "v_head": 64,
                 "indexer": {"heads": 4, "dim": 64, "topk": 256},
             }
         },
@@ -177,7 +186,12 @@ def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
             "kv_heads": 1,
             "residual_streams": int(rng.choice([1, 2])),
             "attention": {
-                **{"kind": "csa", "q_lora": 128, "qk_rope": 32, "o_lora": 64, "o_groups": 4, "sliding_window": 128},
+                "kind": "csa",
+                "q_lora": 128,
+                "qk_rope": 32,
+                "o_lora": 64,
+                "o_groups": 4,
+                "sliding_window": 128,
                 "indexer": {"heads": 4, "dim": 64, "topk": 64},
                 "compression": [int(each) for each in rng.choice([0, 4, 64], layers)],
             },
@@ -185,8 +199,11 @@ def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
         "widths": {
             "kv_heads": 4,
             "attention": {
-                **{"sliding_window": 128, "full_every": min(every, layers)},
-                **{"global_head_dim": 256, "global_kv_heads": 2, "global_shared_kv": bool(rng.random() < 0.5)},
+                "sliding_window": 128,
+                "full_every": min(every, layers),
+                "global_head_dim": 256,
+                "global_kv_heads": 2,
+                "global_shared_kv": bool(rng.random() < 0.5),
             },
         },
         "side by side": {"norms_per_layer": 1},
