@@ -64,7 +64,7 @@ def layer_parameters(arch: Architecture, layer_index: int = 0) -> LayerParameter
     experts = arch.has_experts(layer_index)
     router, all_experts, active, shared = _experts(arch, arch.moe) if experts and arch.moe else (0, 0, 0, 0)
     one_mixer_per_layer = arch.layer_pattern is not None
-    dense = not experts and not one_mixer_per_layer
+    dense = arch.has_feed_forward(layer_index) and not experts
     return LayerParameters(
         attention_qkv=qkv,
         attention_out=out,
@@ -219,7 +219,7 @@ def _selection(arch: Architecture, layer_index: int) -> int:
     if arch.attention.kind == "csa" and compression:
         pooled, scored = compressor_widths(arch, compression)
         found = (pooled + scored) * arch.hidden + compression * (pooled + scored) // 2 + arch.head_dim
-    if indexer is None or not arch.has_indexer(layer_index):
+    if indexer is None or not arch.scores_keys(layer_index):
         return found
     if arch.attention.kind == "csa":
         return found + _indexer_queries(arch) + indexer.dim

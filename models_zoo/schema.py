@@ -49,11 +49,16 @@ class _ArchitectureRecord(BaseModel):
 
 
 class Indexer(_ArchitectureRecord):
-    """The small scorer of sparse attention that picks `topk` keys for each query."""
+    """The small scorer of sparse attention that picks `topk` keys for each query.
+
+    Layers up to the `first`, and every `every`-th from it on, score; the others take what the last one picked.
+    """
 
     heads: PositiveInt
     dim: PositiveInt
     topk: PositiveInt
+    every: PositiveInt = 1
+    first: PositiveInt = 1
 
 
 class Attention(_ArchitectureRecord):
@@ -84,6 +89,11 @@ class Attention(_ArchitectureRecord):
     compression: tuple[NonNegativeInt, ...] = ()
     no_rope: bool = False
     indexer: Indexer | None = None
+
+    @property
+    def owns_widths(self) -> bool:
+        """Layers that attend fully have heads, or keys and values, of their own shape."""
+        return bool(self.global_head_dim or self.global_kv_heads or self.global_shared_kv)
 
 
 class Moe(_ArchitectureRecord):
@@ -256,6 +266,13 @@ class Architecture(_ArchitectureRecord):
             return self.attention.indexer is not None
         return self.compression_of(layer_index) == min(filter(None, self.attention.compression), default=0)
 
+    def scores_keys(self, layer_index: int) -> bool:
+        """Whether this layer (counted from 0) has an indexer of its own, and not another's choice."""
+        indexer = self.attention.indexer
+        if indexer is None or not self.has_indexer(layer_index):
+            return False
+        return max(0, layer_index + 1 - indexer.first) % indexer.every == 0
+
     def mixer(self, layer_index: int) -> Mixer:
         """What mixes tokens in this layer (counted from 0); "none" for a feed-forward layer of a pattern."""
         if self.layer_pattern is not None:
@@ -279,7 +296,6 @@ class Architecture(_ArchitectureRecord):
 def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
     """What the model has of SPECIAL_LAYERS, which not every framework trains; empty for most models."""
     attention, linear, moe = arch.attention, arch.linear_attention, arch.moe
-    own_width = attention.global_head_dim or attention.global_kv_heads or attention.global_shared_kv
     present: dict[SpecialLayer, bool] = {
         "single_blocks": arch.layer_pattern is not None,
         "state_space": arch.mamba is not None,
@@ -288,7 +304,7 @@ def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
         "sparse_attention": attention.indexer is not None and attention.kind != "csa",
         "compressed_attention": attention.kind == "csa",
         "latent_experts": moe is not None and moe.latent is not None,
-        "own_widths": bool(own_width),
+        "own_widths": attention.owns_widths,
         "parallel_blocks": arch.norms_per_layer == 1 and arch.layer_pattern is None,
     }
     return tuple(name for name, has_it in present.items() if has_it)
@@ -430,7 +446,9 @@ def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
         if given.get(field) and given.number("moe.shared_experts", 0) == 0:
             yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
     dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
-    if given.number("ffn") == 0 and "layer_pattern" not in given and dense:
+    if "layer_pattern" in given:
+        dense = "layer_pattern" if "-" in str(given["layer_pattern"]) else None
+    if given.number("ffn") == 0 and dense:
         yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
 
 

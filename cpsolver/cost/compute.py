@@ -178,7 +178,7 @@ def _indexer(problem: Problem, device: ChipSpeeds, tokens: Floats, kind: LayerKi
     that the architecture does not tell.
     """
     indexer, stack = problem.model.attention.indexer, problem.stack
-    if indexer is None or not kind.selects:
+    if indexer is None or not kind.scores:
         return []
     keys = scored_keys(kind, problem.sequence, stack.causal_fraction)
     flops = 2.0 * tokens * keys * indexer.heads * indexer.dim
@@ -455,7 +455,7 @@ def _used(problem: Problem, kind: LayerKind) -> float:
     if not kind.attends:
         return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
     visible = visible_share(model, kind, problem.sequence, problem.stack.causal_fraction)
-    scored = scored_keys(kind, problem.sequence, problem.stack.causal_fraction) * kind.selects
+    scored = scored_keys(kind, problem.sequence, problem.stack.causal_fraction) * kind.scores
     indexer = model.attention.indexer
     scores = 0.0 if indexer is None else indexer.heads * indexer.dim * scored
     return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible + scores

@@ -37,7 +37,8 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
-        width = (queries + 2 * kv_heads) * model.head_dim
+        tensors = 1 if attention.global_shared_kv and attention.sliding_window is None else 2  # see kinds.model_of
+        width = (queries + tensors * kv_heads) * model.head_dim
         return [Gemm("qkv", width, hidden), Gemm("attention output", hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)

@@ -20,7 +20,8 @@ class LayerKind:
     `experts` or a dense block, if it has a `feed_forward` at all; what mixes its tokens, and for attention whether over
     the whole sequence or a window. `branches`: residual additions one after another, one where attention and
     feed-forward stand side by side or a layer is one block alone. `compression`: tokens to a key beyond the window, 0
-    for none there; `selects`: an indexer selects among the keys.
+    for none there; `selects`: an indexer selects among the keys, and the layer itself `scores` them, or takes the choice
+    of one before it.
     """
 
     experts: bool
@@ -30,6 +31,7 @@ class LayerKind:
     branches: int = 2
     compression: int = 1
     selects: bool = False
+    scores: bool = False
 
     @property
     def attends(self) -> bool:
@@ -87,11 +89,14 @@ def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_s
 def model_of(model: Architecture, kind: LayerKind) -> Architecture:
     """The model as if all of its layers had the widths of that kind's: the same object where all have."""
     attention = model.attention
-    if not (kind.attends and kind.full_attention and (attention.global_head_dim or attention.global_kv_heads)):
+    if not (kind.attends and kind.full_attention and attention.owns_widths):
         return model
-    own = {"head_dim": attention.global_head_dim or model.head_dim}
-    own["kv_heads"] = attention.global_kv_heads or model.kv_heads
-    return model.model_copy(update=own)
+    heads = {
+        "head_dim": attention.global_head_dim or model.head_dim,
+        "kv_heads": attention.global_kv_heads or model.kv_heads,
+    }
+    alone = attention.model_copy(update={"sliding_window": None, "full_every": None})
+    return model.model_copy(update={**heads, "attention": alone})
 
 
 def problem_of(problem: Problem, kind: LayerKind) -> Problem:
@@ -116,4 +121,5 @@ def _kind(model: Architecture, index: int) -> LayerKind:
         branches=1 if one_block else 2,
         compression=model.compression_of(index),
         selects=mixer == "attention" and model.has_indexer(index),
+        scores=mixer == "attention" and model.scores_keys(index),
     )

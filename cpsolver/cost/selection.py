@@ -54,7 +54,7 @@ def _within(window: int, sequence: int, causal: float) -> float:
 def indexer_gemms(model: Architecture, shard: Shard, kind: LayerKind) -> list[Gemm]:
     """Queries of the scorer; its keys, or what they are compressed from, and a weight for each of its heads."""
     indexer = model.attention.indexer
-    if indexer is None or not kind.selects:
+    if indexer is None or not kind.scores:
         return []
     ones = np.ones(len(shard.tp))
     keys = compressor_widths(model, kind.compression)[1] if model.attention.kind == "csa" else indexer.dim
@@ -101,5 +101,6 @@ def kept_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats:
     indexer = attention.indexer
     if indexer is not None and kind.selects:
         keys = compressor_widths(model, kind.compression)[1] if attention.kind == "csa" else indexer.dim
-        kept = kept + 2 * indexer.heads * indexer.dim + 2 * keys + indexer.heads + 2 * indexer.topk
+        own = 2 * indexer.heads * indexer.dim + 2 * keys + indexer.heads
+        kept = kept + own * kind.scores + 2 * indexer.topk
     return np.asarray(kept)

@@ -14,6 +14,7 @@ from cpsolver.profiles.framework import launcher_names
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
+from tests.support.special_models import special_model
 
 DIMENSIONS = ("micro batch", "flags", "recompute", "context", "context", "experts", "experts", "sharding")
 """What may be left open: a few of them in each problem, or brute force takes too long."""
@@ -142,81 +143,6 @@ def _model(rng: np.random.Generator, layers: int, kinds: bool) -> dict[str, Any]
         mtp_layers=int(rng.random() < 0.08),
         **more,
     )
-
-
-def special_model(rng: np.random.Generator, layers: int) -> dict[str, Any]:
-    """Blocks alone with state-space layers among them, delta rules, keys that an indexer selects, compressed keys, heads
-    of another width, experts of a latent width, blocks side by side."""
-    moe = {"experts": 2, "top_k": 1, "expert_ffn": 512}
-    mamba = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
-    sorts = ("blocks", "experts alone", "delta", "kimi", "indexer", "compressed", "widths", "side by side")
-    sort = str(rng.choice(sorts))
-    routed: dict[str, Any] = {"moe": {**moe, "latent": 256} if rng.random() < 0.5 else moe}
-    every = int(rng.choice([1, 2, 3]))
-    own: dict[str, dict[str, Any]] = {
-        "blocks": {"layer_pattern": _pattern(rng, "M-*", layers), "mamba": mamba},
-        "experts alone": {"layer_pattern": _pattern(rng, "ME*", layers), "mamba": mamba, **routed},
-        "delta": {
-            "linear_attention": {
-                "kind": "gated_deltanet",
-                "conv": 4,
-                "key_heads": 4,
-                "key_dim": 64,
-                "value_heads": 8,
-                "value_dim": 64,
-            },
-            "full_attention_interval": min(2, layers),
-        },
-        "kimi": {
-            "linear_attention": {"kind": "kimi_delta_attention", "heads": 8, "dim": 64, "conv": 4, "layers": 1},
-            **({"moe": {**moe, "first_dense": 1}} if rng.random() < 0.5 else {}),
-        },
-        "indexer": {
-            "attention": {
-                "kind": "mla",
-                "q_lora": 128,
-                "kv_lora": 128,
-                "qk_nope": 64,
-                "qk_rope": 32,
-                "v_head": 64,
-                "indexer": {"heads": 4, "dim": 64, "topk": 256},
-            }
-        },
-        "compressed": {
-            "kv_heads": 1,
-            "residual_streams": int(rng.choice([1, 2])),
-            "attention": {
-                "kind": "csa",
-                "q_lora": 128,
-                "qk_rope": 32,
-                "o_lora": 64,
-                "o_groups": 4,
-                "sliding_window": 128,
-                "indexer": {"heads": 4, "dim": 64, "topk": 64},
-                "compression": [int(each) for each in rng.choice([0, 4, 64], layers)],
-            },
-        },
-        "widths": {
-            "kv_heads": 4,
-            "attention": {
-                "sliding_window": 128,
-                "full_every": min(every, layers),
-                "global_head_dim": 256,
-                "global_kv_heads": 2,
-                "global_shared_kv": bool(rng.random() < 0.5),
-            },
-        },
-        "side by side": {"norms_per_layer": 1},
-    }
-    sizes = {"layers": layers, "hidden": 512, "ffn": 1024, "vocab": 4000}
-    return model_spec(**sizes, tied_embeddings=bool(rng.random() < 0.3), **own[sort])
-
-
-def _pattern(rng: np.random.Generator, letters: str, layers: int) -> str:
-    """All of the letters, as far as there are layers, and any of them beyond, in any order; state space in any case."""
-    chosen = [*letters, *rng.choice(list(letters), max(0, layers - len(letters)))][:layers]
-    pattern = "".join(str(letter) for letter in rng.permutation(chosen))
-    return pattern if "E" in pattern or "E" not in letters else "E" + pattern[1:].replace("*", "M", 1)
 
 
 def _some(rng: np.random.Generator, values: tuple[Any, ...]) -> list[Any]:

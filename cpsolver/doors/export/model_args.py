@@ -66,6 +66,9 @@ def special_flags(model: Architecture) -> Iterator[Flag]:
         yield ("--dsa-indexer-n-heads", str(indexer.heads))
         yield ("--dsa-indexer-head-dim", str(indexer.dim))
         yield ("--dsa-indexer-topk", str(indexer.topk))
+        if indexer.every > 1:
+            yield ("--dsa-indexer-topk-freq", str(indexer.every))
+            yield ("--dsa-indexer-skip-topk-offset", str(indexer.first))
     if model.moe is not None and model.moe.latent is not None:
         yield ("--moe-latent-size", str(model.moe.latent))
 
