@@ -20,7 +20,7 @@ class LayerKind:
     `experts` or a dense block, if it has a `feed_forward` at all; what mixes its tokens, and for attention whether over
     the whole sequence or a window. `branches`: residual additions one after another, one where attention and
     feed-forward stand side by side or a layer is one block alone. `compression`: tokens to a key beyond the window, 0
-    for none there; `selects`: an indexer selects among the keys, and the layer itself `scores` them, or takes the choice
+    for none there; `selects`: an indexer selects among the keys, and the layer itself `scores` them or takes the choice
     of one before it.
     """
 

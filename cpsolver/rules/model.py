@@ -23,6 +23,9 @@ from models_zoo import Architecture
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
+    groups = problem.model.attention.o_groups
+    if groups is not None and groups % s.tp:
+        yield f"{groups} groups of heads that share an output projection are not a multiple of tp {s.tp}"
 
 
 @rule(
@@ -32,9 +35,14 @@ def heads(problem: Problem, s: Strategy) -> Iterator[str]:
 )
 def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron since core 0.16; rule `launcher` for others."""
-    groups = problem.model.kv_heads
-    if groups % s.tp and s.tp % groups:
-        yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+    for groups in kv_head_counts(problem.model):
+        if groups % s.tp and s.tp % groups:
+            yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+
+
+def kv_head_counts(model: Architecture) -> tuple[int, ...]:
+    """Key-value heads of layers: those that attend fully may have a number of their own."""
+    return tuple(dict.fromkeys(filter(None, (model.kv_heads, model.attention.global_kv_heads))))
 
 
 @rule(
@@ -76,12 +84,15 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
     Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
-    model does not know: refused as well.
+    model does not know: refused as well. Keys that an indexer selects are gathered only (Megatron-LM
+    core/transformer/transformer_config.py, "cp_comm_type=allgather only").
     """
     counts = {"attention": problem.model.heads // s.tp, "key-value": max(1, problem.model.kv_heads // s.tp)}
     for kind, count in counts.items():
         if count % s.ulysses:
             yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
+    if problem.model.attention.indexer is not None and s.cp > 1 and not s.cp_gather:
+        yield f"keys that an indexer selects are gathered, not exchanged or ringed: cp is {s.cp}, and needs cp_gather"
     window = problem.model.attention.sliding_window
     if window is not None and s.cp > s.ulysses and not s.cp_gather:
         ring = s.cp // s.ulysses

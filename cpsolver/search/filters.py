@@ -150,13 +150,18 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
 
 @mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.model.heads % rows.tp == 0)
+    allowed = problem.model.heads % rows.tp == 0
+    if problem.model.attention.o_groups is not None:
+        allowed &= problem.model.attention.o_groups % rows.tp == 0
+    return np.asarray(allowed)
 
 
 @mask("kv_groups", "layout", any_size=True)
 def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
-    groups = problem.model.kv_heads
-    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
+    own, allowed = problem.model.attention.global_kv_heads, np.ones(len(rows), dtype=np.bool_)
+    for groups in (problem.model.kv_heads, *(() if own is None else (own,))):
+        allowed &= (groups % rows.tp == 0) | (rows.tp % groups == 0)
+    return np.asarray(allowed)
 
 
 @mask("recurrent_heads", "layout", any_size=True)
@@ -249,6 +254,8 @@ def _exchange(_problem: Problem, rows: Candidates) -> Bools:
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
     even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
+    if problem.model.attention.indexer is not None:
+        even &= (rows.cp == 1) | rows.cp_gather
     if problem.model.attention.sliding_window is not None:
         even &= (rows.cp == rows.ulysses) | rows.cp_gather
     return np.asarray(even)

@@ -135,8 +135,10 @@ def test_experts_of_a_latent_width_receive_tokens_of_that_width() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["nemotron3-super-120b-a12b", "qwen3-next-80b-a3b", "kimi-k3-2.8t", "glm5-744b-a40b", "gemma4-31b"]
-    + ["deepseek-v4-flash-284b"],
+    [
+        *("nemotron3-super-120b-a12b", "qwen3-next-80b-a3b", "kimi-k3-2.8t"),
+        *("glm5-744b-a40b", "gemma4-31b", "deepseek-v4-flash-284b"),
+    ],
 )
 def test_stages_hold_all_parameters(name: str) -> None:
     """On one device, beside the padding of the vocabulary and modules of multi-token prediction."""
