@@ -10,7 +10,7 @@ from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_wi
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
-from cpsolver.cost.selection import kept_elements
+from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
@@ -137,7 +137,7 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
 def _mixer_elements(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     """Elements a token that attention keeps, or what stands for it."""
     if kind.attends and (kind.selects or problem.model.attention.kind == "csa"):
-        return kept_elements(problem.model, shard, kind)
+        return saved_elements(problem.model, shard, kind)
     if kind.attends:
         return _attention_elements(problem, shard)
     return np.zeros(len(shard.tp)) if kind.mixer == "none" else recurrence(problem.model, shard, kind.mixer).kept

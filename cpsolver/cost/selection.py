@@ -80,7 +80,7 @@ def compressed_gemms(model: Architecture, shard: Shard, kind: LayerKind) -> list
     ]
 
 
-def kept_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats:
+def saved_elements(model: Architecture, shard: Shard, kind: LayerKind) -> Floats:
     """Elements a token that such attention keeps.
 
     Absorbed: queries before and after they meet the keys' projection, the latent result, what it is projected to, and

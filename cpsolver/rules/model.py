@@ -15,9 +15,16 @@ from cpsolver.rules.base import chosen, product, rule, too_small
 from models_zoo import Architecture
 
 
+def _recurrent_in_short(problem: Problem) -> Iterator[str]:
+    """The heads of layers without attention, as `heads` asks for them."""
+    counts = [f"{count} {name}" for name, count in split_heads(problem.model).items()]
+    if counts:
+        yield f", tp x cp the {' and '.join(counts)}"
+
+
 @rule(
     "attention heads are split evenly over tp",
-    briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads",
+    briefly=lambda p, _: "".join((f"tp must divide the {p.model.heads} attention heads", *_recurrent_in_short(p))),
     by_mesh=True,
 )
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -26,6 +33,20 @@ def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     groups = problem.model.attention.o_groups
     if groups is not None and groups % s.tp:
         yield f"{groups} groups of heads that share an output projection are not a multiple of tp {s.tp}"
+    yield from _recurrent(problem.model, s)
+
+
+def _recurrent(model: Architecture, s: Strategy) -> Iterator[str]:
+    """Layers without attention: context-parallel ranks exchange heads for tokens there, and repeat a group where they
+    are more than the groups of a tensor-parallel rank (Megatron-LM core/ssm/mamba_context_parallel.py)."""
+    for name, count in split_heads(model).items():
+        if count % (s.tp * s.cp):
+            yield f"{count} {name} are not a multiple of {product({'tp': s.tp, 'cp': s.cp})}"
+    mamba = model.mamba
+    if mamba is not None and mamba.groups % s.tp:
+        yield f"{mamba.groups} state-space groups are not a multiple of tp {s.tp}"
+    elif mamba is not None and (groups := mamba.groups // s.tp) % s.cp and s.cp % groups:
+        yield f"{groups} state-space groups of a rank and cp {s.cp}: neither divides the other"
 
 
 @rule(
@@ -43,32 +64,6 @@ def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
 def kv_head_counts(model: Architecture) -> tuple[int, ...]:
     """Key-value heads of layers: those that attend fully may have a number of their own."""
     return tuple(dict.fromkeys(filter(None, (model.kv_heads, model.attention.global_kv_heads))))
-
-
-@rule(
-    "heads and groups of layers without attention are split evenly over tp and cp",
-    briefly=lambda p, _: f"tp x cp must divide {listed_heads(p)}",
-    by_mesh=True,
-)
-def recurrent_heads(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Context-parallel ranks exchange heads for tokens there, and repeat a group where they are more than the groups
-    of a tensor-parallel rank (Megatron-LM core/ssm/mamba_mixer.py, mamba_context_parallel.py, gated_delta_net)."""
-    for name, count in split_heads(problem.model).items():
-        if count % (s.tp * s.cp):
-            yield f"{count} {name} are not a multiple of {product({'tp': s.tp, 'cp': s.cp})}"
-    mamba = problem.model.mamba
-    if mamba is None:
-        return
-    if mamba.groups % s.tp:
-        yield f"{mamba.groups} state-space groups are not a multiple of tp {s.tp}"
-    elif (groups := mamba.groups // s.tp) % s.cp and s.cp % groups:
-        yield f"{groups} state-space groups of a rank and cp {s.cp}: neither divides the other"
-
-
-def listed_heads(problem: Problem) -> str:
-    """The numbers of heads that rule `recurrent_heads` is about."""
-    counts = [f"{count} {name}" for name, count in split_heads(problem.model).items()]
-    return " and ".join(counts) or "the heads of layers without attention"
 
 
 def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:

@@ -153,7 +153,18 @@ def _heads(problem: Problem, rows: Candidates) -> Bools:
     allowed = problem.model.heads % rows.tp == 0
     if problem.model.attention.o_groups is not None:
         allowed &= problem.model.attention.o_groups % rows.tp == 0
-    return np.asarray(allowed)
+    return np.asarray(allowed & _recurrent(problem, rows))
+
+
+def _recurrent(problem: Problem, rows: Candidates) -> Bools:
+    """Where heads and groups of layers without attention are split evenly over tp and cp."""
+    allowed, mamba = np.ones(len(rows), dtype=np.bool_), problem.model.mamba
+    for count in split_heads(problem.model).values():
+        allowed &= count % (rows.tp * rows.cp) == 0
+    if mamba is not None:
+        groups = np.maximum(1, mamba.groups // rows.tp)
+        allowed &= (mamba.groups % rows.tp == 0) & ((groups % rows.cp == 0) | (rows.cp % groups == 0))
+    return allowed
 
 
 @mask("kv_groups", "layout", any_size=True)
@@ -162,17 +173,6 @@ def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
     for groups in (problem.model.kv_heads, *(() if own is None else (own,))):
         allowed &= (groups % rows.tp == 0) | (rows.tp % groups == 0)
     return np.asarray(allowed)
-
-
-@mask("recurrent_heads", "layout", any_size=True)
-def _recurrent_heads(problem: Problem, rows: Candidates) -> Bools:
-    allowed = np.ones(len(rows), dtype=np.bool_)
-    for count in split_heads(problem.model).values():
-        allowed &= count % (rows.tp * rows.cp) == 0
-    if problem.model.mamba is not None:
-        groups = np.maximum(1, problem.model.mamba.groups // rows.tp)
-        allowed &= (problem.model.mamba.groups % rows.tp == 0) & ((groups % rows.cp == 0) | (rows.cp % groups == 0))
-    return allowed
 
 
 @mask("feed_forward", "layout", any_size=True)

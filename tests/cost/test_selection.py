@@ -11,7 +11,7 @@ from cpsolver.cost import comm, gemms, memory
 from cpsolver.cost.compute import layer_operators, layer_seconds
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, layer_kinds, model_of, problem_of
 from cpsolver.cost.recurrence import mixer_gemms
-from cpsolver.cost.selection import kept_elements, scored_keys, visible_keys, visible_share
+from cpsolver.cost.selection import saved_elements, scored_keys, visible_keys, visible_share
 from cpsolver.cost.shard import Shard
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, layer_parameters, load_architecture
@@ -100,7 +100,7 @@ def test_layers_that_take_anothers_choice_do_not_score() -> None:
     shared = of(**LATENT, indexer={**INDEXER, "every": 2, "first": 2}).model
     assert [shared.scores_keys(index) for index in range(4)] == [True, True, False, True]
     scoring, taking = (LayerKind(False, True, selects=True, scores=scores) for scores in (True, False))
-    own = kept_elements(shared, ONE, scoring) - kept_elements(shared, ONE, taking)
+    own = saved_elements(shared, ONE, scoring) - saved_elements(shared, ONE, taking)
     assert own == 2 * 4 * 64 + 2 * 64 + 4
     assert layer_parameters(shared, 0).selection - layer_parameters(shared, 2).selection == (
         128 * 4 * 64 + 1024 * 4 + 1024 * 64 + 2 * 64

@@ -136,23 +136,23 @@ def test_heads_of_layers_that_differ() -> None:
     ]
 
 
-def test_recurrent_heads() -> None:
+def test_heads_of_layers_without_attention() -> None:
     """Six heads in three groups: a rank of both has whole heads, and part of a group or whole groups."""
     mamba = {"heads": 6, "head_dim": 64, "groups": 3, "state": 64, "conv": 4}
     problem = problem_of(model=model_spec(heads=12, layer_pattern="M-M*", mamba=mamba, hidden=768))
-    assert not said("recurrent_heads", strategy_of(tp=3, dp=1), problem)
-    assert said("recurrent_heads", strategy_of(tp=4), problem) == [
+    assert not said("heads", strategy_of(tp=3, dp=1), problem)
+    assert said("heads", strategy_of(tp=4), problem) == [
         "6 state-space heads are not a multiple of tp 4 x cp 1 = 4",
         "3 state-space groups are not a multiple of tp 4",
     ]
-    assert said("recurrent_heads", strategy_of(cp=2, dp=2), problem) == [
+    assert said("heads", strategy_of(cp=2, dp=2), problem) == [
         "3 state-space groups of a rank and cp 2: neither divides the other"
     ]
-    assert not said("recurrent_heads", strategy_of(cp=6, dp=1), problem)
+    assert not said("heads", strategy_of(cp=6, dp=1), problem)
     delta = {"kind": "gated_deltanet", "key_heads": 2, "key_dim": 64, "value_heads": 4, "value_dim": 64, "conv": 4}
     linear = problem_of(model=model_spec(linear_attention=delta, full_attention_interval=2))
-    assert not said("recurrent_heads", strategy_of(tp=2), linear)
-    assert said("recurrent_heads", strategy_of(tp=2, cp=2, dp=1), linear) == [
+    assert not said("heads", strategy_of(tp=2), linear)
+    assert said("heads", strategy_of(tp=2, cp=2, dp=1), linear) == [
         "2 linear attention's key heads are not a multiple of tp 2 x cp 2 = 4"
     ]
 

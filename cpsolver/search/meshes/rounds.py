@@ -17,10 +17,7 @@ from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
 from cpsolver.search.space import divisors
 
-_OF_DEGREES = (
-    *("heads", "kv_groups", "recurrent_heads", "feed_forward", "tensor_nodes", "layer_offload"),
-    *("context_parallel", "batch"),
-)
+_OF_DEGREES = ("heads", "kv_groups", "feed_forward", "tensor_nodes", "layer_offload", "context_parallel", "batch")
 """Rules on the degrees of one mesh; others on layouts look at all devices."""
 _OF_FRAMEWORKS = ("launcher", "stack")
 _SHARED = ("round", "flash_attention", "sequence", "states", "exchange", "experts")
