@@ -85,12 +85,15 @@ def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_s
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
-@lru_cache(maxsize=64)
 def model_of(model: Architecture, kind: LayerKind) -> Architecture:
     """The model as if all of its layers had the widths of that kind's: the same object where all have."""
+    own = model.attention.owns_widths and kind.attends and kind.full_attention
+    return _of_full_layers(model) if own else model
+
+
+@lru_cache(maxsize=64)
+def _of_full_layers(model: Architecture) -> Architecture:
     attention = model.attention
-    if not (kind.attends and kind.full_attention and attention.owns_widths):
-        return model
     heads = {
         "head_dim": attention.global_head_dim or model.head_dim,
         "kv_heads": attention.global_kv_heads or model.kv_heads,

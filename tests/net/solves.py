@@ -139,7 +139,13 @@ INFEASIBLE: dict[str, dict[str, Any]] = {
     "no tensor parallelism in a stack": spec(*LLAMA, stack="fsdp-composer", pin={"tp": 2}),
 }
 HYBRID = {
-    **{"layers": 4, "hidden": 1024, "ffn": 2816, "heads": 8, "vocab": 4000, "mtp_layers": 1, "layer_pattern": "M-*-"},
+    "layers": 4,
+    "hidden": 1024,
+    "ffn": 2816,
+    "heads": 8,
+    "vocab": 4000,
+    "mtp_layers": 1,
+    "layer_pattern": "M-*-",
     "mamba": {"heads": 16, "head_dim": 64, "groups": 4, "state": 128, "conv": 4},
 }
 """Blocks alone, with multi-token prediction."""
