@@ -15,6 +15,7 @@ from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence, split_heads
 from cpsolver.cost.shard import Shard
 from cpsolver.evaluation.evaluate import stage_parameters
+from cpsolver.evidence.reach import beyond_runs
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, layer_parameters, load_architecture, total_parameters
 from tests.support.problems import ideal, model_spec, strategy_of
@@ -230,3 +231,26 @@ def test_flop_of_hybrids_are_megatrons(name: str) -> None:
 def test_flop_of_linear_attention_are_megatrons(name: str) -> None:
     model, problem, ours = _ours(name)
     assert ours == pytest.approx(_of_linear(model, problem.sequence), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "name", ["nemotron3-nano-30b-a3b", "qwen3.5-35b-a3b", "kimi-k3-2.8t", "glm5-744b-a40b", "deepseek-v4-flash-284b"]
+)
+def test_operators_add_up_to_the_layers_seconds(name: str) -> None:
+    """Of every kind, whatever splits it."""
+    problem, _ = ideal(model=load_architecture(name))
+    chip = problem.supplies[0].chip
+    for kind in layer_kinds(problem.model):
+        for shard in (ONE, Shard.of(2, 1, True, True, cp=2, cp_gather=True, ep=2)):
+            found = compute.together(compute.layer_operators(problem, chip, shard, kind))
+            layer = compute.layer_seconds(problem, chip, shard, kind)
+            assert [each.item() for each in found] == pytest.approx([layer.forward.item(), layer.backward.item()])
+            assert all(each.passes[0] >= 0 for each in compute.layer_operators(problem, chip, shard, kind))
+
+
+def test_plans_of_such_layers_are_less_sure() -> None:
+    """The report says which layers no run has had, and the interval is wider by one more step."""
+    plan = strategy_of("x:4", dp=1)
+    usual, special = ideal(model=model_spec())[0], hybrid()
+    more = set(beyond_runs(special, plan)) - set(beyond_runs(usual, plan))
+    assert more == {"layers that are one block each (layer_pattern)", "state-space layers (Mamba-2)"}
