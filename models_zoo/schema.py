@@ -86,7 +86,7 @@ class Attention(_ArchitectureRecord):
     v_head: PositiveInt | None = None
     o_lora: PositiveInt | None = None
     o_groups: PositiveInt | None = None
-    compression: tuple[NonNegativeInt, ...] = ()
+    compression: tuple[NonNegativeInt, ...] | None = None
     no_rope: bool = False
     indexer: Indexer | None = None
 
