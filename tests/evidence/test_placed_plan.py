@@ -30,6 +30,7 @@ def published() -> dict[str, MeasuredRun]:
         ("", "megatron-core"),
         ("MindSpeed", "mindspeed"),
         ("nemo 24.12", "nemo"),
+        ("NeMo 24.03.01", "nemo-2024"),
         ("NeMo AutoModel (PyTorch FSDP2)", "fsdp-torchtitan"),
         ("Megatron-Core 0.12", "megatron-core-0.12"),
         ("Megatron-Core", "megatron-core"),
@@ -66,6 +67,8 @@ def test_bf16_runs_of_the_bloom_fork_have_a_profile_of_their_own() -> None:
         ("mf_v132_qwen_7b_8k_22", "mindformers"),
         ("titan_h200_8b_4n", "torchtitan-2025"),
         ("titan_8b_8g_f8", "fsdp-torchtitan"),
+        ("nemo2407_05", "nemo-2024"),
+        ("nemo2407_03", "nemo"),
     ],
 )
 def test_a_framework_s_models_and_reports_may_have_profiles_of_their_own(row: str, stack: str) -> None:
