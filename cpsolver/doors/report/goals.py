@@ -140,6 +140,19 @@ def meshes_line(proof: Proof) -> str:
     )
 
 
+def by_events_line(proof: Proof) -> str:
+    """What the schedule run event by event says of plans over several chip types; empty where there are none."""
+    counts = proof.by_events
+    if counts is None:
+        return ""
+    others = "no other plan can be faster so than the first"
+    if counts.within is not None:
+        others = f"others are {counts.within:.1%} or more above the best by the formula of a step, and were not run"
+    return (
+        f"order by the schedule run event by event: {plural(counts.run, 'plan')}, each with its best layers; {others}"
+    )
+
+
 def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float | None) -> str:
     """That fewer devices will not do; empty for other objectives. `probability`: that the first plan is in time.
 
