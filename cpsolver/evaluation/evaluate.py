@@ -31,8 +31,8 @@ def evaluate(
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
     communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES). Where stages
-    run on several chip types that formula charges too much, up to `pipeline_events.most_excess`: their schedule is run
-    event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
+    run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
+    run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.

@@ -34,7 +34,9 @@ _BLOCK_WITH_LIMIT = 65_536
 _FIRST_SIZES = 3
 """Micro batches whose frames are bounded first: most good plans have a small one."""
 MOST_EXCESS = 0.10
-"""The formula has never been seen to be more above the schedule run event by event (`closed_form_s`)."""
+"""Plans whose formula is further above the best by events are not looked at: it may be, by `most_excess`, where
+there are few microbatches. Of 12 mixed specs none had another best plan without this limit, which took up to 40 times
+as long."""
 INFINITE = float("inf")
 
 

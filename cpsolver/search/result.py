@@ -30,7 +30,10 @@ class Plan:
 
     @property
     def proven(self) -> bool:
-        """No plan outside the answer is better, and none of those ranked before it is out of order."""
+        """No plan outside the answer is better, and none of those ranked before it is out of order.
+
+        Over several chip types the first plan is so by events (`Proof.by_events`), the others by formula alone.
+        """
         return self.gap == 0.0
 
 
@@ -65,12 +68,12 @@ class MeshCounts:
 @dataclass(frozen=True)
 class EventsRun:
     """Where pipelines may span chip types: how many plans were `run` event by event, each with its best layers by
-    formula. None of the others is faster so than the best; or, where `within` is known, none whose formula is less than
-    this share above the best one's.
+    formula. None of the others is faster so than the best one, but for those whose formula is this share (`within`) or
+    more above it.
     """
 
     run: int
-    within: float | None
+    within: float
 
 
 @dataclass(frozen=True)

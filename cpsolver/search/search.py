@@ -24,7 +24,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.agenda import Agenda, Key, key_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
+from cpsolver.search.frontier import INFINITE, MOST_EXCESS, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import opened
@@ -438,8 +438,8 @@ class _Search:
         )
 
     def _events_run(self) -> EventsRun:
-        first = self._found[0].score
-        return EventsRun(len(self._close), None if self._closest == INFINITE else self._closest / first - 1)
+        best = min(plan.true for plan in self._close.values())
+        return EventsRun(len(self._close), min(MOST_EXCESS, max(0.0, self._closest / best - 1)))
 
     def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
         still_open = 0 if complete else meshes.waiting

@@ -7,10 +7,12 @@ from typing import Any
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
 LAUNCHES = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")
+BRIDGE = "megatron-bridge"
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,13 @@ CASES = (
     _case("fp16", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "fp16", "dropout": True}),
 )
 
-MODELS = tuple(
-    _case(f"model {name}", name, f"x:{load_architecture(name).layers}", flags="fz", tp=1, dp=8, sequence=2048)
-    for name in architecture_names()
-    if not unsupported_reasons(load_architecture(name))
-)
-"""Every model that can be planned, in one stage."""
+
+def _model(name: str) -> Case:
+    arch = load_architecture(name)
+    trained_by = tuple(target for target in (*LAUNCHES, BRIDGE) if not load_launcher(target).untrained(arch))
+    groups = f"x:{arch.layers}"
+    return _case(f"model {name}", name, groups, flags="fz", tp=1, dp=8, sequence=2048, targets=trained_by)
+
+
+MODELS = tuple(_model(name) for name in architecture_names() if not unsupported_reasons(load_architecture(name)))
+"""Every model that can be planned, in one stage, for the launchers that train its layers."""

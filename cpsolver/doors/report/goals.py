@@ -145,11 +145,10 @@ def by_events_line(proof: Proof) -> str:
     counts = proof.by_events
     if counts is None:
         return ""
-    others = "no other plan can be faster so than the first"
-    if counts.within is not None:
-        others = f"others are {counts.within:.1%} or more above the best by the formula of a step, and were not run"
     return (
-        f"order by the schedule run event by event: {plural(counts.run, 'plan')}, each with its best layers; {others}"
+        f"order by the schedule run event by event: {plural(counts.run, 'plan')}, each with its best layers; no other "
+        f"is faster so than the first, unless its formula is {percent(counts.within)} or more above it; the order of "
+        "the others is of these plans alone"
     )
 
 

@@ -86,7 +86,7 @@ class Splitter:
         return self._pairs * slowest + total + self._plan.vpp * int(self._afters[0])
 
     def may_run_within(self, choice: Choice, limit: int) -> bool:
-        """Whether some split's schedule, run event by event, might end within so many steps (of vpp times a second's).
+        """Whether some split's schedule, run event by event, might end within a limit in the objective's steps.
 
         A stage cannot begin before a chunk's forward has passed all stages before it, nor end before the last backward
         has to: that it works on all microbatches, they on one chunk, and what follows the pipeline must fit.

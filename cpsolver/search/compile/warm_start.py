@@ -46,9 +46,9 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
 
 
 def may_run_within(plan: PlanData, limit: float) -> bool:
-    """Whether some split of the plan might end within so many seconds when its schedule is run event by event.
+    """Whether some split of the plan might end within a limit when its schedule is run event by event.
 
-    `limit` in integer steps of the objective. Stages choose their options on their own here: no split is missed.
+    `limit`: vpp times the step time, in integer steps. Stages choose their options on their own here: none is missed.
     """
     splitter = Splitter(plan)
     return any(splitter.may_run_within(choice, int(limit)) for choice in _tied_choices(plan))
