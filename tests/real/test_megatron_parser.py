@@ -23,8 +23,10 @@ pytest.importorskip("megatron.core")
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.parallel_args import stage_chunks
 from cpsolver.problem.ranks import rank_map
+from cpsolver.profiles.framework import load_launcher
+from models_zoo import load_architecture
 from tests.real.megatron_bridge import configuration, fields_of
-from tests.real.megatron_cases import BRIDGE, CASES, LAUNCHES, MODELS, Case
+from tests.real.megatron_cases import CASES, LAUNCHES, MODELS, Case
 from tests.real.megatron_parse import chunks
 
 HERE = Path(__file__).parent
@@ -35,8 +37,9 @@ SOURCES = {
 }
 ALL = (*CASES, *MODELS)
 BRIDGED = [
-    *(case for case in CASES if "megatron-lm" in case.targets),
-    *(case for case in MODELS if BRIDGE in case.targets),
+    case
+    for case in ALL
+    if "megatron-lm" in case.targets and not load_launcher("megatron-bridge").untrained(load_architecture(case.model))
 ]
 PAIRS = [(target, case) for target in LAUNCHES for case in ALL if target in case.targets]
 

@@ -54,7 +54,8 @@ def special_flags(model: Architecture) -> Iterator[Flag]:
         yield ("--mamba-num-groups", str(mamba.groups))
         yield ("--mamba-state-dim", str(mamba.state))
     if linear is not None:
-        yield ("--experimental-attention-variant", "gdn")
+        # The name up to core 0.19; later versions call it gdn, and take both.
+        yield ("--experimental-attention-variant", "gated_delta_net")
         yield ("--linear-attention-freq", linear_layers(model))
         yield ("--linear-conv-kernel-dim", str(linear.conv))
         yield ("--linear-key-head-dim", str(linear.key_dim))

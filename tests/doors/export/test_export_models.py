@@ -131,7 +131,10 @@ def test_hybrid_models_are_written_as_a_pattern_of_their_blocks() -> None:
 
 def test_linear_and_sparse_attention_have_flags() -> None:
     linear, sparse = told("qwen3-next-80b-a3b"), told("glm5-744b-a40b")
-    assert (linear["--experimental-attention-variant"], linear["--linear-attention-freq"]) == (("gdn",), ("4",))
+    assert (linear["--experimental-attention-variant"], linear["--linear-attention-freq"]) == (
+        ("gated_delta_net",),
+        ("4",),
+    )
     assert linear["--linear-num-value-heads"] == ("32",)
     assert (sparse["--experimental-attention-variant"], sparse["--dsa-indexer-topk"]) == (("dsa",), ("2048",))
     assert told("nemotron3-super-120b-a12b")["--moe-latent-size"] == ("1024",)
