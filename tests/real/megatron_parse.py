@@ -108,9 +108,9 @@ def pattern_chunks(config: Any, pattern: str) -> list[list[int]]:
     pp, vpp = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
     found: list[list[int]] = []
     for stage in range(pp):
-        there = {"get_rank": lambda _, stage=stage: stage, "get_world_size": lambda _: pp}
-        unsaid = mock.patch.object(allocation, "log_on_each_pipeline_stage")
-        with mock.patch.multiple(torch.distributed, **there), unsaid:
+        rank = mock.patch.object(torch.distributed, "get_rank", return_value=stage)
+        size = mock.patch.object(torch.distributed, "get_world_size", return_value=pp)
+        with rank, size, mock.patch.object(allocation, "log_on_each_pipeline_stage"):
             chunks_there = [chunk if vpp else None for chunk in range(vpp or 1)]
             found.append(
                 [len(allocation.select_pipeline_segment(main_pattern, group, chunk)[0]) for chunk in chunks_there]
