@@ -101,6 +101,7 @@ class Facts(BaseModel):
     experts_anywhere: bool = _stated(
         "layers with experts need not be every n-th one, counted from the first behind the dense ones"
     )
+    dense_stages: bool = _stated("dense layers before those with experts may fill an even share of a stage, or more")
     plain_tensor: bool = Field(default=True, description="tp > 1 without sequence parallelism")
     plain_weights: bool = Field(
         default=True, description="the optimizer's states may be whole on every rank: DDP, or a single replica"
@@ -364,6 +365,19 @@ def _experts_within(f: Facts, m: Architecture, x: Any) -> Any:
         lambda: (
             f"keeps experts within tp {x.tp} x {group} ranks of a sharding group, which ep {x.ep} x etp {x.etp} "
             "must divide"
+        ),
+    )
+
+
+@fact("layout", about="pp", briefly="needs fewer dense layers before the experts than a stage's even share")
+def _dense_stages(f: Facts, m: Architecture, x: Any) -> Any:
+    first = m.moe.first_dense if m.moe else 0
+    even = m.layers // x.pp
+    yield (
+        f.dense_stages | (first == 0) | (x.pp == 1) | (first < even),
+        lambda: (
+            f"needs fewer dense layers before the experts than a stage's even share: {first} are not fewer than {even}, "
+            f"{m.layers} layers over pp {x.pp}"
         ),
     )
 

@@ -57,7 +57,7 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield ("--transformer-impl", "local")
     yield from _model(problem.model, problem.sequence)
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
-    yield from _experts(problem.model, s.pp)
+    yield from _experts(problem.model)
     yield from parallel_args.degree_flags(problem, s)
     yield from context_algorithm(s)
     yield from parallel_args.schedule_flags(problem, s)
@@ -92,12 +92,11 @@ def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
             yield flag
 
 
-def _experts(model: Architecture, pp: int) -> Iterator[Flag]:
+def _experts(model: Architecture) -> Iterator[Flag]:
     """MindSpeed-LLM tells the layers with experts in its own way; and counts shared experts, of the routed ones' width.
 
     With --first-k-dense-replace of at least 1 they are the layers from there on whose number, from 0, is a multiple of
-    --moe-layer-freq, otherwise all (core/transformer/transformer_block.py, _transformer_block_build_layers); dense
-    layers must be fewer than an even share of a stage (features_manager/transformer/transformer_block.py).
+    --moe-layer-freq, otherwise all (core/transformer/transformer_block.py, _transformer_block_build_layers).
     """
     moe = model.moe
     if moe is None:
@@ -108,10 +107,6 @@ def _experts(model: Architecture, pp: int) -> Iterator[Flag]:
             layers = f"every {every} layers from layer {max(first, moe.offset)}"
             rule = "MindSpeed-LLM has them in all, or in multiples of --moe-layer-freq after some dense layers"
             raise CannotExpress((f"experts stand in {layers}: {rule}",))
-    if pp > 1 and first >= model.layers // pp:
-        share = f"{model.layers} layers over pp {pp}"
-        reason = f"{first} dense layers come before the experts: MindSpeed-LLM wants fewer than a stage's, {share}"
-        raise CannotExpress((reason,))
     for flag in model_args.expert_flags(model, DIALECT):
         if flag[0] == "--moe-layer-freq":
             yield ("--first-k-dense-replace", str(moe.first_dense))
