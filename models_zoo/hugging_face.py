@@ -65,7 +65,31 @@ def from_hugging_face(config: Config) -> Fields:
     fields = _FAMILIES[family](reader)
     if reader.reasons:
         raise UnsupportedConfigError("", None, reader.reasons)
-    return {name: value for name, value in fields.items() if value is not None and value != {}}
+    known = {**_constants(reader, fields), **fields}
+    return {name: value for name, value in known.items() if value is not None and value != {}}
+
+
+def _constants(r: Reader, fields: Fields) -> Fields:
+    """What no plan depends on, but who trains the model has to know; nothing where a key has no usable number."""
+    rope = r.get("rope_parameters", default={})
+    base = r.get("rope_theta", default=rope.get("rope_theta") if isinstance(rope, Mapping) else None)
+    constants = {
+        "norm_epsilon": r.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"),
+        "rotary_base": base if fields.get("position", "rope") == "rope" and _whole(base) else None,
+        "router_scaling": r.get("routed_scaling_factor") if fields.get("moe") else None,
+    }
+    return {name: value for name, value in constants.items() if _positive(value) and (name, value) != _UNSCALED}
+
+
+_UNSCALED = ("router_scaling", 1.0)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _whole(value: object) -> bool:
+    return _positive(value) and float(value).is_integer()  # type: ignore[arg-type]
 
 
 def _plain_gpt(r: Reader, layers: int, hidden: int, heads: int, ffn: int) -> Fields:

@@ -172,7 +172,7 @@ def _glm4_moe(r: Reader) -> Fields:
 
 def _gemma(r: Reader) -> Fields:
     fields = _llama(r, tied=True)
-    return {**fields, "head_dim": fields["head_dim"] or 256, "activation": "geglu"}
+    return {**fields, "head_dim": fields["head_dim"] or 256, "activation": "geglu_tanh"}
 
 
 def _gemma2(r: Reader) -> Fields:

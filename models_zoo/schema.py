@@ -40,6 +40,7 @@ SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
 DESCRIPTIVE_FIELDS = {
     *("name", "aliases", "family", "max_positions", "confidence", "proposal", "inferred_fields", "sources", "notes"),
     *("hugging_face", "published_params_billion", "published_params_basis", "published_params_gap"),
+    *("norm_epsilon", "rotary_base", "router_scaling"),
 }
 """Fields of an architecture that change neither time nor memory."""
 
@@ -162,7 +163,9 @@ class Architecture(_ArchitectureRecord):
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
     experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
-    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the
+    hyper-connections: so many hidden states, mixed before and after each block. `norm_epsilon` is what norms add to the
+    mean square, `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are
+    multiplied by: no plan depends on them, and None says that they are not known. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -186,9 +189,11 @@ class Architecture(_ArchitectureRecord):
     activation: str = "swiglu"
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norm_bias: bool = False
+    norm_epsilon: PositiveFloat | None = None
     norms_per_layer: PositiveInt = 2
     position: Literal["rope", "learned", "alibi", "none"] = "rope"
     position_offset: NonNegativeInt = 0
+    rotary_base: PositiveInt | None = None
     embedding_norm: bool = False
     tied_embeddings: bool = False
     bias_qkv: bool = False
@@ -197,6 +202,7 @@ class Architecture(_ArchitectureRecord):
     residual_streams: PositiveInt = 1
     attention: Attention = Attention()
     moe: Moe | None = None
+    router_scaling: PositiveFloat | None = None
     linear_attention: LinearAttention | None = None
     full_attention_interval: PositiveInt | None = None
     mamba: Mamba | None = None

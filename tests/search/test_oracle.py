@@ -345,3 +345,21 @@ def test_every_decision_can_be_pinned_or_forbidden(search_for: dict[str, Any], c
         best = brute_force(problem)
         assert best
         assert_same(problem, best)
+
+
+@pytest.mark.parametrize("layers", [4, 5, full(6)])
+@pytest.mark.parametrize("first", [1, 2])
+def test_dense_layers_of_a_stage_agree_with_brute_force(first: int, layers: int) -> None:
+    """MindSpeed-LLM wants fewer dense layers before the experts than layers // pp: with two of five, no pp 2."""
+    experts = {"experts": 2, "top_k": 1, "expert_ffn": 512, "first_dense": first}
+    model = model_spec(layers=layers, moe=experts)
+    pin = {"tp": 1, "cp": 1, "ep": 1, "mbs": 1, "vpp": 1, "flash_attention": True, "distributed_optimizer": False}
+    search_for: dict[str, Any] = {"top": 20, "diverse": False, "pin": {**pin, "recompute": "none"}}
+    depths = {}
+    for launcher in ("megatron-lm", "mindspeed-llm"):
+        problem = problem_of(model=model, gpus=4, batch=4, launcher=launcher, stack="megatron-core", **search_for)
+        best = brute_force(problem)
+        assert_same(problem, best)
+        depths[launcher] = {dict(zip(KEY, key, strict=True))["pp"] for key in best}
+    assert depths["megatron-lm"] == {1, 2, 4}
+    assert depths["mindspeed-llm"] == {pp for pp in (1, 2, 4) if pp == 1 or first < layers // pp}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ DIALECT = replace(
 )
 _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",
+    "--norm-epsilon": "layernorm_epsilon",
     "--swiglu": "gated_linear_unit",
     "--num-experts": "num_moe_experts",
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
@@ -112,6 +114,7 @@ _UNUSED: dict[str, Any] = {
     "dist.use_megatron_fsdp": False,
 }
 """What a recipe may have set, with the values that mean without it: written wherever the plan says nothing else."""
+_NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes", "--cuda-graph-scope")
 
 
@@ -162,7 +165,7 @@ def _value(name: str, values: list[str]) -> Any:
     try:
         return int(text)
     except ValueError:
-        return float(text) if text.replace(".", "", 1).isdigit() else text
+        return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,10 @@ _CONTEXT["allgather"] = "kvallgather_cp_algo"
 _SWITCHES = ("reuse_fp32_parameters", "swap_optimizer")
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
+_SANDWICH = 4
+"""Norms of a layer with one before and one behind each block."""
+_GATED = {"geglu": "--geglu", "geglu_tanh": "--gelu-tanh"}
+"""Gated activations but SwiGLU (core/transformer/mlp.py)."""
 _SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm": "post_attention_norm"}
 """Modules that wait on the host, by the names of --swap-modules (MindSpeed, features_manager, swap_attention.py)."""
 
@@ -32,14 +36,7 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     training_args.check_switches(training, DIALECT.name, _SWITCHES)
     flags = list(_flags(problem, s))
     environment = {**environment_of(s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
-    notes = (
-        *plan_notes(problem, s, DIALECT),
-        *(
-            note
-            for note in model_args.model_notes(problem.model, problem.sequence, DIALECT)
-            if "alibi positions" not in note
-        ),
-    )
+    notes = (*plan_notes(problem, s, DIALECT), *_model_notes(problem, s))
     if parallel_args.uses_fsdp(s):
         notes += ("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it",)
     if _hides_tensor(problem, s) and problem.model.moe is not None:
@@ -55,7 +52,10 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     training = problem.spec.training
     yield ("--use-mcore-models",)
     yield ("--transformer-impl", "local")
-    yield from _model(problem.model, problem.sequence)
+    spec = layer_spec(problem.model, s.tp)
+    if spec is not None:
+        yield ("--spec", f"mindspeed_llm.tasks.models.spec.{spec}", "layer_spec")
+    yield from _model(problem.model, problem.sequence, spec)
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
     yield from _experts(problem.model)
     yield from parallel_args.degree_flags(problem, s)
@@ -84,12 +84,51 @@ def _hides_tensor(problem: Problem, s: Strategy) -> bool:
     return problem.stack.tensor_overlap > 0 and s.sequence_parallel
 
 
-def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
+def layer_spec(model: Architecture, tp: int) -> str | None:
+    """Which of MindSpeed-LLM's layers the model has, a module of mindspeed_llm/tasks/models/spec.
+
+    None: those that pretrain_gpt.py takes by itself, which have neither latent attention, norms of queries and keys,
+    norms behind the blocks nor a bias in attention's output alone, whatever other options say.
+    """
+    attention = model.attention
+    if attention.kind == "mla":
+        return "deepseek_spec"
+    if model.norms_per_layer == _SANDWICH:
+        return "gemma2_spec"
+    if attention.qk_norm == "layer" and tp == 1:  # it asserts tp 1
+        return "minimax_spec"
+    if model.bias_attention_out and not model.bias_mlp:
+        return "phi35_moe_spec"
+    return "qwen3_spec" if attention.qk_norm == "head" else None
+
+
+def _model(model: Architecture, sequence: int, spec: str | None) -> Iterator[Flag]:
     for flag in model_args.model_flags(model, sequence, DIALECT):
         if flag[0] == "--position-embedding-type" and model.position == "alibi":
             yield (flag[0], "alibi")
+        elif flag == ("--swiglu",):
+            yield (_GATED.get(model.activation, "--swiglu"),)
         else:
             yield flag
+    if spec == "gemma2_spec":
+        yield ("--post-norm",)
+    elif spec == "minimax_spec":
+        yield ("--qk-layernorm",)
+
+
+def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
+    """What of the model its options cannot say; positions, activations and norms that it has more of are no such thing."""
+    model, spec = problem.model, layer_spec(problem.model, s.tp)
+    said = {
+        "alibi positions": True,
+        f"the activation {model.activation}": model.activation in _GATED,
+        f"{model.norms_per_layer} norms a layer": spec == "gemma2_spec",
+        "a norm over all queries and keys": spec == "minimax_spec",
+        "a bias in attention's output": spec == "phi35_moe_spec",
+    }
+    for note in model_args.model_notes(model, problem.sequence, DIALECT):
+        if not any(here and f"has {what}" in note for what, here in said.items()):
+            yield note
 
 
 def _experts(model: Architecture) -> Iterator[Flag]:
@@ -131,7 +170,7 @@ def context_algorithm(s: Strategy) -> Iterator[Flag]:
 def _fused_kernels(model: Architecture) -> Iterator[Flag]:
     if model.norm == "rmsnorm":
         yield ("--use-fused-rmsnorm",)
-    if model.gated_mlp:
+    if model.gated_mlp and model.activation not in _GATED:
         yield ("--use-fused-swiglu",)
     if model.position == "rope":
         yield ("--use-rotary-position-embeddings",)

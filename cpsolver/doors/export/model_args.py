@@ -31,7 +31,11 @@ def model_flags(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
     yield ("--max-position-embeddings", str(max(model.max_positions or sequence, sequence)))
     yield ("--make-vocab-size-divisible-by", str(PADDING))
     yield ("--normalization", {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[model.norm])
+    if model.norm_epsilon is not None:
+        yield ("--norm-epsilon", f"{model.norm_epsilon:g}")
     yield ("--position-embedding-type", POSITIONS.get(model.position, "none"))
+    if model.position == "rope" and model.rotary_base is not None:
+        yield ("--rotary-base", str(model.rotary_base))
     yield from _activation_flags(model)
     if not model.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)
@@ -142,6 +146,8 @@ def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
         yield ("--moe-router-enable-expert-bias",)
     elif moe.top_k == 1:
         yield ("--moe-router-pre-softmax",)  # of one score alone the softmax is 1: TransformerConfig refuses it
+    if model.router_scaling is not None:
+        yield ("--moe-router-topk-scaling-factor", f"{model.router_scaling:g}")
     if moe.top_groups < moe.groups:
         yield ("--moe-router-num-groups", str(moe.groups))
         yield ("--moe-router-group-topk", str(moe.top_groups))
@@ -163,6 +169,17 @@ def expert_layers(model: Architecture) -> str:
     if len(runs) > 8:
         return f"[{','.join(map(str, pattern))}]"
     return f"({'+'.join(f'[{kind}]*{length}' for kind, length in runs)})"
+
+
+def _unknown(model: Architecture) -> Iterator[str]:
+    """What the user has to look up, since no plan depends on it and the catalogue does not have it."""
+    if model.position == "rope":
+        yield from ("--rotary-base",) if model.rotary_base is None else ()
+        yield "rope scaling"
+    yield from ("--norm-epsilon",) if model.norm_epsilon is None else ()
+    yield from ("--init-method-std", "the training schedule")
+    if model.moe is not None:
+        yield "the router's loss" if model.router_scaling is not None else "the router's loss and scaling"
 
 
 def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterator[str]:
@@ -188,7 +205,4 @@ def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
             yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
     if model.position == "learned" and model.max_positions and sequence > model.max_positions:
         yield f"the position table has {model.max_positions} rows in {model.name}, and the sequence {sequence} tokens"
-    rope = "--rotary-base, rope scaling, " if model.position == "rope" else ""
-    router = ", the router's loss and scaling" if moe is not None else ""
-    options = f"{rope}--norm-epsilon, --init-method-std and the training schedule{router}"
-    yield f"not in the catalogue, and left to you: {options}"
+    yield f"not in the catalogue, and left to you: {', '.join(_unknown(model))}"

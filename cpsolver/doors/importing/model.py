@@ -87,7 +87,8 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     if _LLAMA_LIKE.search(program):
         style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
-    swiglu, geglu = arguments.has("swiglu"), arguments.has("geglu") or arguments.has("gelu-tanh")
+    swiglu, tanh = arguments.has("swiglu"), arguments.has("gelu-tanh")
+    geglu = tanh or arguments.has("geglu")
     squared = arguments.has("squared-relu")
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
     positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
@@ -95,7 +96,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     biased = not arguments.has("disable-bias-linear")
     return {
         "gated_mlp": swiglu or geglu,
-        "activation": "swiglu" if swiglu else "geglu" if geglu else "relu2" if squared else "gelu",
+        "activation": "swiglu" if swiglu else "geglu_tanh" if tanh else "geglu" if geglu else "relu2" if squared else "gelu",
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),
         "position": kinds.get(positions, "learned"),

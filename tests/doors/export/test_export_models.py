@@ -250,7 +250,7 @@ def test_mindspeed_counts_every_nth_layer_from_layer_0() -> None:
     assert (found["--first-k-dense-replace"], found["--moe-layer-freq"]) == (("1",), ("2",))
 
 
-@pytest.mark.parametrize(("places", "pp"), [((1, 2, 1), 1), ((0, 2, 0), 1), ((8, 1, 0), 4)])
+@pytest.mark.parametrize(("places", "pp"), [((1, 2, 1), 1), ((0, 2, 0), 1)])
 def test_experts_where_mindspeed_has_none_are_refused(places: tuple[int, int, int], pp: int) -> None:
     stages = ",".join([str(32 // pp)] * pp)
     with pytest.raises(CannotExpress, match="experts"):

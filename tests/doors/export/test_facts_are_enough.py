@@ -24,7 +24,7 @@ MODELS = {
     "experts": model_spec(layers=12, kv_heads=4, heads=16, bias_mlp=True, moe={**EXPERTS, "first_dense": 1}),
     "prediction": model_spec(layers=11, kv_heads=8, mtp_layers=1),
 }
-NO_FACTS = ("a node of 4 devices would have", "dense layers come before the experts", "needs equal rounds")
+NO_FACTS = ("a node of 4 devices would have", "needs equal rounds")
 """What exporters do refuse: nodes shared by two chip types, and what no plan's decision alone decides."""
 
 
