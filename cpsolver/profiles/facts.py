@@ -376,8 +376,8 @@ def _dense_stages(f: Facts, m: Architecture, x: Any) -> Any:
     yield (
         f.dense_stages | (first == 0) | (x.pp == 1) | (first < even),
         lambda: (
-            f"needs fewer dense layers before the experts than a stage's even share: {first} are not fewer than {even}, "
-            f"{m.layers} layers over pp {x.pp}"
+            f"needs fewer dense layers before the experts than a stage's even share: {first} are not fewer than "
+            f"{even}, {m.layers} layers over pp {x.pp}"
         ),
     )
 

@@ -58,7 +58,7 @@ EXPORTERS = {
     "megatron-core-0.13": "megatron:core_0_13",
     "megatron-core-0.12": "megatron:core_0_12",
     "mindspeed-llm": "mindspeed:mindspeed_llm",
-    "loongforge": "megatron:loongforge",
+    "loongforge": "loongforge:loongforge",
     "megatron-bridge": "bridge:megatron_bridge",
     "flagscale": "flagscale:export",
     "deepspeed": "deepspeed:export",

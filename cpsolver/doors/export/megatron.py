@@ -1,13 +1,12 @@
-"""Megatron-LM, Megatron-Core by version and LoongForge: the arguments of their pretraining scripts."""
+"""Megatron-LM and Megatron-Core by version: the arguments of their pretraining scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from cpsolver.doors.export import model_args, parallel_args, training_args
-from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, CORE_0_15, MEGATRON_LM, Dialect, Flag, flattened
+from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, MEGATRON_LM, Dialect, Flag, flattened
 from cpsolver.doors.export.launch import Exporter, Launch
 from cpsolver.doors.export.script import node_notes, nodes_file, train_script
 from cpsolver.plans.strategy import Strategy
@@ -85,32 +84,3 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
     yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)
-
-
-# LoongForge: Megatron-Core 0.15's arguments, with a recompute number for each stage.
-
-
-def loongforge(problem: Problem, s: Strategy) -> Launch:
-    """LoongForge of 2026-08 (formerly AIAK-Training-LLM); raises CannotExpress."""
-    training_args.check_switches(problem.spec.training, CORE_0_15.name)
-    notes: tuple[str, ...] = ()
-    if s.vpp == 1 and not parallel_args.is_plain(s) and not problem.model.mtp_layers:
-        layers: list[Flag] = [("--custom-pipeline-layers", ",".join(map(str, s.layers)))]
-        layout = parallel_args.layout_string(s, problem.model.mtp_layers)
-        notes = (f"--custom-pipeline-layers is deprecated; the same as --pipeline-model-parallel-layout '{layout}'",)
-    else:
-        layers = list(parallel_args.layer_flags(problem, s, CORE_0_15))
-    flags = [*shared_flags(problem, s, CORE_0_15), *stage_recompute(s), *layers]
-    launch = assembled(problem, s, CORE_0_15, flags)
-    files = {name: text.replace("pretrain_gpt.py", "loongforge/train.py") for name, text in launch.files.items()}
-    return replace(launch, files=files, notes=launch.notes + notes)
-
-
-def stage_recompute(s: Strategy) -> Iterator[Flag]:
-    """One number of recomputed layers for each stage, where they differ."""
-    if not parallel_args.recomputes_by_stage(s):
-        yield from parallel_args.recompute_flags(s)
-        return
-    yield ("--recompute-granularity", "full")
-    yield ("--recompute-method", "block")
-    yield ("--custom-pipeline-recompute-layers", ",".join(map(str, s.recompute_layers)))

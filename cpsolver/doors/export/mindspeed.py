@@ -117,7 +117,7 @@ def _model(model: Architecture, sequence: int, spec: str | None) -> Iterator[Fla
 
 
 def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    """What of the model its options cannot say; positions, activations and norms that it has more of are no such thing."""
+    """What of the model its options cannot say, without what MindSpeed-LLM has options or layers of its own for."""
     model, spec = problem.model, layer_spec(problem.model, s.tp)
     said = {
         "alibi positions": True,

@@ -49,8 +49,9 @@ def launch_text(launch: Launch) -> str:
 
 
 def _in_files(launch: Launch) -> bool:
-    """A file has the arguments already."""
-    lines = set(shell_lines(grouped(launch.arguments)))
+    """A file has the arguments already, but for those that name a file beside it."""
+    options = (option for option in grouped(launch.arguments) if launch.files.keys().isdisjoint(option))
+    lines = set(shell_lines(options))
     return any(lines <= {line.strip() for line in text.splitlines()} for text in launch.files.values())
 
 

@@ -38,8 +38,13 @@ def train_script(
     environment: Mapping[str, str],
     script: str,
     data: Iterable[str] = _DATA,
+    setup: Iterable[str] = (),
+    more: Iterable[str] = (),
 ) -> str:
-    """A bash script that starts torchrun on one node; every node runs it with its own NODE_RANK."""
+    """A bash script that starts torchrun on one node; every node runs it with its own NODE_RANK.
+
+    `setup` are lines of bash after the environment, `more` such of options that a shell has to work out.
+    """
     node, title = min(problem.node, s.devices), f"{one_line(problem.model.name)} on {s.devices} devices"
     lines = [
         "#!/usr/bin/env bash",
@@ -47,6 +52,7 @@ def train_script(
         "# NODE_RANK that nodes.txt gives it, and with the address of node 0 as MASTER_ADDR.",
         "set -euo pipefail",
         *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
+        *setup,
         f"NNODES=${{NNODES:-{s.devices // node}}}",
         f"GPUS_PER_NODE=${{GPUS_PER_NODE:-{node}}}",
         "NODE_RANK=${NODE_RANK:?the number of this node, from 0 (nodes.txt)}" if s.devices > node else "NODE_RANK=0",
@@ -55,6 +61,7 @@ def train_script(
         f"SCRIPT=${{SCRIPT:-{script}}}",
         "PLAN_ARGS=(",
         *(f"  {line}" for line in shell_lines(flags)),
+        *more,
         ")",
         "# Data, tokenizer, learning rate and checkpoints are yours; these try the plan out on made-up data.",
         "DATA_ARGS=(",

@@ -82,21 +82,22 @@ def _kv_heads(arguments: Arguments, heads: int) -> int:
     return groups if arguments.has("group-query-attention") and groups else heads
 
 
+_ACTIVATIONS = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "squared-relu": "relu2"}
+"""Flags of activations -> ours; without one it is GELU."""
+
+
 def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     """Norms, biases, activation, positions and the head."""
     if _LLAMA_LIKE.search(program):
         style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
-    swiglu, tanh = arguments.has("swiglu"), arguments.has("gelu-tanh")
-    geglu = tanh or arguments.has("geglu")
-    squared = arguments.has("squared-relu")
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
     positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
     kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
     biased = not arguments.has("disable-bias-linear")
     return {
-        "gated_mlp": swiglu or geglu,
-        "activation": "swiglu" if swiglu else "geglu_tanh" if tanh else "geglu" if geglu else "relu2" if squared else "gelu",
+        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh")),
+        "activation": next((name for flag, name in _ACTIVATIONS.items() if arguments.has(flag)), "gelu"),
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),
         "position": kinds.get(positions, "learned"),
