@@ -250,7 +250,13 @@ def explain(
 
 
 def export(
-    problem: Problem, strategy: Strategy, target: str, *, folder: File | None = None, force: bool = False
+    problem: Problem,
+    strategy: Strategy,
+    target: str,
+    *,
+    folder: File | None = None,
+    force: bool = False,
+    job: str | None = None,
 ) -> Launch:
     """What a framework needs to run a plan: arguments, files, environment.
 
@@ -260,6 +266,7 @@ def export(
         target: "megatron-lm" and so on, as `apss-cp export --help` lists them.
         folder: where the files are written, too; None: nowhere.
         force: replace files that the folder has already.
+        job: what starts the nodes: "sbatch" and so on, as `apss-cp export --help` lists them; None: the user.
 
     Raises InputError: CannotExpress where the framework cannot run the plan, with the reasons.
     """
@@ -270,6 +277,10 @@ def export(
     if folder is not None:
         check_directory(fspath(folder))
     launch = with_warnings(problem, strategy, launch_of(problem, strategy, target))
+    if job is not None:
+        from cpsolver.doors.export.jobs import with_job
+
+        launch = with_job(problem, strategy, launch, job)
     if folder is not None:
         check_folder(fspath(folder), launch, force)
         write_files(fspath(folder), launch)

@@ -23,6 +23,7 @@ from cpsolver.commands.planning import write_result
 if TYPE_CHECKING:
     from cpsolver import Launch, Problem, Result, Strategy
 
+JOBS = ("sbatch", "kubernetes", "pytorchjob", "volcano", "ssh")
 _MOST = 100
 """The most plans that a search may be asked for (search.top)."""
 plan_option = click.option(
@@ -42,6 +43,12 @@ plan_option = click.option(
 )
 @plan_option
 @rank_option
+@click.option(
+    "--job",
+    type=click.Choice(JOBS),
+    help="Write what starts all nodes, too: a batch script of Slurm, manifests of Kubernetes (its own jobs, "
+    "Kubeflow's, Volcano's), a loop of ssh.",
+)
 @click.option("--output", "-o", "folder", metavar="DIR", help="Write the files into DIR instead of stdout.")
 @click.option("--force", is_flag=True, help="Replace files that DIR has already.")
 @calibration_option
@@ -51,6 +58,7 @@ def export(
     target: str,
     plan: str | None,
     plan_rank: int,
+    job: str | None,
     folder: str | None,
     force: bool,
     calibration: str | None,
@@ -77,7 +85,7 @@ def export(
     problem = cpsolver.load_problem(spec, calibration=calibration)
     strategy = _plan(problem, plan, plan_rank, target)
     try:
-        launch = cpsolver.export(problem, strategy, target, folder=folder, force=force)
+        launch = cpsolver.export(problem, strategy, target, folder=folder, force=force, job=job)
     except cpsolver.CannotExpress as refused:
         _refuse(problem, strategy, target, refused.reasons, as_json)
         click.get_current_context().exit(EXIT_INFEASIBLE)

@@ -44,7 +44,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
     if _ulysses(strategy):
         files[deepspeed.CONFIG] = json.dumps(deepspeed.ds_config(problem, strategy), indent=2) + "\n"
     notes = tuple(_notes(problem, strategy))
-    return Launch("accelerate", ("--config_file", CONFIG), {_STEPS: steps}, files, CONFIG, notes)
+    return Launch("accelerate", ("--config_file", CONFIG), {_STEPS: steps}, files, CONFIG, notes, "launch.sh")
 
 
 def _ulysses(s: Strategy) -> bool:

@@ -138,7 +138,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
         *(note.replace("no option says so", "no field says so") for note in own_notes),
     )
-    return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes)
+    return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes, "train.sh")
 
 
 def _fields(flags: list[Flag]) -> Iterator[tuple[str, Any]]:

@@ -26,7 +26,8 @@ class Launch:
     `arguments`: of its training command, one list item a token ("--tensor-model-parallel-size", "8"); empty where the
     framework takes a file alone. `environment`: variables of every process. `files`: name -> text, to be written beside
     each other; `main` names the one that the framework is started with, if any. `notes`: what the user still has to
-    give (data, tokenizer), and what of the plan is the user's to do (the order of the nodes).
+    give (data, tokenizer), and what of the plan is the user's to do (the order of the nodes). `node_script`: the file
+    that every node runs, with NODE_RANK and MASTER_ADDR in its environment; None where the framework starts its nodes.
     """
 
     target: str
@@ -35,6 +36,7 @@ class Launch:
     files: Mapping[str, str] = field(default_factory=dict)
     main: str | None = None
     notes: tuple[str, ...] = ()
+    node_script: str | None = None
 
 
 class CannotExpress(InputError):

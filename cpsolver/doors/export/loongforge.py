@@ -45,7 +45,7 @@ def loongforge(problem: Problem, s: Strategy) -> Launch:
     }
     notes = (*plan_notes(problem, s, CORE_0_15), *_notes(problem), *notes)
     arguments = ("--config-file", MODEL, *flattened(flags))
-    return Launch(CORE_0_15.name, arguments, environment, files, "train.sh", notes)
+    return Launch(CORE_0_15.name, arguments, environment, files, "train.sh", notes, "train.sh")
 
 
 def _layers(problem: Problem, s: Strategy) -> tuple[list[Flag], tuple[str, ...]]:

@@ -61,7 +61,7 @@ def assembled(problem: Problem, s: Strategy, dialect: Dialect, flags: list[Flag]
     notes = (*plan_notes(problem, s, dialect), *model_args.model_notes(problem.model, problem.sequence, dialect))
     script = train_script(problem, s, flags, environment, SCRIPT if problem.model.layer_pattern is None else HYBRID)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
-    return Launch(dialect.name, flattened(flags), environment, files, "train.sh", notes)
+    return Launch(dialect.name, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
 
 def environment_of(s: Strategy) -> dict[str, str]:

@@ -45,7 +45,7 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
         notes += (f"stack {problem.stack.name} {hidden}; {why}",)
     script = train_script(problem, s, flags, environment, SCRIPT, _DATA)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
-    return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes)
+    return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
 
 def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:

@@ -171,15 +171,14 @@ def expert_layers(model: Architecture) -> str:
     return f"({'+'.join(f'[{kind}]*{length}' for kind, length in runs)})"
 
 
-def _unknown(model: Architecture) -> Iterator[str]:
+def _unknown(model: Architecture) -> str:
     """What the user has to look up, since no plan depends on it and the catalogue does not have it."""
-    if model.position == "rope":
-        yield from ("--rotary-base",) if model.rotary_base is None else ()
-        yield "rope scaling"
-    yield from ("--norm-epsilon",) if model.norm_epsilon is None else ()
-    yield from ("--init-method-std", "the training schedule")
-    if model.moe is not None:
-        yield "the router's loss" if model.router_scaling is not None else "the router's loss and scaling"
+    base = "--rotary-base, " if model.rotary_base is None else ""
+    rope = f"{base}rope scaling, " if model.position == "rope" else ""
+    norms = "--norm-epsilon, " if model.norm_epsilon is None else ""
+    scaling = " and scaling" if model.router_scaling is None else ""
+    router = f", the router's loss{scaling}" if model.moe is not None else ""
+    return f"{rope}{norms}--init-method-std and the training schedule{router}"
 
 
 def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterator[str]:
@@ -205,4 +204,4 @@ def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
             yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
     if model.position == "learned" and model.max_positions and sequence > model.max_positions:
         yield f"the position table has {model.max_positions} rows in {model.name}, and the sequence {sequence} tokens"
-    yield f"not in the catalogue, and left to you: {', '.join(_unknown(model))}"
+    yield f"not in the catalogue, and left to you: {_unknown(model)}"

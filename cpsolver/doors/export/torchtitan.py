@@ -48,7 +48,7 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
     files["launch.sh"] = _LAUNCH.format(nodes=len(listed), slots=listed[0].slots, module=MODULE)
     arguments = ("--module", MODULE, "--config", "plan")
     notes = tuple(_notes(problem, strategy, older))
-    return Launch("torchtitan", arguments, {}, files, f"{MODULE}.py", notes)
+    return Launch("torchtitan", arguments, {}, files, f"{MODULE}.py", notes, "launch.sh")
 
 
 _LAUNCH = """#!/bin/bash
