@@ -7,19 +7,14 @@ Read in the references of batch/v1 (Indexed completion, a headless service for n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.export.jobs import PORT, RESTARTS, Job, NodeGroup
+from cpsolver.doors.export.jobs import Job, NodeGroup, default, facts
 from cpsolver.doors.export.launch import CannotExpress
-from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import one_line
 
 IMAGE = "registry.example.com/your-image:tag"
-_PLUGINS = Path(__file__).with_name("device_plugins.yaml")
 _UNKNOWN = "example.com/accelerator"
 _CLAIMS = {"data": "training-data", "checkpoints": "training-checkpoints"}
 """Folders that pods see under / -> the claims that they are, by names that the user gives."""
@@ -49,7 +44,7 @@ def _indexed(job: Job, group: NodeGroup) -> dict[str, Any]:
             "completionMode": "Indexed",
             "completions": group.nodes,
             "parallelism": group.nodes,
-            "backoffLimit": RESTARTS * group.nodes,  # it counts pods, and a failure takes all of them along
+            "backoffLimit": default("restarts") * group.nodes,  # it counts pods, and a failure takes all of them along
             "template": {
                 "metadata": {"labels": {"app": job.name}},
                 "spec": {"subdomain": job.name, "restartPolicy": "Never", **pod},
@@ -77,7 +72,7 @@ def pytorch_job(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         "kind": "PyTorchJob",
         "metadata": {"name": job.name},
         "spec": {
-            "runPolicy": {"backoffLimit": RESTARTS, "cleanPodPolicy": "None"},
+            "runPolicy": {"backoffLimit": default("restarts"), "cleanPodPolicy": "None"},
             "pytorchReplicaSpecs": {"Master": replicas(1), **workers},
         },
     }
@@ -111,7 +106,7 @@ def volcano_job(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         "spec": {
             "schedulerName": "volcano",
             "minAvailable": job.nodes,
-            "maxRetry": RESTARTS,
+            "maxRetry": default("restarts"),
             "plugins": {"env": [], "svc": []},
             "policies": [
                 {"event": "PodFailed", "action": "RestartJob"},
@@ -153,7 +148,7 @@ def _pod(job: Job, group: NodeGroup, rank: str, first: str, container: str = "tr
         "name": container,
         "image": IMAGE,
         "command": ["bash", "-c", start, "node"],
-        "ports": [{"name": "master", "containerPort": PORT}],
+        "ports": [{"name": "master", "containerPort": default("port")}],
         "resources": {"limits": {_resource(group.vendor): group.devices}},
         "volumeMounts": folders,
     }
@@ -166,13 +161,8 @@ def _pod(job: Job, group: NodeGroup, rank: str, first: str, container: str = "tr
     return {**chosen, "containers": [main], "volumes": volumes}
 
 
-@cache
-def _plugins() -> Mapping[str, Any]:
-    return load_yaml(str(_PLUGINS)).data
-
-
 def _resource(vendor: str) -> str:
-    entry = _plugins().get(vendor)
+    entry = facts()["resources"].get(vendor)
     return str(entry["resource"]) if entry else _UNKNOWN
 
 

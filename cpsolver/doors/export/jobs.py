@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Any
 
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.shared import Host, hosts
+from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names, one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-RESTARTS = 3
-"""How often a run starts anew where nothing else is asked for: Volcano's default (its admission webhook for jobs)."""
-PORT = 29500
-"""torchrun's own default of --master_port."""
 JOBS = {
     "sbatch": "slurm:sbatch",
     "kubernetes": "kubernetes:indexed_jobs",
@@ -59,6 +59,18 @@ class Job:
     def nodes(self) -> int:
         """Nodes in all."""
         return len(self.hosts)
+
+
+@cache
+def facts() -> Mapping[str, Any]:
+    """jobs.yaml: `defaults` and `resources`, each entry with its source."""
+    found: Mapping[str, Any] = load_yaml(str(Path(__file__).with_name("jobs.yaml"))).data
+    return found
+
+
+def default(name: str) -> int:
+    """A default of jobs.yaml: restarts, port."""
+    return int(facts()["defaults"][name]["value"])
 
 
 Writer = Callable[[Job], tuple[Mapping[str, str], tuple[str, ...]]]
@@ -109,7 +121,7 @@ def label(text: str) -> str:
 
 def _node_files(job: Job) -> dict[str, str]:
     return {
-        "job.env": _ENVIRONMENT.format(title=job.title, port=PORT, restarts=RESTARTS),
+        "job.env": _ENVIRONMENT.format(title=job.title, port=default("port"), restarts=default("restarts")),
         "node.sh": _NODE.format(title=job.title, script=job.launch.node_script),
     }
 

@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cpsolver.commands import export as command
-from cpsolver.doors.export.jobs import JOBS, label, with_job
+from cpsolver.doors.export.jobs import JOBS, facts, label, with_job
 from cpsolver.doors.export.launch import EXPORTERS, Launch, exporter
 from cpsolver.inputs.errors import InputError
 from hw_specs import chip_names, load_chip
@@ -244,12 +244,9 @@ def test_a_node_of_two_chip_types_and_an_unknown_job_are_refused() -> None:
 
 
 def test_every_vendor_of_the_catalogue_has_a_device_plugin() -> None:
-    from cpsolver.doors.export.job_kubernetes import _plugins
-
     vendors = {load_chip(name).vendor for name in chip_names()}
-    assert vendors == _plugins().keys()
-    for entry in _plugins().values():
-        assert entry.keys() == {"resource", "source", "confidence"}
+    assert vendors == facts()["resources"].keys()
+    assert all(entry.keys() == {"resource", "source", "confidence"} for entry in facts()["resources"].values())
 
 
 def test_an_unknown_vendors_resource_is_the_users() -> None:
