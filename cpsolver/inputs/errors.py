@@ -72,7 +72,8 @@ class Trouble:
     @property
     def place(self) -> str:
         """`file:line:column`, as far as it is known; empty when nothing is."""
-        return ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        file = None if self.file is None else one_line(self.file)
+        return ":".join(str(part) for part in (file, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:
         name = self.where + (f" = {shown(self.value)}" if self.value is not None and self.where else "")

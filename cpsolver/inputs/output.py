@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING
 from cpsolver.inputs.errors import InputError, Trouble
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 
 def file_error(path: str, message: str) -> InputError:
@@ -109,13 +111,30 @@ def deliver_report(report: RenderableType, path: str | None = None) -> None:
     if path is not None:
         write_file(path, _plain(Console(file=StringIO(), highlight=False), report))
     elif sys.stdout.isatty():
-        Console(highlight=False).print(report)
+        Console(highlight=False).print(_Harmless(report))
     else:
         print(_plain(Console(highlight=False), report), end="")
+
+
+_OBEYED = re.compile("[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]")
+"""Characters that a terminal obeys, or that turn or break a line: rich writes most of them as they are."""
+
+
+class _Harmless:
+    """A report whose texts, names of the user's among them, have a mark in place of such characters."""
+
+    def __init__(self, report: RenderableType) -> None:
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self.report, options):
+            yield Segment(text if control else _OBEYED.sub("\N{REPLACEMENT CHARACTER}", text), style, control)
 
 
 def _plain(console: Console, report: RenderableType) -> str:
     """The report as text without the blanks that fill up a line."""
     with console.capture() as captured:
-        console.print(report)
+        console.print(_Harmless(report))
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())

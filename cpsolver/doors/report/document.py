@@ -34,12 +34,17 @@ from hw_specs.units import bytes_to_gib
 
 def dumps(document: Any) -> str:
     """JSON text; numbers that JSON has no word for become null."""
-    return json.dumps(_finite(document), indent=2, allow_nan=False)
+    return _printable(json.dumps(_finite(document), indent=2, allow_nan=False))
 
 
 def dumps_line(document: Any) -> str:
     """The same on one line."""
-    return json.dumps(_finite(document), allow_nan=False)
+    return _printable(json.dumps(_finite(document), allow_nan=False))
+
+
+def _printable(text: str) -> str:
+    """json leaves one character as it is that is ASCII and no letter, in texts only: delete, which terminals obey."""
+    return text.replace("\x7f", "\\u007f")
 
 
 def _finite(value: Any) -> Any:
