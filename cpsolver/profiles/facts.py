@@ -176,10 +176,8 @@ def _interleaving(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("frame", about="pp mbs", briefly="needs a microbatch for each stage (global batch / mbs / dp >= pp)")
 def _few_microbatches(f: Facts, m: Architecture, x: Any) -> Any:
-    yield (
-        f.few_microbatches | (x.vpp > 1) | (x.microbatches >= x.pp),
-        lambda: f"needs a microbatch for each stage: {x.microbatches} microbatches are fewer than pp {x.pp}",
-    )
+    allows = f.few_microbatches | (x.vpp > 1) | (x.microbatches >= x.pp)
+    yield allows, lambda: f"needs a microbatch for each stage: {x.microbatches} microbatches are fewer than pp {x.pp}"
 
 
 @fact("layout")
@@ -207,10 +205,8 @@ def tied_stages(f: Facts, m: Architecture, x: Any) -> tuple[Any, Any]:
 @fact("frame")
 def _whole_chunks(f: Facts, m: Architecture, x: Any) -> Any:
     _, tied = tied_stages(f, m, x)
-    yield (
-        negated(tied) | (x.embedding_slot + x.loss_slot == 0),
-        lambda: f"needs chunks of layers only: vpp {x.vpp} puts the embedding or the head in the place of one",
-    )
+    allows = negated(tied) | (x.embedding_slot + x.loss_slot == 0)
+    yield allows, lambda: f"needs chunks of layers only: vpp {x.vpp} puts the embedding or the head in the place of one"
 
 
 def _needs_equal(f: Facts) -> str:
@@ -254,14 +250,10 @@ def _mixed_chips_beside(f: Facts, m: Architecture, x: Any) -> Any:
         return
     mix, one = "where chip types mix", x.vpp == 1
     yield f.mixed_chips_interleaving | one, lambda: f"does not interleave {mix} ({x.types}): vpp is {x.vpp}, not 1"
-    yield (
-        f.mixed_chips_context | (x.cp == 1),
-        lambda: f"has no context parallelism {mix} ({x.types}): cp is {x.cp}, and must be 1",
-    )
-    yield (
-        f.mixed_chips_groups | negated(_grouped(x)),
-        lambda: f"shards over all replicas {mix} ({x.types}): sharding_group must be 0",
-    )
+    allows = f.mixed_chips_context | (x.cp == 1)
+    yield allows, lambda: f"has no context parallelism {mix} ({x.types}): cp is {x.cp}, and must be 1"
+    allows = f.mixed_chips_groups | negated(_grouped(x))
+    yield allows, lambda: f"shards over all replicas {mix} ({x.types}): sharding_group must be 0"
 
 
 @fact("plan")
@@ -308,10 +300,8 @@ def _context_kind(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("layout")
 def _context_pipeline(f: Facts, m: Architecture, x: Any) -> Any:
-    yield (
-        f.context_pipeline | (x.cp == 1) | (x.pp == 1),
-        lambda: f"has no context parallelism under a pipeline: cp {x.cp} needs pp 1, and pp is {x.pp}",
-    )
+    allows = f.context_pipeline | (x.cp == 1) | (x.pp == 1)
+    yield allows, lambda: f"has no context parallelism under a pipeline: cp {x.cp} needs pp 1, and pp is {x.pp}"
 
 
 @fact("variant")
@@ -325,10 +315,8 @@ def _ulysses_tensor(f: Facts, m: Architecture, x: Any) -> Any:
 @fact("variant")
 def _ulysses_groups(f: Facts, m: Architecture, x: Any) -> Any:
     message = "shards over all replicas beside all-to-all"
-    yield (
-        f.ulysses_groups | negated(_all_to_all(x)) | negated(_grouped(x)),
-        lambda: f"{message} (ulysses {x.ulysses}): sharding_group is {x.sharding_group}, and must be 0",
-    )
+    allows = f.ulysses_groups | negated(_all_to_all(x)) | negated(_grouped(x))
+    yield allows, lambda: f"{message} (ulysses {x.ulysses}): sharding_group is {x.sharding_group}, and must be 0"
 
 
 # Experts
@@ -371,15 +359,10 @@ def _experts_within(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("layout", about="pp", briefly="needs fewer dense layers before the experts than a stage's even share")
 def _dense_stages(f: Facts, m: Architecture, x: Any) -> Any:
-    first = m.moe.first_dense if m.moe else 0
-    even = m.layers // x.pp
-    yield (
-        f.dense_stages | (first == 0) | (x.pp == 1) | (first < even),
-        lambda: (
-            f"needs fewer dense layers before the experts than a stage's even share: {first} are not fewer than "
-            f"{even}, {m.layers} layers over pp {x.pp}"
-        ),
-    )
+    first, even = m.moe.first_dense if m.moe else 0, m.layers // x.pp
+    message = "needs fewer dense layers before the experts than a stage's even share"
+    allows = f.dense_stages | (first == 0) | (x.pp == 1) | (first < even)
+    yield allows, lambda: f"{message}: {first} are not fewer than {even}, {m.layers} layers over pp {x.pp}"
 
 
 # Sharding over replicas
