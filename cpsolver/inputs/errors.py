@@ -76,7 +76,8 @@ class Trouble:
         return ":".join(str(part) for part in (file, self.line, self.column) if part is not None)
 
     def __str__(self) -> str:
-        name = self.where + (f" = {shown(self.value)}" if self.value is not None and self.where else "")
+        where = one_line(self.where)
+        name = where + (f" = {shown(self.value)}" if self.value is not None and where else "")
         head = " ".join(part for part in (self.place, name) if part)
         text = f"{head}: {self.message}" if head else self.message
         if self.allowed:

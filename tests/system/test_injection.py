@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def running(page: Element) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
-def some(cases: list[tuple[str, ...]], every: int) -> list[Any]:
+def some(cases: Sequence[tuple[str, ...]], every: int) -> list[Any]:
     """The cases, of which `make test` runs one in so many."""
     return only(lambda *case: cases.index(case) % every == 0, cases)
 
