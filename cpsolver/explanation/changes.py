@@ -16,7 +16,7 @@ from cpsolver.search.result import Plan
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import Spec, parse_spec
-from cpsolver.spec.training import MOST
+from cpsolver.spec.part import MOST
 
 Changes = Mapping[tuple[str, ...], Any]
 """New values by path in the spec: {("cluster", "num_gpus"): 128}."""

@@ -18,6 +18,7 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
+from cpsolver.spec.finetuning import Length, Lora
 from cpsolver.spec.network import NETWORK, Network, network_troubles
 from cpsolver.spec.network import fields_at as network_fields_at
 from cpsolver.spec.search import (
@@ -30,7 +31,8 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Name, Part, Training, against_pins, contradictions
+from cpsolver.spec.part import Name, Part
+from cpsolver.spec.training import Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -131,6 +133,7 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
     ("cluster",): Cluster,
     NETWORK: Network,
     ("training",): Training,
+    ("training", "lora"): Lora,
     ("search",): Search,
     ("search", "deadline"): Deadline,
     ("search", "pin"): Decisions,
@@ -141,7 +144,8 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     if path[:2] == NETWORK:
         return network_fields_at(path[2:])
-    part = ChipRequest if path[:2] == _CHIPS and len(path) == 3 else _PARTS.get(path)
+    items = {_CHIPS: ChipRequest, _LENGTHS: Length}
+    part = items.get(path[:2]) if len(path) == 3 and path[:2] in items else _PARTS.get(path)
     return part.model_fields if part else {}
 
 
@@ -251,6 +255,7 @@ def _goals(spec: Spec) -> Iterator[Trouble]:
     yield from deadline_troubles(spec.search.deadline, spec.search.objective, spec.training.tokens)
 
 
+_LENGTHS = ("training", "lengths")
 _NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
 _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], ...] = (
     (_node_size, (_NUM_GPUS, _NODE)),

@@ -8,18 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
 from cpsolver.profiles.switches import Dispatcher, Fp8Recipe, GraphScope, OffloadModule, OptimizerName, Precision
 from cpsolver.profiles.techniques import techniques
+from cpsolver.spec.finetuning import Histogram, Lora, finetuning_troubles
+from cpsolver.spec.part import MOST, Count, Number, Part
 from hw_specs import BlockFormat
 
-MOST = 1_048_576
-"""The largest count that a spec may hold: 2**20."""
-Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
-Number = Annotated[float, Field(strict=True)]
-Name = Annotated[str, Field(min_length=1)]
 OFFLOAD_MODULES: tuple[OffloadModule, ...] = OffloadModule.__args__  # type: ignore[attr-defined]
 
 
@@ -35,12 +32,6 @@ OffloadModules = Annotated[
     BeforeValidator(_modules),
     WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE}, {"type": "null"}]}),
 ]
-
-
-class Part(BaseModel):
-    """A section of the spec: frozen, no unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Training(Part):
@@ -105,6 +96,16 @@ class Training(Part):
     )
     moe_dispatcher: Dispatcher | None = Field(
         default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
+    )
+    lora: Lora | None = Field(
+        default=None, description="low-rank adapters are trained and all else is frozen; null: all weights are trained"
+    )
+    lengths: Histogram | None = Field(
+        default=None, description="how long sequences are; null: all have sequence_length tokens"
+    )
+    packing: StrictBool | None = Field(
+        default=None,
+        description="true, or null: sequences fill windows of sequence_length; false: each is padded to it",
     )
     tokens: Annotated[Number, Field(ge=1)] | None = Field(
         default=None, description="tokens of the whole training: reports say its days and dollars; null: not known"
@@ -184,6 +185,7 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         yield _trouble(training, "offload_layers", "excludes training.activation_offload: a layer's tensors go once")
     if training.offload_layers and training.cuda_graph == "te":
         yield _trouble(training, "offload_layers", "excludes training.cuda_graph = 'te': replayed parts keep theirs")
+    yield from finetuning_troubles(training)
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
 
