@@ -15,6 +15,7 @@ from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
 from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.trained import trained_parameters, weighed_parameters
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -175,7 +176,6 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     ends = compute.end_seconds(problem, chip, shard)
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
-    parts = memory.stage_parameters(problem, rows)
     both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
     layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
     # A module's communication: one each after embedding and before the head, three around the GEMM that joins two
@@ -196,7 +196,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
         chunk=compute.chunk_seconds(problem, rows.vpp, rows.expert_overlap),
-        **_data_parallel(problem, supply, rows, parts, (forward, backward)),
+        **_data_parallel(problem, supply, rows, (forward, backward)),
     )
 
 
@@ -222,9 +222,9 @@ def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraf
     """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
     shard, back = rows.shard.distinct()
     forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
-    parts, sync = memory.stage_parameters(problem, rows), _Sync(problem, supply, rows)
+    parts, sync = trained_parameters(problem, rows), _Sync(problem, supply, rows)
     last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
-    tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
+    tied = sync.tied(parts.first)
     return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
 
 
@@ -240,20 +240,21 @@ def sharding_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict
     forward, backward = (
         _mean(problem, np.stack(each))[back] for each in zip(*((one.forward, one.backward) for one in own), strict=True)
     )
-    parts = memory.stage_parameters(problem, rows)
-    return _data_parallel(problem, supply, rows, parts, (forward, backward))
+    return _data_parallel(problem, supply, rows, (forward, backward))
 
 
 def _data_parallel(
-    problem: Problem, supply: Supply, rows: Candidates, parts: StageParameters, passes: tuple[Floats, Floats]
+    problem: Problem, supply: Supply, rows: Candidates, passes: tuple[Floats, Floats]
 ) -> dict[str, Floats]:
     """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
     chip, stack, sync = supply.chip, problem.stack, _Sync(problem, supply, rows)
+    parts, held = trained_parameters(problem, rows), weighed_parameters(problem, rows, states.held(problem).gather)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
-    gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
-    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, parts.last_experts)
+    gather, scatter = sync.each_microbatch((parts.layer, parts.experts), (held.layer, held.experts))
+    ends = [(each.first + each.last, each.last_experts) for each in (parts, held)]
+    gather_ends, scatter_ends = sync.each_microbatch(*ends)
     broadcasts = np.where(rows.shards > 1, rows.shards, 0)
-    tied = comm.tied_seconds(problem, chip, parts.first, rows)
+    tied = sync.tied(parts.first)
 
     def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
         held = parameters / rows.shards + experts / rows.expert_shards
@@ -278,14 +279,22 @@ def _data_parallel(
 def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     """The memory coefficients of every row."""
     stack = problem.stack
-    parts = memory.stage_parameters(problem, rows)
+    parts, trained = (
+        weighed_parameters(problem, rows, states.held(problem).weight),
+        trained_parameters(problem, rows),
+    )
     shard, kinds = rows.shard, layer_kinds(problem.model)
     layers = [on_device(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
     full, checkpoint, layer_buffer = (
         np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
     )
-    each = states.state_bytes(problem, rows, rows.shards).each
-    each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
+    own, of_experts = (states.state_bytes(problem, rows, shards) for shards in (rows.shards, rows.expert_shards))
+
+    def state(name: str, of: states.StateBytes = own) -> Floats:
+        """Bytes of some parameters' states: all of trained ones, the weight alone of frozen ones."""
+        some: Floats = getattr(trained, name)
+        return np.asarray(some * of.each + (getattr(parts, name) - some) * of.weight)
+
     whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
     ends = np.maximum(parts.first, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)
@@ -299,10 +308,10 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     # At the end of the step they are joined, which takes as much again when everything else has gone.
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, full)
     return MemoryTable(
-        layer_states=parts.layer * each + parts.experts * each_expert,
-        kind_states=parts.kind_layer * each + parts.kind_experts * each_expert,
-        first_states=parts.first * each,
-        last_states=parts.last * each + parts.last_experts * each_expert,
+        layer_states=state("layer") + state("experts", of_experts),
+        kind_states=state("kind_layer") + state("kind_experts", of_experts),
+        first_states=state("first"),
+        last_states=state("last") + state("last_experts", of_experts),
         full=more * full,
         short=more * np.stack([full - layer.full for layer in layers]),
         freed=more * np.stack([layer.freed for layer in layers]),
@@ -331,10 +340,13 @@ class _Sync:
     def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         rows, problem, chip, first = self._distinct, self._problem, self._chip, self._first
         reduce, gather = comm.gradient_seconds(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
-        if experts is not None and problem.model.moe is not None:
+        all_frozen = experts is None or (problem.lora is not None and not experts.any())
+        if experts is not None and problem.model.moe is not None and not all_frozen:
             stride = rows.etp * rows.ep
             more = comm.gradient_seconds(problem, chip, experts[first], rows, rows.expert_replicas, stride)
             reduce, gather = reduce + more[0], gather + more[1]
+        if problem.lora is not None and not parameters.any():  # frozen, all of it
+            reduce, gather = 0 * reduce, 0 * gather
         return reduce[self._back], gather[self._back]
 
     @cached_property
@@ -348,11 +360,15 @@ class _Sync:
         back = self._back
         return (dense[0][back], dense[1][back]), (routed[0][back], routed[1][back])
 
-    def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
-        """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""
+    def each_microbatch(self, trained: tuple[Floats, Floats], held: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """Gathering sharded weights once, and scattering gradients; nothing where they are held whole.
+
+        `trained` and `held`: parameters that have gradients, and those that are gathered, without experts' and theirs.
+        """
         if not self._gradients.any():
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
-        reduce, gather = self._seconds(parameters, experts)
+        reduce, gather = self._seconds(*trained)
+        gather = gather if self._problem.lora is None else self._seconds(*held)[1]
         return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
 
     def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
@@ -378,6 +394,11 @@ class _Sync:
         vpp, pp = self._rows.vpp, self._rows.pp
         others = (vpp - 1) * np.maximum(0.0, seconds - pp * cover)
         return np.asarray((others + np.maximum(0.0, seconds - cover)) / vpp)
+
+    def tied(self, parameters: Floats) -> Floats:
+        """Summing the gradients of a table that two stages hold; a frozen one has none."""
+        seconds = comm.tied_seconds(self._problem, self._chip, parameters, self._rows)
+        return seconds if self._problem.lora is None else 0 * seconds
 
     def after(self, parameters: Floats) -> Floats:
         """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""

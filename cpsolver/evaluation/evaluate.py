@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import memory, states
-from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
+from cpsolver.cost.trained import trained_parameters, weighed_parameters
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
@@ -194,7 +195,9 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
-    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    weighed = weighed_parameters(problem, rows, states.held(problem).weight)
+    dense, routed = _held(problem, strategy, weighed, row)
+    trained, experts_trained = _held(problem, strategy, trained_parameters(problem, rows), row)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)
@@ -203,12 +206,13 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     for index, at in enumerate(row.tolist()):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
+        own, own_experts = trained[index], experts_trained[index]
         last = index == strategy.pp - 1 or (both_ways and index == 0)
         buffers = (table.last_buffer if last else table.buffer)[at]
         needed = StageBytes(
             weights=float(held * state.weight[at] + experts * expert.weight[at]),
-            gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
-            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at]) / (1 + both_ways),
+            gradients=float(own * state.gradient[at] + own_experts * expert.gradient[at]),
+            optimizer=float(own * state.optimizer[at] + own_experts * expert.optimizer[at]) / (1 + both_ways),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),

@@ -32,11 +32,6 @@ class Windows:
     attended: Attended
     kinds: tuple[tuple[float, Attended], ...]
 
-    @property
-    def sequences(self) -> float:
-        """Sequences of the histogram in a window, in the mean, where all are packed or each has one to itself."""
-        return sum(share * count for share, held in self.kinds for _, count in held)
-
 
 def windows_of(training: Training) -> Windows:
     """The windows of `sequence_length` tokens that a training's sequences come in."""
@@ -44,7 +39,7 @@ def windows_of(training: Training) -> Windows:
     whole: Attended = ((window, 1.0),)
     if training.lengths is None:
         return Windows(1.0, whole, ((1.0, whole),))
-    if training.packing is False:
+    if not training.packs:
         total = sum(length.share for length in training.lengths)
         mean = sum(length.share * length.tokens for length in training.lengths) / total
         return Windows(mean / window, whole, ((1.0, whole),))

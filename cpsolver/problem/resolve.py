@@ -15,6 +15,7 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_troub
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
+from cpsolver.problem.finetuning_limits import finetuning_limits
 from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
@@ -82,6 +83,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
+    troubles += [] if model is None else finetuning_limits(spec.training, model)
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -169,6 +171,9 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         default = Training.model_fields[name].default
         if getattr(training, name) != default and name not in profile.switches:
             yield trouble(name, f"{whose} has no setting for it", str(default).lower())
+    for name, allowed in profile.lacks(training.lora is not None, training.packs).items():
+        path: KeyPath = ("training", name)
+        yield Trouble(f"training.{name}", f"{whose} does not have it", None, f"{allowed}, or another {what}", path=path)
     if not set(training.activation_offload) <= set(profile.activation_offload):
         has = ", ".join(profile.activation_offload)
         yield trouble("activation_offload", f"{whose} does not send these to the host", has or "null")

@@ -62,6 +62,8 @@ class Figures(_Frozen):
     triangle_block: Figure
     state_space_chunk: Figure
     delta_rule_chunk: Figure
+    nf4_bytes: Figure
+    nf4_double_bytes: Figure
 
 
 class Narrow(_Frozen):

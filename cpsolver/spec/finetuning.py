@@ -81,6 +81,11 @@ class Lora(Part):
         default=None, description="QLoRA: frozen linear layers are held in nf4, or nf4_double; null: as they are used"
     )
 
+    @property
+    def splits_rank(self) -> bool:
+        """Tensor-parallel ranks share the rank of some adapter: of one beside a column-parallel layer."""
+        return any(name not in ("linear_proj", "linear_fc2") for name in self.targets)
+
 
 class Length(Part):
     """Sequences of one length in a histogram."""

@@ -21,6 +21,7 @@ from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
 from cpsolver.spec.finetuning import Length, Lora
 from cpsolver.spec.network import NETWORK, Network, network_troubles
 from cpsolver.spec.network import fields_at as network_fields_at
+from cpsolver.spec.part import Name, Part
 from cpsolver.spec.search import (
     NOTHING,
     Deadline,
@@ -31,7 +32,6 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.part import Name, Part
 from cpsolver.spec.training import Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")

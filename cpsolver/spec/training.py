@@ -123,6 +123,11 @@ class Training(Part):
         return next((name for name, on in switches.items() if on), None)
 
     @property
+    def packs(self) -> bool:
+        """Several sequences share a window, and attend to themselves."""
+        return self.lengths is not None and self.packing is not False
+
+    @property
     def block_format(self) -> BlockFormat | None:
         """The format of scaled blocks that every chip must have for what the spec says."""
         if self.precision == "nvfp4":
