@@ -91,19 +91,31 @@ def adapter_gemms(problem: Problem, shard: Shard, kind: LayerKind, block: Block)
     return found
 
 
-def adapter_traffic(problem: Problem, shard: Shard, kind: LayerKind, block: Block) -> tuple[Floats, int]:
-    """Elements a token that kernels beside these GEMMs read and write in a forward pass, and how many there are.
+@dataclass(frozen=True)
+class AdapterTraffic:
+    """Elements a token that kernels beside a block's GEMMs of adapters read and write in either pass, and how many
+    kernels a pass has."""
 
-    The result is scaled (read, written) and added to the frozen layer's (two read, one written); with dropout the input
-    is read and written before.
+    forward: Floats
+    backward: Floats
+    kernels: int
+
+
+def adapter_traffic(problem: Problem, shard: Shard, kind: LayerKind, block: Block) -> AdapterTraffic:
+    """Forward: the result is scaled (read, written) and added to the frozen layer's (two read, one written).
+
+    Backward: the gradient is scaled, and that of the input added to the frozen layer's. With dropout the input, and its
+    gradient, are read and written once more.
     """
-    elements, kernels = np.zeros(len(shard.tp)), 0
+    forward, backward, kernels = np.zeros(len(shard.tp)), np.zeros(len(shard.tp)), 0
+    dropped = problem.lora is not None and problem.lora.dropout > 0
     for each in adapters(problem, kind, block):
         inputs, outputs = each.widths(shard)
-        dropped = problem.lora is not None and problem.lora.dropout > 0
         scattered = each.outputs / shard.sequence_split if each.row else outputs
-        elements, kernels = elements + 5 * scattered + 2 * dropped * inputs, kernels + 2 + dropped
-    return elements, kernels
+        forward = forward + 5 * scattered + 2 * dropped * inputs
+        backward = backward + 2 * scattered + (3 + 2 * dropped) * inputs
+        kernels += 2 + dropped
+    return AdapterTraffic(forward, backward, kernels)
 
 
 def adapter_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, block: Block) -> tuple[Floats, Floats]:

@@ -37,12 +37,13 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     block, in either direction; with experts the latter is theirs. Where both stand side by side it does so once. `core`
     is attention's core in seconds, under which the ring of context parallelism runs; `compute` what the layer computes
     in a pass, the mean of both, under which exchanges of other microbatches' tokens do. Frozen layers have no weight
-    gradient to hide anything under, and adapters communicate beside them.
+    gradient to hide anything under: backward no more is hidden than forward. Adapters communicate beside them.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
     # without it all of the all-reduce does (Megatron-LM core/tensor_parallel/layers.py).
-    hidden = stack.tensor_overlap_backward * np.where(shard.sequence_parallel, 1.0, 2.0) * (problem.lora is None)
+    hidden = stack.tensor_overlap_backward * np.where(shard.sequence_parallel, 1.0, 2.0)
+    hidden = hidden if problem.lora is None else np.minimum(hidden, stack.tensor_overlap)
     once, none = end_comm(problem, chip, shard), np.zeros(len(shard.tp))
     attention, context = (none if kind.mixer == "none" else once), (none, none)
     if kind.attends:

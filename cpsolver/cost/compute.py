@@ -236,10 +236,10 @@ def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKin
     for gemm in made_of:
         once = once + device.gemm(tokens, gemm.n, gemm.k)
         back = back + device.gemm(tokens, gemm.k, gemm.n) + device.gemm(gemm.k, gemm.n, tokens)
-    elements, kernels = adapter_traffic(problem, shard, kind, block)
-    seconds = stream(problem, device, Traffic("adapters", elements * tokens, kernels))
-    passes = (once + seconds, back + problem.stack.elementwise_backward_factor * seconds)
-    return [Operator("adapters", passes, (device.gemm_efficiency, "memory", "elementwise_traffic"))]
+    traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
+    beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
+    passes = (once + next(beside), back + next(beside))
+    return [Operator("adapters", passes, (device.gemm_efficiency, "memory"))]
 
 
 def part_seconds(
