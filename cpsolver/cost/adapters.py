@@ -18,7 +18,7 @@ from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, layer_kinds
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
-from cpsolver.spec.finetuning import Target
+from cpsolver.spec.training import Target
 from hw_specs import Chip
 from models_zoo import Architecture
 

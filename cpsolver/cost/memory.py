@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cpsolver.cost.adapters import adapter_bytes, widest_result
+from cpsolver.cost.adapters import adapter_bytes, layer_adapter_parameters, widest_result
 from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_widths, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
 from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.states import base_bytes
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -123,7 +124,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     gradients = (
         problem.stack.backward_buffer_share * problem.element_bytes * (2 * inside * tokens + 2 * model.hidden * own)
     )
-    weights, results = 0.0, problem.element_bytes * tokens * widest_result(problem, shard, kind)
+    weights: Floats | float = 0.0
+    results = problem.element_bytes * tokens * widest_result(problem, shard, kind)
     if kind.dense and (problem.lora is None or problem.lora.quantized_base):  # gradients, or weights in 16 bits
         weights = problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
@@ -247,6 +249,46 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         last=last + model.mtp_layers * module,
         last_experts=model.mtp_layers * module_experts,
     )
+
+
+def trained_parameters(problem: Problem, rows: Candidates) -> StageParameters:
+    """Of what is trained: all that a device holds, or the adapters, of whose matrices each rank has its share."""
+    if problem.lora is None:
+        return stage_parameters(problem, rows)
+    layers = np.array(layer_adapter_parameters(problem), dtype=np.float64)[:, None] / rows.tp
+    layer, none = _mean_layer(problem, layers), np.zeros(len(rows))
+    return StageParameters(layer, none, layers - layer, 0 * layers, none, none, none)
+
+
+def trained_and_held(problem: Problem, rows: Candidates, each: float) -> tuple[StageParameters, StageParameters]:
+    """`trained_parameters` and `weighed_parameters`, counted once where they are the same."""
+    held = weighed_parameters(problem, rows, each)
+    return (held if problem.lora is None else trained_parameters(problem, rows)), held
+
+
+def weighed_parameters(problem: Problem, rows: Candidates, each: float) -> StageParameters:
+    """All that a device holds, counted in trained parameters of `each` bytes a weight: trained ones, and as many more
+    as frozen weights take the bytes of. Linear layers may be in 4 bits, all else is as it is without adapters."""
+    held = stage_parameters(problem, rows)
+    if problem.lora is None:
+        return held
+    adapters, narrow = trained_parameters(problem, rows), base_bytes(problem) / each or 1.0
+    layers = narrow * (held.layer + held.kind_layer) + (1 - narrow) * _not_linear(problem)[:, None]
+    layers = layers + adapters.layer + adapters.kind_layer
+    layer = _mean_layer(problem, layers)
+    experts = {"experts": narrow * held.experts, "kind_experts": narrow * held.kind_experts}
+    return replace(held, layer=layer, kind_layer=layers - layer, **experts)
+
+
+def _not_linear(problem: Problem) -> Floats:
+    """Parameters of a layer of each kind that are in no linear layer: norms."""
+    counted = [layer_parameters(problem.model, index) for index in examples(problem.model)]
+    return np.array([each.norms + each.attention_norms for each in counted], dtype=np.float64)
+
+
+def _mean_layer(problem: Problem, of_kinds: Floats) -> Floats:
+    """The mean over the model's layers of values (kinds, rows)."""
+    return np.asarray((np.array(kind_shares(problem.model))[:, None] * of_kinds).sum(axis=0))
 
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:

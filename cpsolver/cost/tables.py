@@ -15,7 +15,6 @@ from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
 from cpsolver.cost.shard import Candidates, Floats, Shard
-from cpsolver.cost.trained import trained_parameters, weighed_parameters
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -222,7 +221,7 @@ def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraf
     """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
     shard, back = rows.shard.distinct()
     forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
-    parts, sync = trained_parameters(problem, rows), _Sync(problem, supply, rows)
+    parts, sync = memory.trained_parameters(problem, rows), _Sync(problem, supply, rows)
     last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
     tied = sync.tied(parts.first)
     return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
@@ -248,7 +247,7 @@ def _data_parallel(
 ) -> dict[str, Floats]:
     """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
     chip, stack, sync = supply.chip, problem.stack, _Sync(problem, supply, rows)
-    parts, held = trained_parameters(problem, rows), weighed_parameters(problem, rows, states.held(problem).gather)
+    parts, held = memory.trained_and_held(problem, rows, states.held(problem).gather)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch((parts.layer, parts.experts), (held.layer, held.experts))
     ends = [(each.first + each.last, each.last_experts) for each in (parts, held)]
@@ -279,10 +278,7 @@ def _data_parallel(
 def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     """The memory coefficients of every row."""
     stack = problem.stack
-    parts, trained = (
-        weighed_parameters(problem, rows, states.held(problem).weight),
-        trained_parameters(problem, rows),
-    )
+    trained, parts = memory.trained_and_held(problem, rows, states.held(problem).weight)
     shard, kinds = rows.shard, layer_kinds(problem.model)
     layers = [on_device(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
     full, checkpoint, layer_buffer = (

@@ -17,7 +17,6 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
-from cpsolver.cost.trained import trained_parameters, weighed_parameters
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
@@ -195,9 +194,9 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
-    weighed = weighed_parameters(problem, rows, states.held(problem).weight)
+    of_trained, weighed = memory.trained_and_held(problem, rows, states.held(problem).weight)
     dense, routed = _held(problem, strategy, weighed, row)
-    trained, experts_trained = _held(problem, strategy, trained_parameters(problem, rows), row)
+    trained, experts_trained = _held(problem, strategy, of_trained, row)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)

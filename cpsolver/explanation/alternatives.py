@@ -22,7 +22,7 @@ from cpsolver.profiles.framework import launcher_names, load_launcher
 from cpsolver.profiles.stack import Stack, load_stack, stack_names
 from cpsolver.search.filters import LAYOUT_FILTERS
 from cpsolver.search.space import all_layouts, divisors
-from cpsolver.spec.part import MOST
+from cpsolver.spec.training import MOST
 
 _NEAR_BATCH = 0.03  # of the batch: as far as another one may be from it, and at least a sequence
 _NEAR_NODES = 2  # nodes more or fewer that are tried in any case

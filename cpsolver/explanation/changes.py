@@ -15,8 +15,8 @@ from cpsolver.search.objective import rank
 from cpsolver.search.result import Plan
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
-from cpsolver.spec.part import MOST
 from cpsolver.spec.spec import Spec, parse_spec
+from cpsolver.spec.training import MOST
 
 Changes = Mapping[tuple[str, ...], Any]
 """New values by path in the spec: {("cluster", "num_gpus"): 128}."""

@@ -16,7 +16,7 @@ from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.switches import DTYPES
 from cpsolver.search.result import Plan
 from cpsolver.search.space import divisors
-from cpsolver.spec.part import MOST
+from cpsolver.spec.training import MOST
 from hw_specs import Chip, Dtype, list_chips, unusable_reasons
 from hw_specs.units import GIB
 

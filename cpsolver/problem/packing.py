@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cpsolver.spec.finetuning import Length
-from cpsolver.spec.training import Training
+from cpsolver.spec.training import Length, Training
 
 SAMPLE = 65_536
 """Sequences that are packed, in the histogram's proportions: what one window more or less matters is then nothing."""

@@ -14,8 +14,8 @@ from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
-from cpsolver.spec.finetuning import Lora
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import Lora
 from hw_specs import Chip
 from models_zoo import Architecture
 

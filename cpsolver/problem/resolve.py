@@ -15,7 +15,6 @@ from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_troub
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
-from cpsolver.problem.finetuning_limits import finetuning_limits
 from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import Overlay, load_calibration
@@ -25,7 +24,7 @@ from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.switches import DTYPES, Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
-from cpsolver.spec.training import Training
+from cpsolver.spec.training import Target, Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (
     Architecture,
@@ -37,6 +36,7 @@ from models_zoo import (
     nearest_plannable,
     unsupported_reasons,
 )
+from models_zoo.schema import SPECIAL_LAYERS, special_layers
 
 _Found = TypeVar("_Found")
 
@@ -83,7 +83,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
-    troubles += [] if model is None else finetuning_limits(spec.training, model)
+    troubles += [] if model is None else _not_counted(spec.training, model)
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -153,6 +153,45 @@ def _too_many_away(training: Training, model: Architecture) -> Iterator[Trouble]
         message, most = f"{model.name} has {model.layers} layers, of which one at least stays", model.layers - 1
         path: KeyPath = ("training", "offload_layers")
         yield Trouble(dotted(path), message, training.offload_layers, f"0 to {most}", path=path)
+
+
+_OF_MLP: tuple[Target, ...] = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
+_ELSEWHERE = ("sparse_attention", "compressed_attention")
+"""Layers whose attention over packed sequences is not counted."""
+
+
+def _not_counted(training: Training, model: Architecture) -> Iterator[Trouble]:
+    """What of `training.lora` and `training.lengths` a plan of the model could not be told for."""
+    if training.lora is not None:
+        yield from _of_adapters(training, model)
+    selects = [SPECIAL_LAYERS[name] for name in special_layers(model) if name in _ELSEWHERE]
+    if selects and training.packs:
+        message = f"{model.name} has {selects[0]}, of which packed sequences are not counted"
+        yield _finetuning_trouble(("lengths",), message, allowed="null, or packing false")
+
+
+def _of_adapters(training: Training, model: Architecture) -> Iterator[Trouble]:
+    assert training.lora is not None
+    special = [SPECIAL_LAYERS[name] for name in special_layers(model)]
+    special += ["latent attention (mla)"] if model.attention.kind == "mla" else []
+    special += ["multi-token prediction"] if model.mtp_layers else []
+    if special:
+        yield _finetuning_trouble(("lora",), f"adapters beside {special[0]} are not counted, and {model.name} has that")
+        return
+    targets = training.lora.targets
+    if model.moe is not None and (named := [name for name in targets if name in _OF_MLP]):
+        message = f"{model.name} has experts, beside which adapters are not counted: {', '.join(named)}"
+        yield _finetuning_trouble(
+            ("lora", "targets"), message, allowed="linear_qkv, linear_proj, or parts of linear_qkv"
+        )
+    if "linear_fc1_gate" in targets and not model.gated_mlp:
+        message = f"{model.name} has no gate in its feed-forward block"
+        yield _finetuning_trouble(("lora", "targets"), message, "linear_fc1_gate", "linear_fc1_up, linear_fc2")
+
+
+def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed: str | None = None) -> Trouble:
+    path = ("training", *path)
+    return Trouble(dotted(path), message, value, allowed, path=path)
 
 
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:

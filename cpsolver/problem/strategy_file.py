@@ -16,8 +16,8 @@ from cpsolver.plans.dimensions import DIMENSIONS, PLAN_FIELDS, Dimension, Kind
 from cpsolver.plans.strategy import CORE, Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.seed_format import SEED_KEYS, chip_troubles, merged_groups, seed_strategy
-from cpsolver.spec.part import Count, Name
 from cpsolver.spec.search import CountFrom0
+from cpsolver.spec.training import Count, Name
 
 
 def _one_or_more(value: Any) -> Any:

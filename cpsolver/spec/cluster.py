@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
 from cpsolver.spec.network import Network, one_name
-from cpsolver.spec.part import MOST, Count, Name, Number, Part
+from cpsolver.spec.training import MOST, Count, Name, Number, Part
 from hw_specs.network import Above0
 
 NO_LIMIT = -1

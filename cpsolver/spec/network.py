@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
-from cpsolver.spec.part import Name, Part
+from cpsolver.spec.training import Name, Part
 from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network
 from hw_specs.network import Above0, NotBelow0, Share
 

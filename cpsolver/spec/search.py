@@ -21,7 +21,7 @@ from cpsolver.inputs.errors import Path, Trouble, dotted, shown
 from cpsolver.plans.dimensions import DIMENSIONS, Kind
 from cpsolver.plans.strategy import MODULES, RECOMPUTE_KINDS, SHARDED, Module, RecomputeKind, Sharded, canonical_modules
 from cpsolver.spec.cluster import not_a_chip
-from cpsolver.spec.part import MOST, Count, Name, Number, Part
+from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
 ALL_CHIPS = "*"
 """The key that stands for every chip in a mapping by chip."""

@@ -18,10 +18,8 @@ from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.spec.cluster import ChipRequest, Cluster, price_troubles, wrong
-from cpsolver.spec.finetuning import Length, Lora
 from cpsolver.spec.network import NETWORK, Network, network_troubles
 from cpsolver.spec.network import fields_at as network_fields_at
-from cpsolver.spec.part import Name, Part
 from cpsolver.spec.search import (
     NOTHING,
     Deadline,
@@ -32,7 +30,7 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Training, against_pins, contradictions
+from cpsolver.spec.training import Length, Lora, Name, Part, Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -144,7 +142,7 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     if path[:2] == NETWORK:
         return network_fields_at(path[2:])
-    items = {_CHIPS: ChipRequest, _LENGTHS: Length}
+    items: dict[KeyPath, type[BaseModel]] = {_CHIPS: ChipRequest, _LENGTHS: Length}
     part = items.get(path[:2]) if len(path) == 3 and path[:2] in items else _PARTS.get(path)
     return part.model_fields if part else {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import Trouble
-from cpsolver.spec.part import MOST
+from cpsolver.spec.training import MOST
 
 _TABLE = Path(__file__).parent / "arguments.yaml"
 _LIKE = 0.85
