@@ -48,7 +48,7 @@ def evaluate(
         pipeline = _by_events(strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
-    tokens = problem.batch * problem.sequence
+    tokens = problem.useful_tokens
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
     peak = sum(chip.peak_flops(DTYPES[precision]) * width for chip, width in zip(chips, strategy.widths, strict=True))
     return Evaluation(

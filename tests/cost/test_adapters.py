@@ -86,7 +86,9 @@ def test_adapters_run_two_gemms_and_pass_over_results() -> None:
 
 
 def test_dropout_passes_over_the_input_once_more() -> None:
-    plain, dropped = (both(tuned({"rank": 16, "targets": "linear_fc2", "dropout": p}))[0]["adapters"] for p in (0.0, 0.1))
+    plain, dropped = (
+        both(tuned({"rank": 16, "targets": "linear_fc2", "dropout": p}))[0]["adapters"] for p in (0.0, 0.1)
+    )
     problem = tuned()
     device = ChipSpeeds(problem, problem.supplies[0].chip)
     more = float(device.stream(np.array([2.0 * 2 * 2816 * problem.sequence]), 1)[0])
