@@ -72,8 +72,9 @@ def test_frozen_gemms_have_no_weight_gradient() -> None:
 
 
 def test_adapters_run_two_gemms_and_pass_over_results() -> None:
-    """Beside proj with tp 2: (T, 512) x (512, 16) and (T, 16) x (16, 512), three products each; results of 1024 elements
-    of own tokens are scaled and added forward (5 passes), scaled backward (2), and the input's gradient added (3)."""
+    """Beside proj with tp 2: (T, 512) x (512, 16) and (T, 16) x (16, 512), three products each. Results of 1024
+    elements of own tokens are scaled and added forward (5 passes), scaled backward (2), and the input's gradient is
+    added (3)."""
     problem = tuned({"rank": 16, "targets": "linear_proj"})
     found, shard = both(problem, tp=2, dp=2, flags="fzs")
     device, tokens, one = ChipSpeeds(problem, problem.supplies[0].chip), shard.tokens(problem.sequence), np.ones(1)
@@ -86,9 +87,8 @@ def test_adapters_run_two_gemms_and_pass_over_results() -> None:
 
 
 def test_dropout_passes_over_the_input_once_more() -> None:
-    plain, dropped = (
-        both(tuned({"rank": 16, "targets": "linear_fc2", "dropout": p}))[0]["adapters"] for p in (0.0, 0.1)
-    )
+    lora = {"rank": 16, "targets": "linear_fc2"}
+    plain, dropped = (both(tuned({**lora, "dropout": share}))[0]["adapters"] for share in (0.0, 0.1))
     problem = tuned()
     device = ChipSpeeds(problem, problem.supplies[0].chip)
     more = float(device.stream(np.array([2.0 * 2 * 2816 * problem.sequence]), 1)[0])
@@ -96,8 +96,8 @@ def test_dropout_passes_over_the_input_once_more() -> None:
 
 
 def test_communication_beside_column_and_row_parallel_layers() -> None:
-    """100 GB/s, tp 2, 1024 tokens of 1024 elements in 2 bytes: 2.1 MB. A gather moves half of it: 10.5 us; an all-reduce
-    all of it: 21 us. The narrow state has 16 elements a token: an all-gather 0.164 us, an all-reduce 0.328 us."""
+    """100 GB/s, tp 2, 1024 tokens of 1024 elements in 2 bytes: 2.1 MB. A gather moves half of it: 10.5 us; an
+    all-reduce all of it: 21 us. The narrow state has 16 elements a token: gathered in 0.164 us, summed in 0.328."""
 
     def seconds(lora: dict[str, Any], sp: bool) -> list[float]:
         problem = tuned(lora)
@@ -138,9 +138,9 @@ def kept(lora: dict[str, Any] | None, **sizes: Any) -> memory.LayerBytes:
 
 
 def test_frozen_layers_keep_no_inputs_and_adapters_theirs() -> None:
-    """tp 2 with sequence parallelism, 1024 tokens: full training keeps the norms' outputs (2 x 2 B x 1024 / 2 a token) and
-    the activation's output (2 B x 2816 / 2). Adapters keep the gathered norms' outputs (2 x 2 B x 1024), the activation's
-    output again, and 16 elements each."""
+    """tp 2 with sequence parallelism, 1024 tokens: full training keeps the norms' outputs (2 x 2 B x 1024 / 2 a token)
+    and the activation's output (2 B x 2816 / 2). Adapters keep the gathered norms' outputs (2 x 2 B x 1024), the
+    activation's output again, and 16 elements each."""
     tokens, full = 1024, float(kept(None).full[0])
     none = full - tokens * (2 * 2 * 512 + 2 * 1408)
     alone = kept({"rank": 16, "targets": "linear_proj"})
@@ -167,7 +167,7 @@ def test_no_module_frees_more_than_is_kept() -> None:
 
 
 def test_only_adapters_have_gradients_and_states() -> None:
-    """A layer's weights in 2 bytes; its 16 x 15104 adapter parameters with all that full training keeps of a parameter."""
+    """A layer's weights in 2 bytes; its 16 x 15104 adapter parameters with all that training keeps of a parameter."""
     full, frozen = tuned(None), tuned()
     rows = row(full, tp=1, dp=4)
     plain, tables = memory_table(full, rows), memory_table(frozen, rows)
@@ -213,8 +213,8 @@ def test_frozen_layers_in_4_bits(base: str, each: float) -> None:
 
 
 def test_flop_of_frozen_weights_count_two_thirds() -> None:
-    """Of llama2-70b NVIDIA's tables have 722 TFLOP/s at 2,621 tokens/s: 275.5 GFLOP a token (NeMo 24.12, performance
-    summary, LoRA on 8 H100, 4096 packed tokens, beside qkv): 4 a weight without the embedding, and attention's share."""
+    """Of llama2-70b NVIDIA has 722 TFLOP/s at 2,621 tokens/s: 275.5 GFLOP a token (NeMo 24.12, performance summary,
+    LoRA on 8 H100, packed to 4096 tokens): 4 a weight but for the embedding, and nothing of attention."""
     training = {"lora": {"rank": 32, "targets": "linear_qkv"}}
     problem = problem_of(model="llama2-70b", training=training, sequence=4096)
     per_token = model_flops_per_step(problem) / problem.batch / problem.sequence
