@@ -115,6 +115,11 @@ class Lora(Part):
     )
 
     @property
+    def of_parts(self) -> bool:
+        """Parts of fused layers have adapters of their own: CanonicalLoRA."""
+        return any(name in SPLIT for name in self.targets)
+
+    @property
     def splits_rank(self) -> bool:
         """Tensor-parallel ranks share the rank of some adapter: of one beside a column-parallel layer."""
         return any(name not in ("linear_proj", "linear_fc2") for name in self.targets)

@@ -103,7 +103,8 @@ def _finetuning(rng: np.random.Generator, sequence: int) -> Iterator[dict[str, A
     """Adapters beside some layers, which not every model may have; a histogram of lengths, packed or padded."""
     names = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
     parts = ["linear_q", "linear_v", "linear_proj", "linear_fc1_up", "linear_fc2"]
-    kind, lora = rng.random(), {"rank": int(rng.choice([2, 8, 16])), "all_to_all": bool(rng.random() < 0.3)}
+    kind, lora = rng.random(), dict[str, Any]()
+    lora |= {"rank": int(rng.choice([2, 8, 16])), "all_to_all": bool(rng.random() < 0.3)}
     lora["dropout"] = float(rng.choice([0.0, 0.1]))
     chosen = [str(name) for name in rng.permutation(names if rng.random() < 0.7 else parts)]
     narrow = {"quantized_base": str(rng.choice(["nf4", "nf4_double"]))} if rng.random() < 0.25 else {}
