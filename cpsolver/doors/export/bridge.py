@@ -131,7 +131,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     own_notes = model_notes(problem.model, problem.sequence, DIALECT)
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
-        "plan.py's configure(cfg) sets the fields on any recipe; run as a script it trains on made-up data",
+        f"plan.py's configure(cfg) sets the fields on any recipe; run as a script {_as_script(problem)}",
         "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
         *(note.replace("no option says so", "no field says so") for note in own_notes),
@@ -215,10 +215,15 @@ def _unknown_here(problem: Problem) -> Iterator[str]:
         yield "training.lora.all_to_all: Megatron-Bridge has it for adapters of fused layers alone"
 
 
+def _as_script(problem: Problem) -> str:
+    if problem.lora is None:
+        return "it trains on made-up data"
+    return "it fine-tunes the weights in PRETRAINED_CHECKPOINT on SQuAD, once cfg.tokenizer names a tokenizer"
+
+
 def _finetuning_notes(problem: Problem) -> Iterator[str]:
     if problem.lora is not None:
-        yield "LoRA's alpha and learning rate are not the plan's: cfg.peft.alpha and cfg.scheduler"
-        yield "run as a script plan.py fine-tunes PRETRAINED_CHECKPOINT on SQuAD, and needs a tokenizer's name in cfg"
+        yield "LoRA's alpha is not the plan's: cfg.peft.alpha"
     if problem.spec.training.packs:
         size = f"packed_sequence_size {problem.sequence:,}"
         yield f"sequences are packed by cfg.dataset.offline_packing_specs with {size}, first_fit_decreasing say"
