@@ -24,8 +24,7 @@ KINDS = ("chips",)
 
 
 def random_problem(seed: int, tight: bool = True, special: bool = False, finetuned: bool = False) -> Problem:
-    """Memory binds in many when `tight`; `special`: of models with layers that few have; `finetuned`: with adapters,
-    sequences of several lengths, or both."""
+    """Memory binds in many when `tight`; `special`: layers that few have; `finetuned`: adapters, lengths, or both."""
     rng = np.random.default_rng(seed)
     left = {str(name) for name in (rng.permutation(DIMENSIONS)[:3] if rng.random() < 0.65 else KINDS)}
     gpus = int(rng.choice([2, 4, 4, 4, 8])) if "chips" not in left else 4
@@ -36,10 +35,8 @@ def random_problem(seed: int, tight: bool = True, special: bool = False, finetun
     model = special_model(np.random.default_rng((seed, 4)), layers) if special else usual
     order = [str(name) for name in rng.permutation(["x", "y", "z"])]
     names = order[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
-    states = (
-        (2e-9 if finetuned else 18e-9) * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
-    )
-    need = states + 0.04e-3 * layers * sequence
+    parameters = total_parameters(Architecture.model_validate({"name": "any", **model}))
+    need = (2e-9 if finetuned else 18e-9) * parameters / gpus + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
     spanning = np.random.default_rng((seed, 1))  # apart from the rest, whose draws are what they were
     for index, name in enumerate(names):
@@ -67,12 +64,8 @@ def random_problem(seed: int, tight: bool = True, special: bool = False, finetun
     training |= _narrow(np.random.default_rng((seed, 2)), chips)
     batch = int(rng.choice([4, 8]))
     search["launcher"] = None if rng.random() < 0.75 else str(rng.choice(launcher_names()))
+    training |= _finetuned(seed, training, (chips, model, gpus, node, batch, sequence)) if finetuned else {}
     given = {"training": training, **search}
-    if finetuned:
-        for fields in _finetuning(np.random.default_rng((seed, 5)), sequence):
-            new = {"training": {**fields, **training}}  # the first that may be stays
-            training = new["training"] if _trains(chips, model, gpus, node, batch, sequence, new) else training
-        given["training"] = training
     network = _network(np.random.default_rng((seed, 3)), gpus, node, names)
     if _trains(chips, model, gpus, node, batch, sequence, {"network": network}):
         given["network"] = network
@@ -97,6 +90,15 @@ def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
     if recipe == "nvfp4":
         return {"precision": recipe}
     return {"precision": "fp8", **({} if recipe == "usual" else {"fp8_recipe": recipe})}
+
+
+def _finetuned(seed: int, training: dict[str, Any], rest: tuple[Any, ...]) -> dict[str, Any]:
+    """Fields of fine-tuning that a problem of the rest may have: the first of those drawn."""
+    found: dict[str, Any] = {}
+    for fields in _finetuning(np.random.default_rng((seed, 5)), rest[-1]):
+        new = {**fields, **found}
+        found = new if _trains(*rest, {"training": {**training, **new}}) else found
+    return found
 
 
 def _finetuning(rng: np.random.Generator, sequence: int) -> Iterator[dict[str, Any]]:
