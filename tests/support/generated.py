@@ -92,7 +92,7 @@ def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
     return {"precision": "fp8", **({} if recipe == "usual" else {"fp8_recipe": recipe})}
 
 
-def _finetuned(seed: int, training: dict[str, Any], rest: tuple[Any, ...]) -> dict[str, Any]:
+def _finetuned(seed: int, training: dict[str, Any], rest: Any) -> dict[str, Any]:
     """Fields of fine-tuning that a problem of the rest may have: the first of those drawn."""
     found: dict[str, Any] = {}
     for fields in _finetuning(np.random.default_rng((seed, 5)), rest[-1]):
