@@ -97,7 +97,8 @@ def _finetuned(seed: int, training: dict[str, Any], rest: Any) -> dict[str, Any]
     found: dict[str, Any] = {}
     for fields in _finetuning(np.random.default_rng((seed, 5)), rest[-1]):
         new = {**fields, **found}
-        found = new if _trains(*rest, {"training": {**training, **new}}) else found
+        may_be = _trains(*rest, given={"training": {**training, **new}})
+        found = new if may_be else found
     return found
 
 
