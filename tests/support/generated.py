@@ -94,11 +94,11 @@ def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
 
 def _finetuned(seed: int, training: dict[str, Any], rest: Any) -> dict[str, Any]:
     """Fields of fine-tuning that a problem of the rest may have: the first of those drawn."""
-    found: dict[str, Any] = {}
-    for fields in _finetuning(np.random.default_rng((seed, 5)), rest[-1]):
+    (chips, model, gpus, node, batch, sequence), found = rest, dict[str, Any]()
+    for fields in _finetuning(np.random.default_rng((seed, 5)), sequence):
         new = {**fields, **found}
-        may_be = _trains(*rest, given={"training": {**training, **new}})
-        found = new if may_be else found
+        given = {"training": {**training, **new}}
+        found = new if _trains(chips, model, gpus, node, batch, sequence, given) else found
     return found
 
 
