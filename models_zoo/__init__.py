@@ -21,9 +21,10 @@ from models_zoo.params import (
     layer_parameters,
     total_parameters,
 )
-from models_zoo.schema import Architecture, unsupported_reasons
+from models_zoo.schema import SPECIAL_LAYERS, Architecture, special_layers, unsupported_reasons
 
 __all__ = [
+    "SPECIAL_LAYERS",
     "Architecture",
     "LayerParameters",
     "UnknownModelError",
@@ -40,6 +41,7 @@ __all__ = [
     "load_architecture",
     "nearest_plannable",
     "other_names",
+    "special_layers",
     "supported_families",
     "total_parameters",
     "unsupported_reasons",

@@ -10,7 +10,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
+from models_zoo.hugging_face_hybrid import HYBRID
 from models_zoo.hugging_face_llama import LLAMA_LIKE, Config, Fields, Reader
+from models_zoo.hugging_face_more import MORE
 
 
 class UnsupportedConfigError(ValueError):
@@ -120,7 +122,7 @@ def _bloom(r: Reader) -> Fields:
 
 
 def _falcon(r: Reader) -> Fields:
-    """Falcon: no biases by default; key-value heads by decoder. Blocks with one norm: refused."""
+    """Falcon: no biases by default; key-value heads by decoder. Attention and MLP may share one norm."""
     hidden = r.size("hidden_size")
     heads = r.size("num_attention_heads", "n_head")
     ffn = r.get("ffn_hidden_size", default=4 * hidden)
@@ -129,10 +131,10 @@ def _falcon(r: Reader) -> Fields:
     kv_heads = r.get("num_kv_heads", default=heads) if new else 1 if r.get("multi_query", default=True) else heads
     norms = r.get("num_ln_in_parallel_attn", default=2 if new else 1)
     one_norm = r.get("parallel_attn", default=True) and norms == 1
-    r.refuse(one_norm, "attention and MLP share one norm (parallel_attn), which is not supported")
     position = {"position": "alibi"} if r.get("alibi") else {}
     positions = r.get("max_position_embeddings", default=2048)
-    return {**fields, **position, **_biases(biased), "kv_heads": kv_heads, "max_positions": positions}
+    shared = {"norms_per_layer": 1} if one_norm else {}
+    return {**fields, **position, **shared, **_biases(biased), "kv_heads": kv_heads, "max_positions": positions}
 
 
 def _opt(r: Reader) -> Fields:
@@ -158,12 +160,6 @@ def _starcoder2(r: Reader) -> Fields:
         "max_positions": r.get("max_position_embeddings"),
         "attention": {"sliding_window": window} if window else {},
     }
-
-
-def _parallel_block(r: Reader) -> Fields:
-    """Phi (1, 1.5, 2): attention and MLP side by side behind one norm."""
-    r.refuse(True, "attention and MLP share one norm, which is not supported")
-    return {}
 
 
 def _chatglm(r: Reader) -> Fields:
@@ -206,6 +202,8 @@ def _qwen(r: Reader) -> Fields:
 
 _FAMILIES: dict[str, Callable[[Reader], Fields]] = {
     **LLAMA_LIKE,
+    **HYBRID,
+    **MORE,
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt2,
     "gpt_neox": _gpt_neox,
@@ -213,7 +211,6 @@ _FAMILIES: dict[str, Callable[[Reader], Fields]] = {
     "falcon": _falcon,
     "opt": _opt,
     "starcoder2": _starcoder2,
-    "phi": _parallel_block,
     "chatglm": _chatglm,
     "qwen": _qwen,
 }

@@ -12,14 +12,19 @@ from models_zoo.schema import Architecture, LinearAttention, Mamba, Moe
 
 @dataclass(frozen=True)
 class LayerParameters:
-    """One layer's parameters by part; `experts`: all routed, `active_experts`: those one token visits."""
+    """One layer's parameters by part; `experts`: all routed, `active_experts`: those one token visits.
+
+    `selection`: of attention's, what selects and compresses keys. `streams`: what mixes residual streams.
+    """
 
     attention_qkv: int = 0
     attention_out: int = 0
     attention_norms: int = 0
+    selection: int = 0
     mixer: int = 0
     mlp: int = 0
     norms: int = 0
+    streams: int = 0
     router: int = 0
     experts: int = 0
     active_experts: int = 0
@@ -28,7 +33,7 @@ class LayerParameters:
     @property
     def attention(self) -> int:
         """Everything in the attention block, its inner norms too."""
-        return self.attention_qkv + self.attention_out + self.attention_norms
+        return self.attention_qkv + self.attention_out + self.attention_norms + self.selection
 
     @property
     def total(self) -> int:
@@ -42,7 +47,8 @@ class LayerParameters:
 
     @property
     def _outside_experts(self) -> int:
-        return self.attention + self.mixer + self.mlp + self.norms + self.router + self.shared_experts
+        beside = self.norms + self.streams + self.router
+        return self.attention + self.mixer + self.mlp + beside + self.shared_experts
 
 
 def layer_parameters(arch: Architecture, layer_index: int = 0) -> LayerParameters:
@@ -58,14 +64,16 @@ def layer_parameters(arch: Architecture, layer_index: int = 0) -> LayerParameter
     experts = arch.has_experts(layer_index)
     router, all_experts, active, shared = _experts(arch, arch.moe) if experts and arch.moe else (0, 0, 0, 0)
     one_mixer_per_layer = arch.layer_pattern is not None
-    dense = not experts and not one_mixer_per_layer
+    dense = arch.has_feed_forward(layer_index) and not experts
     return LayerParameters(
         attention_qkv=qkv,
         attention_out=out,
         attention_norms=inner_norms,
+        selection=_selection(arch, layer_index) if mixer == "attention" else 0,
         mixer=_other_mixer(arch, mixer),
         mlp=_mlp(arch, arch.hidden, arch.ffn) if dense else 0,
         norms=(1 if one_mixer_per_layer else arch.norms_per_layer) * _norm(arch),
+        streams=2 * _streams(arch, arch.residual_streams + 2, 3),
         router=router,
         experts=all_experts,
         active_experts=active,
@@ -78,6 +86,18 @@ def embedding_parameters(arch: Architecture) -> int:
     words = arch.vocab * arch.hidden
     rows = (arch.max_positions or 0) + arch.position_offset if arch.position == "learned" else 0
     return words + rows * arch.hidden + (_norm(arch) if arch.embedding_norm else 0)
+
+
+def final_streams_parameters(arch: Architecture) -> int:
+    """What joins residual streams after the last layer."""
+    return _streams(arch, 1, 1)
+
+
+def _streams(arch: Architecture, sets: int, scales: int) -> int:
+    """Hyper-connections of n streams: so many sets of n weights from all streams of a token, each with a base; scales
+    (transformers 5.23, models/deepseek_v4)."""
+    n = arch.residual_streams
+    return 0 if n == 1 else sets * n * (n * arch.hidden + 1) + scales
 
 
 def head_parameters(arch: Architecture) -> int:
@@ -101,7 +121,8 @@ def active_parameters(arch: Architecture) -> int:
 
 
 def _outside_layers(arch: Architecture) -> int:
-    return embedding_parameters(arch) + head_parameters(arch) + final_norm_parameters(arch)
+    ends = embedding_parameters(arch) + head_parameters(arch) + final_norm_parameters(arch)
+    return ends + final_streams_parameters(arch)
 
 
 def _norm(arch: Architecture) -> int:
@@ -158,21 +179,17 @@ def _latent_attention(arch: Architecture, _layer_index: int) -> tuple[int, int, 
     keys_values = arch.hidden * (kv_lora + rope) + kv_lora * arch.heads * (nope + v_head)
     out_width = arch.heads * v_head
     gate = arch.hidden * out_width if attention.output_gate else 0
-    return queries + keys_values + gate + _indexer(arch), out_width * arch.hidden, query_norm + kv_lora
+    return queries + keys_values + gate, out_width * arch.hidden, query_norm + kv_lora
 
 
-def _compressed_attention(arch: Architecture, layer_index: int) -> tuple[int, int, int]:
-    """Compressed sparse attention: low-rank queries, one shared kv head, low-rank output by groups of heads.
-
-    Every other layer scores keys. The KV compressors, which also project the scorer's keys, are not counted.
-    """
+def _compressed_attention(arch: Architecture, _layer_index: int) -> tuple[int, int, int]:
+    """Compressed sparse attention: low-rank queries, one shared kv head, low-rank output by groups of heads; sinks."""
     attention = arch.attention
     o_lora, groups = attention.o_lora or 0, attention.o_groups or 0
     width = arch.heads * arch.head_dim
     queries, query_norm = _low_rank_queries(arch, width)
     out = width * o_lora + groups * o_lora * arch.hidden
-    scorer = _indexer_queries(arch) if layer_index % 2 == 1 else 0
-    return queries + arch.hidden * arch.head_dim + scorer, out, query_norm + arch.head_dim
+    return queries + arch.hidden * arch.head_dim, out, query_norm + arch.head_dim
 
 
 def _low_rank_queries(arch: Architecture, outputs: int) -> tuple[int, int]:
@@ -182,12 +199,31 @@ def _low_rank_queries(arch: Architecture, outputs: int) -> tuple[int, int]:
     return arch.hidden * rank + rank * outputs, rank
 
 
-def _indexer(arch: Architecture) -> int:
-    """The scorer of sparse attention: queries, head weights, key projection, key norm with bias."""
-    indexer = arch.attention.indexer
-    if indexer is None:
-        return 0
-    return _indexer_queries(arch) + arch.hidden * indexer.dim + 2 * indexer.dim
+def compressor_widths(arch: Architecture, compression: int) -> tuple[int, int]:
+    """Elements a token that keys are pooled from, and those that an indexer's are: values and weights of both.
+
+    Where an indexer selects, windows overlap and have two sets (transformers 5.23, models/deepseek_v4).
+    """
+    indexer, ratios = arch.attention.indexer, arch.attention.compression
+    if not compression or not ratios:
+        return 0, 0
+    overlapping = compression == min(filter(None, ratios))
+    scored = 4 * indexer.dim if indexer is not None and overlapping else 0
+    return (4 if overlapping else 2) * arch.head_dim, scored
+
+
+def _selection(arch: Architecture, layer_index: int) -> int:
+    """The indexer of a layer with one, and what compresses keys: projections, a bias by place, a norm."""
+    indexer, compression = arch.attention.indexer, arch.compression_of(layer_index)
+    found = 0
+    if arch.attention.kind == "csa" and compression:
+        pooled, scored = compressor_widths(arch, compression)
+        found = (pooled + scored) * arch.hidden + compression * (pooled + scored) // 2 + arch.head_dim
+    if indexer is None or not arch.scores_keys(layer_index):
+        return found
+    if arch.attention.kind == "csa":
+        return found + _indexer_queries(arch) + indexer.dim
+    return found + _indexer_queries(arch) + arch.hidden * indexer.dim + 2 * indexer.dim
 
 
 def _indexer_queries(arch: Architecture) -> int:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
 Confidence = Literal["verified", "secondary", "assumed"]
+Mixer = Literal["attention", "linear", "mamba", "none"]
+"""What mixes the tokens of a layer: attention, a linear recurrence, a state-space one, or nothing."""
 _INTEGER = SchemaValidator(core_schema.int_schema())
+
+SpecialLayer = Literal[
+    "single_blocks",
+    "state_space",
+    "delta_rule",
+    "kimi_delta",
+    "sparse_attention",
+    "compressed_attention",
+    "latent_experts",
+    "own_widths",
+    "parallel_blocks",
+]
+SPECIAL_LAYERS: Mapping[SpecialLayer, str] = {
+    "single_blocks": "layers that are one block each (layer_pattern)",
+    "state_space": "state-space layers (Mamba-2)",
+    "delta_rule": "linear attention by a gated delta rule",
+    "kimi_delta": "linear attention by Kimi's delta rule",
+    "sparse_attention": "sparse attention with an indexer",
+    "compressed_attention": "compressed sparse attention",
+    "latent_experts": "experts that work in a width of their own (latent)",
+    "own_widths": "heads of another width in layers that attend fully",
+    "parallel_blocks": "attention and feed-forward side by side (one norm a layer)",
+}
+"""What a model may have beside attention and feed-forward blocks one after the other, in words."""
 
 DESCRIPTIVE_FIELDS = {
     *("name", "aliases", "family", "max_positions", "confidence", "proposal", "inferred_fields", "sources", "notes"),
@@ -23,11 +49,16 @@ class _ArchitectureRecord(BaseModel):
 
 
 class Indexer(_ArchitectureRecord):
-    """The small scorer of sparse attention that picks `topk` keys for each query."""
+    """The small scorer of sparse attention that picks `topk` keys for each query.
+
+    Layers up to the `first`, and every `every`-th from it on, score; the others take what the last one picked.
+    """
 
     heads: PositiveInt
     dim: PositiveInt
     topk: PositiveInt
+    every: PositiveInt = 1
+    first: PositiveInt = 1
 
 
 class Attention(_ArchitectureRecord):
@@ -35,7 +66,8 @@ class Attention(_ArchitectureRecord):
 
     `full_every` counts layers: with a `sliding_window`, layers n, 2n, 3n, ... attend to everything and the
     others to the window only; without `full_every` every layer has the window. `global_head_dim` and
-    `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers.
+    `global_kv_heads` replace `head_dim` and `kv_heads` in those full layers. `compression`, of kind csa: for each layer
+    the tokens to a key beyond the window, 0 for none there; an indexer selects where they are fewest.
     """
 
     kind: Literal["mha", "gqa", "mqa", "mla", "csa"] = "mha"
@@ -54,8 +86,14 @@ class Attention(_ArchitectureRecord):
     v_head: PositiveInt | None = None
     o_lora: PositiveInt | None = None
     o_groups: PositiveInt | None = None
+    compression: tuple[NonNegativeInt, ...] | None = None
     no_rope: bool = False
     indexer: Indexer | None = None
+
+    @property
+    def owns_widths(self) -> bool:
+        """Layers that attend fully have heads, or keys and values, of their own shape."""
+        return bool(self.global_head_dim or self.global_kv_heads or self.global_shared_kv)
 
 
 class Moe(_ArchitectureRecord):
@@ -123,9 +161,10 @@ class Architecture(_ArchitectureRecord):
     A plain LLaMA-like model needs `name`, `layers`, `hidden`, `ffn`, `heads` and `vocab`; `kv_heads`
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
-    experts, each a layer of its own with one norm. `published_params_gap` says why the computed count may
-    be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have this shape, base
-    models first, by their own names.
+    experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
+    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the
+    computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
+    this shape, base models first, by their own names.
 
     Raises:
         pydantic.ValidationError: with every problem found, each naming its field.
@@ -155,12 +194,13 @@ class Architecture(_ArchitectureRecord):
     bias_qkv: bool = False
     bias_attention_out: bool = False
     bias_mlp: bool = False
+    residual_streams: PositiveInt = 1
     attention: Attention = Attention()
     moe: Moe | None = None
     linear_attention: LinearAttention | None = None
     full_attention_interval: PositiveInt | None = None
     mamba: Mamba | None = None
-    layer_pattern: str | None = Field(default=None, pattern=r"^[M*E]+$")
+    layer_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
     mtp_layers: NonNegativeInt = 0
     published_params_billion: PositiveFloat | None = None
     published_params_basis: str | None = None
@@ -207,11 +247,37 @@ class Architecture(_ArchitectureRecord):
         moe = self.moe
         return layer_index >= moe.first_dense and (layer_index - moe.offset) % moe.freq == 0
 
-    def mixer(self, layer_index: int) -> Literal["attention", "linear", "mamba", "none"]:
-        """What mixes tokens in this layer (counted from 0); "none" for an experts-only layer of a pattern."""
+    def has_feed_forward(self, layer_index: int) -> bool:
+        """Whether this layer (counted from 0) has a feed-forward block, dense or of experts."""
+        return self.layer_pattern is None or self.layer_pattern[layer_index] in "E-"
+
+    @property
+    def expert_width(self) -> int:
+        """Width of what routed experts take and give: the model's own, or the latent one."""
+        return self.hidden if self.moe is None else self.moe.latent or self.hidden
+
+    def compression_of(self, layer_index: int) -> int:
+        """Tokens to a key beyond the window in this layer (counted from 0); 1: keys are not compressed, 0: none."""
+        return self.attention.compression[layer_index] if self.attention.compression else 1
+
+    def has_indexer(self, layer_index: int) -> bool:
+        """Whether an indexer selects the keys of this layer (counted from 0)."""
+        if self.attention.indexer is None or not self.attention.compression:
+            return self.attention.indexer is not None
+        return self.compression_of(layer_index) == min(filter(None, self.attention.compression), default=0)
+
+    def scores_keys(self, layer_index: int) -> bool:
+        """Whether this layer (counted from 0) has an indexer of its own, and not another's choice."""
+        indexer = self.attention.indexer
+        if indexer is None or not self.has_indexer(layer_index):
+            return False
+        return max(0, layer_index + 1 - indexer.first) % indexer.every == 0
+
+    def mixer(self, layer_index: int) -> Mixer:
+        """What mixes tokens in this layer (counted from 0); "none" for a feed-forward layer of a pattern."""
         if self.layer_pattern is not None:
-            kinds: dict[str, Literal["attention", "mamba", "none"]] = {"*": "attention", "M": "mamba", "E": "none"}
-            return kinds[self.layer_pattern[layer_index]]
+            kinds: dict[str, Mixer] = {"*": "attention", "M": "mamba"}
+            return kinds.get(self.layer_pattern[layer_index], "none")
         if self.linear_attention is None:
             return "attention"
         if self.full_attention_interval is not None:
@@ -227,24 +293,30 @@ class Architecture(_ArchitectureRecord):
         return every is not None and (layer_index + 1) % every == 0
 
 
+def special_layers(arch: Architecture) -> tuple[SpecialLayer, ...]:
+    """What the model has of SPECIAL_LAYERS, which not every framework trains; empty for most models."""
+    attention, linear, moe = arch.attention, arch.linear_attention, arch.moe
+    present: dict[SpecialLayer, bool] = {
+        "single_blocks": arch.layer_pattern is not None,
+        "state_space": arch.mamba is not None,
+        "delta_rule": linear is not None and linear.kind == "gated_deltanet",
+        "kimi_delta": linear is not None and linear.kind == "kimi_delta_attention",
+        "sparse_attention": attention.indexer is not None and attention.kind != "csa",
+        "compressed_attention": attention.kind == "csa",
+        "latent_experts": moe is not None and moe.latent is not None,
+        "own_widths": attention.owns_widths,
+        "parallel_blocks": arch.norms_per_layer == 1 and arch.layer_pattern is None,
+    }
+    return tuple(name for name, has_it in present.items() if has_it)
+
+
 def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
     """What the cost model cannot express of this model; empty when it can express all of it.
 
     Extra norms (in a layer, of queries and keys) are fine: they only add parameters and memory traffic.
     """
-    attention, moe = arch.attention, arch.moe
-    own_width = attention.global_head_dim or attention.global_kv_heads or attention.global_shared_kv
-    present = {
-        "compressed sparse attention": attention.kind == "csa",
-        "sparse attention with an indexer": attention.indexer is not None,
-        "heads of another width in layers that attend fully": bool(own_width),
-        "linear-attention layers": arch.linear_attention is not None,
-        "state-space (mamba) layers": arch.mamba is not None,
-        "layers with one mixer each (layer_pattern)": arch.layer_pattern is not None,
-        "experts that work in a width of their own (latent)": moe is not None and moe.latent is not None,
-        "parallel attention and MLP block (one norm a layer)": arch.norms_per_layer == 1,
-    }
-    return tuple(reason for reason, has_it in present.items() if has_it)
+    alone = arch.mtp_layers > 0 and arch.layer_pattern is not None
+    return ("multi-token prediction of several layers that are one block each",) if alone else ()
 
 
 def _derived(data: dict[str, Any]) -> dict[str, Any]:
@@ -309,7 +381,7 @@ _NEEDED = {
 _AMONG_LAYERS = ("moe.freq", "mtp_layers", "linear_attention.layers", "attention.full_every", "full_attention_interval")
 _WIDTHS = {
     "mla": ("kv_lora", "qk_nope", "qk_rope", "v_head"),
-    "csa": ("q_lora", "o_lora", "o_groups"),
+    "csa": ("q_lora", "o_lora", "o_groups", "compression"),
     "gated_deltanet": ("key_heads", "key_dim", "value_heads", "value_dim"),
     "kimi_delta_attention": ("heads", "dim"),
 }
@@ -374,7 +446,9 @@ def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
         if given.get(field) and given.number("moe.shared_experts", 0) == 0:
             yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
     dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
-    if given.number("ffn") == 0 and "layer_pattern" not in given and dense:
+    if "layer_pattern" in given:
+        dense = "layer_pattern" if "-" in str(given["layer_pattern"]) else None
+    if given.number("ffn") == 0 and dense:
         yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
 
 
@@ -389,6 +463,9 @@ def _of_groups(given: _Written) -> Iterator[tuple[str, str]]:
 
 def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
     layers, pattern = given.number("layers"), str(given.get("layer_pattern") or "")
+    ratios = given.get("attention.compression")
+    if layers and isinstance(ratios, (list, tuple)) and len(ratios) != layers:
+        yield "attention.compression", f"attention.compression has {len(ratios)} numbers but layers is {layers}"
     if layers and pattern and len(pattern) != layers:
         yield "layer_pattern", f"layer_pattern has {len(pattern)} letters but layers is {layers}"
     for letter, section in {"M": "mamba", "E": "moe", "linear": "linear_attention"}.items() if pattern else ():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.plans.strategy import MODULES
@@ -82,15 +82,18 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
         return none, {}
     saved = (problem.element_bytes - _input_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
+    if not kind.feed_forward:
+        return norm, {"layernorm": norm * _separate_norm(problem)}
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
     fed = 1 + problem.stack.fp8_activation_inputs * (2 if problem.model.gated_mlp else 1)
     if kind.experts:
         inputs = saved * _expert_inputs(problem, shard, kind)
         inside = {"moe": inputs + fed * (routed + shared), "moe_act": routed, "shared_experts": fed * shared}
-        return norm + inside["moe"], {**inside, "layernorm": norm * _separate_norm(problem)}
+        first = norm * (kind.mixer != "none")
+        return first + inside["moe"], {**inside, "layernorm": first * _separate_norm(problem)}
     block, fused = fed * saved * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
-    norms = norm * (_separate_norm(problem) + (not fused))
-    return 2 * norm + block, {"mlp": block + norm * fused, "layernorm": norms}
+    norms = norm * np.minimum(_separate_norm(problem) + (not fused), kind.branches)
+    return kind.branches * norm + block, {"mlp": block + norm * fused, "layernorm": norms}
 
 
 def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
@@ -99,6 +102,7 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     The inputs of the modules that the spec names (Megatron-LM d98e8a6,
     docs/user-guide/features/fine_grained_activation_offloading.md).
     """
+    problem = problem_of(problem, kind)
     model, tokens = problem.model, shard.tokens(problem.sequence)
     heads, (keys, values) = model.heads / shard.tp.astype(np.float64), gemms.core_widths(model)
     latent = model.attention.kind == "mla"
@@ -117,6 +121,8 @@ def offloaded(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, 
     }
     named = set(problem.spec.training.activation_offload)
     named |= set(ATTENTION) if "attention" in named else set()
+    named -= set() if kind.attends else {"attn_norm", *ATTENTION}
+    named -= set() if kind.feed_forward else {"mlp_norm"}
     sizes = {name: tokens * size * (name in named) for name, size in sent.items()}
     inside = {
         "layernorm": sizes["qkv_linear"] * _separate_norm(problem),
@@ -168,4 +174,4 @@ def _expert_inputs(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     moe = problem.model.moe
     if not kind.experts or moe is None:
         return np.zeros(len(shard.tp))
-    return np.asarray(gemms.routed_load(problem) * moe.top_k * problem.model.hidden * shard.etp / shard.tp)
+    return np.asarray(gemms.routed_load(problem) * moe.top_k * problem.model.expert_width * shard.etp / shard.tp)

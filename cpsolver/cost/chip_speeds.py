@@ -50,6 +50,7 @@ class ChipSpeeds:
         attention = chip.peak_flops(wide) * prod(speeds) / self.slowdown
         self.forward_attention_rate = attention * chip.efficiency_value("attention_forward")
         self.backward_attention_rate = attention * chip.efficiency_value("attention_backward")
+        self.scan_rate = chip.peak_flops(wide) * stack.scan_speed / self.slowdown
         self.memory_rate = chip.memory_bandwidth_bytes_s * chip.efficiency_value("memory") / self.slowdown
         self.kernel_latency = chip.kernel_latency_s
         self.units = chip.compute_units

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
-from cpsolver.cost.context import context_seconds
-from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.context import context_seconds, exchange_seconds
+from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
 from cpsolver.cost.shard import OF_ATTENTION, Candidates, Floats, Ints, Shard
 from cpsolver.cost.states import held
@@ -32,22 +32,27 @@ class LayerComm:
 def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: LayerKind, compute: Floats) -> LayerComm:
     """Tensor-, context- and expert-parallel communication of a layer, less what the stack hides under compute.
 
-    Tensor parallelism communicates the hidden states after attention and after the feed-forward block, in either
-    direction; with experts the latter is theirs. `core` is attention's core in seconds, under which the ring of
-    context parallelism runs; `compute` what the layer computes in a pass, the mean of both, under which exchanges of
-    other microbatches' tokens do.
+    Tensor parallelism communicates the hidden states after attention, or what stands for it, and after the feed-forward
+    block, in either direction; with experts the latter is theirs. Where both stand side by side it does so once. `core`
+    is attention's core in seconds, under which the ring of context parallelism runs; `compute` what the layer computes
+    in a pass, the mean of both, under which exchanges of other microbatches' tokens do.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
     # without it all of the all-reduce does (Megatron-LM core/tensor_parallel/layers.py).
     hidden = stack.tensor_overlap_backward * np.where(shard.sequence_parallel, 1.0, 2.0)
-    attention = end_comm(problem, chip, shard)
-    context = context_seconds(problem, chip, shard, core)
-    second, routed = attention, np.zeros(len(shard.tp))
+    once, none = end_comm(problem, chip, shard), np.zeros(len(shard.tp))
+    attention, context = (none if kind.mixer == "none" else once), (none, none)
+    if kind.attends:
+        context = context_seconds(problem_of(problem, kind), chip, shard, core)
+    elif kind.mixer != "none":
+        context = exchange_seconds(problem, chip, shard, kind.mixer)
+    alone = kind.feed_forward and (kind.branches == 2 or kind.mixer == "none")
+    second, routed = (once if alone else none), none
     if kind.experts:
         second, routed = shard.of_distinct(OF_ATTENTION, lambda part: _of_experts(problem, chip, part))
         routed = routed - hidden_seconds(problem, shard, routed, compute)
-    two_gemms = _gate_apart(problem, shard, attention, kind)
+    two_gemms = _gate_apart(problem, shard, once, kind)
     tensor = attention + second
     return LayerComm(
         forward=(tensor + two_gemms[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
@@ -63,7 +68,7 @@ def _gate_apart(problem: Problem, shard: Shard, communication: Floats, kind: Lay
     (column-parallel GEMMs of AscendSpeed 64b1937, ascendspeed/model/transformer.py, ParallelMLP).
     """
     none = np.zeros(len(shard.tp))
-    if problem.spec.training.fused_gate_up or kind.experts or not problem.model.gated_mlp:
+    if problem.spec.training.fused_gate_up or not kind.dense or not problem.model.gated_mlp:
         return none, none
     return np.where(shard.sequence_parallel, communication / 2, 0.0), communication
 
@@ -89,7 +94,7 @@ def hop_bytes(problem: Problem, shard: Shard) -> Floats:
     """
     shares = shard.tp if problem.stack.pipeline_scatter else shard.sequence_split
     mask = problem.stack.pipeline_mask_bytes * problem.sequence**2
-    return np.asarray(_hidden_bytes(problem, shard) / shares + mask / 2.0)
+    return np.asarray(problem.model.residual_streams * _hidden_bytes(problem, shard) / shares + mask / 2.0)
 
 
 def hop_seconds(problem: Problem, chip: Chip, payload: Floats, within_node: bool) -> Floats:

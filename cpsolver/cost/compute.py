@@ -13,7 +13,9 @@ import numpy as np
 from cpsolver.cost import gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
-from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds
+from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, model_of, norms, problem_of
+from cpsolver.cost.recurrence import counted_flops, mixer_gemms, recurrence
+from cpsolver.cost.selection import scored_keys, visible_share
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -69,7 +71,7 @@ class EndSeconds:
 
 def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> LayerSeconds:
     """One transformer layer of that kind on one device."""
-    mixer = shard.of_distinct(OF_EXPERTS, lambda part: _mixer_seconds(problem, chip, part, kind.full_attention))
+    mixer = shard.of_distinct(OF_EXPERTS, lambda part: _mixer_seconds(problem, chip, part, kind))
     block = shard.of_distinct(NOT_COMPUTED, lambda part: _block_seconds(problem, chip, part, kind))
     host = _host_seconds(problem, shard, kind)
     return LayerSeconds(mixer[0] + block[0], mixer[1] + block[1], mixer[2], block[0], host)
@@ -77,16 +79,20 @@ def layer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -
 
 def layer_operators(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
     """What `layer_seconds` adds up to forward and backward."""
-    return [*_mixer(problem, chip, shard, kind.full_attention), *_block(problem, chip, shard, kind)]
+    return [*_mixer(problem, chip, shard, kind), *_block(problem, chip, shard, kind)]
 
 
 def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
-    """What the host takes to launch one pass over a layer; a graph of the whole iteration leaves it nothing to do."""
+    """What the host takes to launch one pass over a layer; a graph of the whole iteration leaves it nothing to do.
+
+    A dense layer that is one block alone, or a mixer alone, has half the kernels.
+    """
     stack, scope = problem.stack, problem.cuda_graph
     if scope == "full":
         return np.zeros(len(shard.tp))
     if not kind.experts:
-        return np.full(len(shard.tp), 1e-6 * stack.host_layer_us)
+        alone = kind.mixer == "none" or not kind.feed_forward
+        return np.full(len(shard.tp), 1e-6 * stack.host_layer_us * (0.5 if alone else 1.0))
     ahead, waiting = (
         sum(float(getattr(stack, name)) for name in host_constants(problem, kind, counts)) for counts in (False, True)
     )
@@ -141,21 +147,63 @@ def mean_pass(kind: LayerKind, layer: LayerSeconds) -> Floats:
 _CORE = "attention"
 
 
-def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> tuple[Floats, ...]:
-    """Attention, norms and residuals: forward, backward, and attention's core within forward."""
-    operators = _mixer(problem, chip, shard, full_attention)
-    return *together(operators), next(each for each in operators if each.name == _CORE).passes[0]
+def _mixer_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> tuple[Floats, ...]:
+    """What mixes tokens, norms and residuals: forward, backward, and attention's core, if any, within forward."""
+    operators = _mixer(problem, chip, shard, kind)
+    core = (each.passes[0] for each in operators if each.name == _CORE)
+    return *together(operators), next(core, np.zeros(len(shard.tp)))
 
 
-def _mixer(problem: Problem, chip: Chip, shard: Shard, full_attention: bool) -> list[Operator]:
+def _mixer(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
+    problem = problem_of(problem, kind)
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
-    made_of, outside = gemms.attention_gemms(problem.model, shard), _outside_feed_forward(problem, shard, tokens)
+    outside = _outside_feed_forward(problem, shard, tokens, kind)
+    if not kind.attends:
+        return _recurrent(problem, device, shard, kind, outside)
+    made_of = mixer_gemms(problem.model, shard, kind)
     flash = ("attention_forward", "attention_backward", *attention_constants(problem, chip))
     core = flash if shard.flash_attention.all() else (device.gemm_efficiency, "memory", "score_traffic")
     return [
         *part_operators(problem, device, made_of, tokens, outside),
-        Operator(_CORE, _attention(problem, device, shard, tokens, full_attention), core),
+        Operator(_CORE, _attention(problem, device, shard, tokens, kind), core),
         Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
+        *_indexer(problem, device, tokens, kind),
+    ]
+
+
+def _indexer(problem: Problem, device: ChipSpeeds, tokens: Floats, kind: LayerKind) -> list[Operator]:
+    """Scores of all keys, of which the most are selected: forward writes them in fp32 and reads them once more.
+
+    Its products run as fast as attention's. What the indexer is trained towards is not counted: that depends on a loss
+    that the architecture does not tell.
+    """
+    indexer, stack = problem.model.attention.indexer, problem.stack
+    if indexer is None or not kind.scores:
+        return []
+    keys = scored_keys(kind, problem.sequence, stack.causal_fraction)
+    flops = 2.0 * tokens * keys * indexer.heads * indexer.dim
+    forward = flops / device.forward_attention_rate + device.stream(2 * 4.0 * tokens * keys, 2)
+    backward = 2 * flops / device.backward_attention_rate + 2 * device.kernel_latency
+    return [Operator("indexer", (forward, backward), ("attention_forward", "attention_backward", "memory"))]
+
+
+def _recurrent(
+    problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKind, outside: list[Traffic]
+) -> list[Operator]:
+    """A mixer without attention, or none at all. Exchanges of heads for tokens copy all that they send."""
+    tokens = shard.tokens(problem.sequence)
+    if kind.mixer == "none":
+        return part_operators(problem, device, [], tokens, outside)
+    of, factor = recurrence(problem.model, shard, kind.mixer), problem.stack.scan_backward_flops_factor
+    beside = Traffic("convolution, gates", of.streamed * tokens, of.kernels)
+    once, launches = of.flops * tokens / device.scan_rate, of.launches * device.kernel_latency
+    scan = (once + launches, factor * (once + launches))
+    copied = device.stream(2.0 * problem.element_bytes * tokens * (sum(of.enters) + of.leaves), 3.0)
+    copies = np.where(shard.cp > 1, copied, 0.0)
+    return [
+        *part_operators(problem, device, of.made_of, tokens, [*outside, beside]),
+        Operator(of.name, scan, ("scan_speed", "scan_backward_flops_factor")),
+        Operator("context-parallel sums", (copies, copies), ("memory",)),
     ]
 
 
@@ -166,6 +214,9 @@ def _block_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) 
 
 def _block(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[Operator]:
     device, tokens = ChipSpeeds(problem, chip), shard.tokens(problem.sequence)
+    if not kind.feed_forward:
+        none = np.zeros(len(shard.tp))
+        return [Operator("activation function", (none, none), ())]
     fused = problem.spec.training.fused_gate_up
     made_of = gemms.block_gemms(problem.model, shard, kind, gemms.routed_load(problem), fused)
     inside = (_routing if kind.experts else _activation)(problem, shard, tokens)
@@ -229,7 +280,7 @@ def _grouped_speed(problem: Problem, gemm: Gemm) -> tuple[Floats, tuple[str, ...
 
 
 def _attention(
-    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, full_attention: bool
+    problem: Problem, device: ChipSpeeds, shard: Shard, tokens: Floats, kind: LayerKind
 ) -> tuple[Floats, Floats]:
     """Attention's core. Context parallelism leaves each device its share of the whole sequence's pairs.
 
@@ -241,7 +292,8 @@ def _attention(
     keys, values = gemms.core_widths(model)
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
-    visible = flops * gemms.visible_share(model, problem.sequence, stack.causal_fraction, full_attention)
+    rate = stack.sparse_attention_speed if kind.selects else 1.0
+    visible = flops * visible_share(model, kind, problem.sequence, stack.causal_fraction) / rate
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
@@ -295,17 +347,23 @@ class Traffic(NamedTuple):
     moves_only: bool = False
 
 
-def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
+def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
     """Norms, residuals, rotary embedding, and the gate on attention's output where there is one."""
     model, training = problem.model, problem.spec.training
-    own = tokens / shard.sequence_split
-    norms = model.norms_per_layer * 2 * model.hidden * own
-    residuals = 2 * (3 + training.dropout) * model.hidden * own
+    own, count = tokens / shard.sequence_split, norms(model)
+    normed = count * 2 * model.hidden * own
+    # Each of several residual streams is read by its norm, to be joined, and to be mixed with the others, and written.
+    streams = model.residual_streams
+    passes = 3 if streams == 1 else 4 * streams + 2
+    residuals = kind.branches * (passes + training.dropout) * model.hidden * own
+    outside = Traffic("norms and residuals", normed + residuals, count + 1.5 * kind.branches, "norm_traffic")
+    if not kind.attends:
+        return [outside]
     heads = (model.heads + model.kv_heads) / shard.tp.astype(np.float64)
     rotary = 2 * heads * model.head_dim * tokens if model.position == "rope" else np.zeros_like(tokens)
     gated = 3 * model.attention.output_gate * model.heads * gemms.core_widths(model)[1] / shard.tp * tokens
     return [
-        Traffic("norms and residuals", norms + residuals, model.norms_per_layer + 3, "norm_traffic"),
+        outside,
         Traffic("rotary embedding, gate", rotary + gated, model.attention.output_gate),
     ]
 
@@ -325,7 +383,7 @@ def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     inside = 3 if model.gated_mlp else 2
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + moe.shared_width) / shard.tp * tokens
-    copies = 4 * moe.top_k * model.hidden * tokens / shard.sequence_split
+    copies = 4 * moe.top_k * model.expert_width * tokens / shard.sequence_split
     return [Traffic("activation function", activation, 2), Traffic("permutation", copies, 8, moves_only=True)]
 
 
@@ -399,8 +457,13 @@ def model_flops_per_step(problem: Problem) -> float:
 
 def _used(problem: Problem, kind: LayerKind) -> float:
     """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
-    model, whole = problem.model, Shard.of(1, 1, False, True)
-    made_of = gemms.attention_gemms(model, whole) + gemms.block_gemms(model, whole, kind)
+    model, whole = model_of(problem.model, kind), Shard.of(1, 1, False, True)
+    made_of = mixer_gemms(model, whole, kind) + gemms.block_gemms(model, whole, kind)
     weights = sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
-    visible = gemms.visible_share(model, problem.sequence, problem.stack.causal_fraction, kind.full_attention)
-    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible
+    if not kind.attends:
+        return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
+    visible = visible_share(model, kind, problem.sequence, problem.stack.causal_fraction)
+    scored = scored_keys(kind, problem.sequence, problem.stack.causal_fraction) * kind.scores
+    indexer = model.attention.indexer
+    scores = 0.0 if indexer is None else indexer.heads * indexer.dim * scored
+    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible + scores

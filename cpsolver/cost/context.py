@@ -10,10 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from cpsolver.cost.collectives import Collective, collective_seconds
-from cpsolver.cost.gemms import core_kv_heads, core_widths
+from cpsolver.cost.gemms import core_kv_heads, core_widths, sent_widths
+from cpsolver.cost.recurrence import recurrence
 from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
+from models_zoo.schema import Mixer
 
 
 def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> tuple[Floats, Floats]:
@@ -32,12 +34,22 @@ def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) ->
     )
 
 
+def exchange_seconds(problem: Problem, chip: Chip, shard: Shard, mixer: Mixer) -> tuple[Floats, Floats]:
+    """Forward and backward of a recurrence: all context-parallel ranks exchange heads for tokens before it and back
+    after it, tensor by tensor, whatever attention does; exposed (Megatron-LM core/ssm/mamba_context_parallel.py)."""
+    of, seconds = recurrence(problem.model, shard, mixer), np.zeros(len(shard.tp))
+    for elements in (*of.enters, of.leaves):
+        payload = shard.tokens(problem.sequence) * elements * problem.element_bytes
+        seconds = seconds + collective_seconds(problem, chip, "all_to_all", payload, shard.cp, shard.tp)
+    return seconds, seconds
+
+
 def ring_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     """Keys and values once around the ring, in seconds; backward takes twice that.
 
     Each rank passes on what it has for the heads left to it, from the tokens of all ranks it exchanged heads with.
     """
-    return _gathered(problem, chip, shard, "all_gather", sum(core_widths(problem.model)))
+    return _gathered(problem, chip, shard, "all_gather", sum(sent_widths(problem.model)))
 
 
 def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, Floats]:
@@ -46,7 +58,7 @@ def gather_seconds(problem: Problem, chip: Chip, shard: Shard) -> tuple[Floats, 
     Forward gathers; backward gathers again and scatters (Transformer Engine, AttnFuncWithCPAndKVAllGather: "KV
     all-gather between CP ranks is exposed").
     """
-    widths, none = core_widths(problem.model), np.zeros(len(shard.tp))
+    widths, none = sent_widths(problem.model), np.zeros(len(shard.tp))
     gather = sum((_gathered(problem, chip, shard, "all_gather", width) for width in widths), start=none)
     scatter = sum((_gathered(problem, chip, shard, "reduce_scatter", width) for width in widths), start=none)
     return gather, scatter

@@ -11,6 +11,7 @@ from cpsolver.cost.shard import Floats, Shard
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
+from models_zoo.schema import Attention
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,16 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     if attention.kind != "mla":
         kv_heads = np.maximum(1.0, model.kv_heads / tp)
         queries = heads * (2 if attention.output_gate else 1)
-        width = (queries + 2 * kv_heads) * model.head_dim
+        tensors = 1 if attention.global_shared_kv and attention.sliding_window is None else 2  # see kinds.model_of
+        width = (queries + tensors * kv_heads) * model.head_dim
         return [Gemm("qkv", width, hidden), Gemm("attention output", hidden, heads * model.head_dim)]
     nope, rope, value = attention.qk_nope or 0, attention.qk_rope or 0, attention.v_head or 0
     kv_rank = np.full_like(tp, attention.kv_lora or 0)
-    made_of = [
-        Gemm("kv down", kv_rank + rope, hidden),
-        Gemm("kv up", heads * (nope + value), kv_rank),
-        Gemm("attention output", hidden, heads * value),
-    ]
+    each = np.ones_like(tp)
+    up = [Gemm("kv up", heads * (nope + value), kv_rank)]
+    if absorbed(attention):
+        up = [Gemm("kv up", kv_rank, nope * each, count=heads), Gemm("kv up", value * each, kv_rank, count=heads)]
+    made_of = [Gemm("kv down", kv_rank + rope, hidden), *up, Gemm("attention output", hidden, heads * value)]
     if attention.output_gate:
         made_of.append(Gemm("attention gate", heads * value, hidden))
     queries = heads * (nope + rope)
@@ -54,12 +56,26 @@ def attention_gemms(model: Architecture, shard: Shard) -> list[Gemm]:
     return [Gemm("q down", rank, hidden), Gemm("q up", queries, rank), *made_of]
 
 
+def absorbed(attention: Attention) -> bool:
+    """Latent attention whose core works on the latent keys themselves, one for all heads: where an indexer selects
+    keys (Megatron-LM d98e8a6, core/transformer/experimental_attention_variant/absorbed_mla.py)."""
+    return attention.kind == "mla" and attention.indexer is not None
+
+
 def core_widths(model: Architecture) -> tuple[int, int]:
     """Elements of a head in the GEMM of queries and keys, and in the GEMM with the values."""
     attention = model.attention
+    if absorbed(attention):
+        return (attention.kv_lora or 0) + (attention.qk_rope or 0), attention.kv_lora or 0
     if attention.kind == "mla":
         return (attention.qk_nope or 0) + (attention.qk_rope or 0), attention.v_head or 0
     return model.head_dim, model.head_dim
+
+
+def sent_widths(model: Architecture) -> tuple[int, ...]:
+    """Elements of a head of each tensor of keys and values that ranks send each other: one where both are the same."""
+    shared = absorbed(model.attention) or model.attention.kind == "csa"
+    return core_widths(model)[: 1 if shared else 2]
 
 
 def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
@@ -67,7 +83,8 @@ def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
 
     Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
     """
-    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    attention = model.attention
+    whole = 1 if absorbed(attention) else model.heads if attention.kind == "mla" else model.kv_heads
     return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
 
 
@@ -86,7 +103,9 @@ def feed_forward_gemms(
 def block_gemms(
     model: Architecture, shard: Shard, kind: LayerKind, load: float = 1.0, fused: bool = True
 ) -> list[Gemm]:
-    """The feed-forward block of a layer of that kind: dense, or experts under a load (see `routed_load`)."""
+    """The feed-forward block of a layer of that kind: dense, experts under a load (see `routed_load`), or none."""
+    if not kind.feed_forward:
+        return []
     if kind.experts:
         return expert_gemms(model, shard, load)
     return feed_forward_gemms(model, shard, model.ffn, fused)
@@ -97,6 +116,7 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
 
     Of T tokens a device has T / tp to itself. The etp * ep devices that shard the experts send all of theirs to
     top_k experts each: T / tp * etp * ep * top_k / experts rows for an expert, each of whose etp ranks sees them all.
+    Projections to a latent width and back are whole on every rank, for its own tokens.
     """
     moe = model.moe
     assert moe is not None
@@ -105,11 +125,14 @@ def expert_gemms(model: Architecture, shard: Shard, load: float = 1.0) -> list[G
     local = np.maximum(1.0, moe.experts / shard.ep)
     rows = load * moe.top_k * (shard.etp / tp) / local
     ffn = moe.expert_ffn / shard.etp.astype(np.float64)
+    width = np.full_like(tp, model.expert_width)
     made_of = [
         Gemm("router", np.full_like(tp, moe.experts), hidden),
-        Gemm("experts up", ffn * (2 if model.gated_mlp else 1), hidden, rows, local, grouped=True),
-        Gemm("experts down", hidden, ffn, rows, local, grouped=True),
+        Gemm("experts up", ffn * (2 if model.gated_mlp else 1), width, rows, local, grouped=True),
+        Gemm("experts down", width, ffn, rows, local, grouped=True),
     ]
+    if moe.latent:
+        made_of += [Gemm("latent down", width, hidden, 1 / tp), Gemm("latent up", hidden, width, 1 / tp)]
     if moe.shared_experts:
         made_of += feed_forward_gemms(model, shard, moe.shared_width, name="shared experts")
     return made_of

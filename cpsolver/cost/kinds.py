@@ -8,15 +8,40 @@ from functools import lru_cache
 import numpy as np
 
 from cpsolver.cost.shard import Ints
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
+from models_zoo.schema import Mixer
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What one layer differs in from others of the same model: experts or not, the whole sequence or a window."""
+    """What one layer differs in from others of the same model.
+
+    `experts` or a dense block, if it has a `feed_forward` at all; what mixes its tokens, and for attention whether over
+    the whole sequence or a window. `branches`: residual additions one after another, one where attention and
+    feed-forward stand side by side or a layer is one block alone. `compression`: tokens to a key beyond the window, 0
+    for none there; `selects`: an indexer selects among the keys, and the layer itself `scores` them or takes the choice
+    of one before it.
+    """
 
     experts: bool
     full_attention: bool
+    mixer: Mixer = "attention"
+    feed_forward: bool = True
+    branches: int = 2
+    compression: int = 1
+    selects: bool = False
+    scores: bool = False
+
+    @property
+    def attends(self) -> bool:
+        """Attention mixes its tokens."""
+        return self.mixer == "attention"
+
+    @property
+    def dense(self) -> bool:
+        """It has a feed-forward block without experts."""
+        return self.feed_forward and not self.experts
 
 
 @lru_cache(maxsize=64)
@@ -60,5 +85,44 @@ def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_s
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 
+def model_of(model: Architecture, kind: LayerKind) -> Architecture:
+    """The model as if all of its layers had the widths of that kind's: the same object where all have."""
+    own = model.attention.owns_widths and kind.attends and kind.full_attention
+    return _of_full_layers(model) if own else model
+
+
+@lru_cache(maxsize=64)
+def _of_full_layers(model: Architecture) -> Architecture:
+    attention = model.attention
+    heads = {
+        "head_dim": attention.global_head_dim or model.head_dim,
+        "kv_heads": attention.global_kv_heads or model.kv_heads,
+    }
+    alone = attention.model_copy(update={"sliding_window": None, "full_every": None})
+    return model.model_copy(update={**heads, "attention": alone})
+
+
+def problem_of(problem: Problem, kind: LayerKind) -> Problem:
+    """The problem with the model of that kind's widths."""
+    return problem.of_model(model_of(problem.model, kind))
+
+
+def norms(model: Architecture) -> int:
+    """Norms of a layer beside those inside its mixer: one where layers are one block alone."""
+    return 1 if model.layer_pattern is not None else model.norms_per_layer
+
+
 def _kind(model: Architecture, index: int) -> LayerKind:
-    return LayerKind(model.has_experts(index), model.attends_fully(index))
+    mixer = model.mixer(index)
+    fully = mixer != "attention" or model.attends_fully(index)
+    one_block = model.layer_pattern is not None or model.norms_per_layer == 1
+    return LayerKind(
+        experts=model.has_experts(index),
+        full_attention=fully,
+        mixer=mixer,
+        feed_forward=model.has_feed_forward(index),
+        branches=1 if one_block else 2,
+        compression=model.compression_of(index),
+        selects=mixer == "attention" and model.has_indexer(index),
+        scores=mixer == "attention" and model.scores_keys(index),
+    )

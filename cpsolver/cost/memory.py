@@ -6,14 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, triangle_copies, unmasked_blocks
-from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares
+from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_widths, triangle_copies, unmasked_blocks
+from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
+from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
+from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
-from models_zoo.params import embedding_parameters, final_norm_parameters, layer_parameters
+from models_zoo.params import (
+    embedding_parameters,
+    final_norm_parameters,
+    final_streams_parameters,
+    layer_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -91,37 +98,49 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     and result) of every pair of tokens too, and keys and values for every head. Experts keep their inputs once for each
     expert that a token visits.
     """
+    problem = problem_of(problem, kind)
     model, dropout = problem.model, problem.spec.training.dropout
     tokens = shard.tokens(problem.sequence)
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
-    norms = problem.element_bytes * (model.norms_per_layer + 2) * model.hidden * own
-    masks = 2 * dropout * model.hidden * own
+    streams = model.residual_streams * (model.residual_streams > 1)  # what is joined before each block
+    inputs = problem.element_bytes * (norms(model) + kind.branches * (1 + streams)) * model.hidden * own
+    masks = kind.branches * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share
     copies = triangle_copies(problem, tokens) * heads * wide + tokens * _kv_copies(problem, shard)
     scores = scores + problem.element_bytes * copies
-    core = np.where(shard.flash_attention, 4 * heads * tokens, scores)
+    core = np.where(shard.flash_attention, 4 * heads * tokens, scores) * kind.attends
     inside, fed = _feed_forward_elements(problem, shard, kind)
-    rest = norms + masks + problem.element_bytes * tokens * (_attention_elements(problem, shard) + fed)
+    rest = inputs + masks + problem.element_bytes * tokens * (_mixer_elements(problem, shard, kind) + fed)
     gathered = np.where(shard.sequence_parallel, problem.element_bytes * model.hidden * tokens, 0.0)
     gradients = (
         problem.stack.backward_buffer_share * problem.element_bytes * (2 * inside * tokens + 2 * model.hidden * own)
     )
     weights = (
-        0.0
-        if kind.experts
-        else problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
+        problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
+        if kind.dense
+        else 0.0
     )
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
-    pairs = np.where(shard.flash_attention, 0.0, 3 * problem.element_bytes * heads * tokens * problem.sequence * share)
+    squares = 3 * problem.element_bytes * heads * tokens * problem.sequence * share * kind.attends
+    pairs = np.where(shard.flash_attention, 0.0, squares)
     return LayerBytes(
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
         freed=freed_bytes(problem, shard, kind, core, problem.element_bytes * tokens * fed),
-        checkpoint=problem.element_bytes * model.hidden * own,
-        buffer=gradients + gathered + weights + pairs + _context_parallel_bytes(problem, shard),
+        checkpoint=problem.element_bytes * model.residual_streams * model.hidden * own,
+        buffer=gradients + gathered + weights + pairs + _exchanged_bytes(problem, shard, kind),
     )
+
+
+def _mixer_elements(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """Elements a token that attention keeps, or what stands for it."""
+    if kind.attends and (kind.selects or problem.model.attention.kind == "csa"):
+        return saved_elements(problem.model, shard, kind)
+    if kind.attends:
+        return _attention_elements(problem, shard)
+    return np.zeros(len(shard.tp)) if kind.mixer == "none" else recurrence(problem.model, shard, kind.mixer).kept
 
 
 def _attention_elements(problem: Problem, shard: Shard) -> Floats:
@@ -150,6 +169,17 @@ def _kv_copies(problem: Problem, shard: Shard) -> Floats:
     return np.asarray(2 * (heads - core_kv_heads(model, shard) * shard.ulysses) * model.head_dim)
 
 
+def _exchanged_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """What context parallelism holds besides while a layer of that kind is at work."""
+    if kind.attends:
+        return _context_parallel_bytes(problem, shard)
+    if kind.mixer == "none":
+        return np.zeros(len(shard.tp))
+    of = recurrence(problem.model, shard, kind.mixer)
+    exchanged = problem.element_bytes * shard.tokens(problem.sequence) * (sum(of.enters) + of.leaves)
+    return np.where(shard.cp > 1, exchanged, 0.0)
+
+
 def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     """What context parallelism holds beside what attention keeps, while one layer is at work.
 
@@ -159,7 +189,7 @@ def _context_parallel_bytes(problem: Problem, shard: Shard) -> Floats:
     wide = sum(core_widths(problem.model))
     heads = problem.model.heads / shard.tp.astype(np.float64)
     kv_heads = core_kv_heads(problem.model, shard)
-    whole = problem.element_bytes * kv_heads * wide * shard.mbs * problem.sequence
+    whole = problem.element_bytes * kv_heads * sum(sent_widths(problem.model)) * shard.mbs * problem.sequence
     around = np.where(shard.cp_gather, whole, 2 * whole / shard.ring)
     copies = problem.element_bytes * shard.tokens(problem.sequence) * wide * (heads + kv_heads * shard.ulysses)
     return np.where(shard.ring > 1, around, 0.0) + np.where(shard.ulysses > 1, copies, 0.0)
@@ -169,6 +199,8 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     """Elements a token of the widest GEMM's output, and all that a feed-forward block keeps beside its input."""
     model, tp = problem.model, shard.tp.astype(np.float64)
     gates = 2 if model.gated_mlp else 1
+    if not kind.feed_forward:
+        return _widest_of_mixer(problem, shard, kind), np.zeros(len(shard.tp))
     if not kind.experts:
         return gates * model.ffn / tp, (gates + 1) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
@@ -176,7 +208,15 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     width = load * moe.top_k * moe.expert_ffn + moe.shared_width
     # Tokens that an expert's ranks have gathered, in the experts' order, and results of a device's own tokens.
     gathered, results = load * shard.etp / tp, problem.stack.kept_expert_outputs / shard.sequence_split
-    return gates * width / tp, (gates + 1) * width / tp + moe.top_k * model.hidden * (gathered + results)
+    latent = 2 * (moe.latent or 0) / shard.sequence_split  # what is sent, and what comes back
+    sent = moe.top_k * model.expert_width * (gathered + results) + latent
+    return gates * width / tp, (gates + 1) * width / tp + sent
+
+
+def _widest_of_mixer(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
+    """Elements a token of the widest GEMM's result in a layer without feed-forward block."""
+    results = [each.n for each in mixer_gemms(problem.model, shard, kind) if np.any(each.n != problem.model.hidden)]
+    return np.asarray(np.max([np.broadcast_to(each, shard.tp.shape) for each in results], axis=0))
 
 
 def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
@@ -190,7 +230,7 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
     table = padded_vocabulary(model.vocab, rows.tp) / rows.tp * model.hidden
     first = table + (embedding_parameters(model) - model.vocab * model.hidden)
     own_head = (rows.pp > 1) | (not model.tied_embeddings)
-    last = np.where(own_head, table, 0.0) + final_norm_parameters(model)
+    last = np.where(own_head, table, 0.0) + final_norm_parameters(model) + final_streams_parameters(model)
     module, module_experts = _module_parameters(model, rows, layers, experts)
     if model.mtp_layers and not model.tied_embeddings:  # its tokens' embeddings are looked up on the last stage too
         last = last + np.where(rows.pp > 1, first, 0.0)
@@ -220,24 +260,28 @@ def _layer_parameters(model: Architecture, rows: Candidates, index: int) -> tupl
     attention.py, get_query_key_value_tensors).
     """
     tp, counted = rows.tp.astype(np.float64), layer_parameters(model, index)
-    split = counted.attention_qkv + counted.attention_out + counted.mlp + counted.shared_experts
-    beside = counted.norms + counted.attention_norms + counted.router
-    whole = _held_whole(model, model.has_experts(index))
-    sinks = model.heads if model.attention.sinks else 0  # one for each head, split with them
+    split = counted.attention_qkv + counted.attention_out + counted.mixer + counted.mlp + counted.shared_experts
+    beside = counted.norms + counted.streams + counted.attention_norms + counted.selection + counted.router
+    whole = _held_whole(model, index)
+    sinks = model.heads if model.attention.sinks and counted.attention else 0  # one for each head, split with them
     layer = (split - whole + sinks) / tp + (whole + beside - sinks)
     return layer, counted.experts / (rows.etp * rows.ep)
 
 
-def _held_whole(model: Architecture, experts: bool) -> int:
+def _held_whole(model: Architecture, index: int) -> int:
     """Of a layer's weights, those that every tensor-parallel rank holds whole: projections to low ranks, biases after
     a sum over the ranks, and the gate of shared experts."""
     attention, moe = model.attention, model.moe
-    whole = model.hidden * model.bias_attention_out
-    if attention.kind == "mla":
-        whole += model.hidden * ((attention.q_lora or 0) + (attention.kv_lora or 0) + (attention.qk_rope or 0))
-    if not experts or moe is None:
-        return whole + model.hidden * model.bias_mlp
-    return whole + model.hidden * (moe.shared_experts * model.bias_mlp + moe.shared_gate)
+    whole = held_whole(model, model.mixer(index))
+    if model.mixer(index) == "attention":
+        whole += model.hidden * model.bias_attention_out
+        if attention.kind == "mla":
+            whole += model.hidden * ((attention.q_lora or 0) + (attention.kv_lora or 0) + (attention.qk_rope or 0))
+        elif attention.kind == "csa":
+            whole += model.hidden * ((attention.q_lora or 0) + model.head_dim)
+    if model.has_experts(index) and moe is not None:
+        return whole + model.hidden * (moe.shared_experts * model.bias_mlp + moe.shared_gate)
+    return whole + model.hidden * (model.bias_mlp and model.has_feed_forward(index))
 
 
 def module_bytes(problem: Problem, rows: Candidates, layer: Floats) -> Floats:

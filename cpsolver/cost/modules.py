@@ -18,7 +18,7 @@ from cpsolver.cost import comm, compute, gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.comm import LayerComm
 from cpsolver.cost.compute import LayerSeconds, Traffic
-from cpsolver.cost.kinds import LayerKind, layer_kinds
+from cpsolver.cost.kinds import LayerKind, layer_kinds, norms, problem_of
 from cpsolver.cost.shard import NOT_COMPUTED, OF_ATTENTION, OF_EXPERTS, Bools, Floats, Shard
 from cpsolver.plans.strategy import CORE, MODULES, NAMED_MODULES, OPERATORS, canonical_modules
 from cpsolver.problem.problem import Problem
@@ -39,11 +39,11 @@ def applicable(problem: Problem) -> Modules:
 @lru_cache(maxsize=64)
 def _applicable(model: Architecture, fused: bool) -> Modules:
     kinds, moe = layer_kinds(model), model.moe
-    dense, experts = any(not kind.experts for kind in kinds), any(kind.experts for kind in kinds)
+    dense, experts = any(kind.dense for kind in kinds), any(kind.experts for kind in kinds)
     may = {
-        "core_attn": True,
+        "core_attn": any(kind.attends for kind in kinds),
         "layernorm": any(_separate_norms(model, fused, kind) for kind in kinds),
-        "mla_up_proj": model.attention.kind == "mla",
+        "mla_up_proj": _projects_up(model) and any(kind.attends for kind in kinds),
         "moe_act": experts,
         "mlp": dense,
         "moe": experts,
@@ -51,6 +51,11 @@ def _applicable(model: Architecture, fused: bool) -> Modules:
         "operators": True,
     }
     return tuple(name for name in MODULES if may[name])
+
+
+def _projects_up(model: Architecture) -> bool:
+    """Latent attention's projections from low ranks are a module of their own: its core does not take these."""
+    return model.attention.kind == "mla" and not gemms.absorbed(model.attention)
 
 
 def module_sets(problem: Problem) -> tuple[Modules, ...]:
@@ -87,8 +92,8 @@ def _separate_norms(model: Architecture, fused: bool, kind: LayerKind) -> int:
     latent attention, there is no such one (Megatron-LM core/models/gpt/gpt_layer_specs.py).
     """
     if not fused:
-        return 2
-    return int(model.attention.kind == "mla") + int(kind.experts)
+        return kind.branches
+    return int(model.attention.kind == "mla" and kind.attends) + int(kind.experts)
 
 
 @lru_cache(maxsize=256)
@@ -132,6 +137,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
 
     `core` are attention's core's beside its inputs and output; `fed` all that the feed-forward block keeps.
     """
+    problem = problem_of(problem, kind)
     model, moe = problem.model, problem.model.moe
     tokens, tp = shard.tokens(problem.sequence), shard.tp.astype(np.float64)
     fused = problem.spec.training.fused_kernels
@@ -141,7 +147,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     )
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
-    if model.attention.kind == "mla":
+    if _projects_up(model) and kind.attends:
         keys, values = gemms.core_widths(model)
         ranks = (model.attention.q_lora or 0) + (model.attention.kv_lora or 0)
         freed["mla_up_proj"] = problem.element_bytes * tokens * (model.heads / tp * (2 * keys + values) + ranks)
@@ -150,9 +156,9 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
         freed["moe"] = fed
         freed["moe_act"] = problem.element_bytes * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
         freed["shared_experts"] = problem.element_bytes * tokens * (gates + 1) * moe.shared_width / tp
-    else:
+    elif kind.dense:
         freed["mlp"] = fed + (norm if fused else 0.0)
-    if "operators" in applicable(problem):
+    if "operators" in applicable(problem) and kind.attends and kind.feed_forward:
         freed["operators"] = _freed_operators(problem, shard, kind, freed)
     return np.stack([freed[name] for name in MODULES])
 
@@ -165,14 +171,14 @@ def _freed_operators(problem: Problem, shard: Shard, kind: LayerKind, freed: dic
     output. Of routed experts no GEMM's results, and nothing of their exchange.
     """
     model, tokens, tp = problem.model, shard.tokens(problem.sequence), shard.tp.astype(np.float64)
-    again = model.norms_per_layer + 1 - (shard.tp > 1)
-    norms = problem.element_bytes * again * model.hidden * tokens / shard.sequence_split
+    again = norms(model) + kind.branches - 1 - (shard.tp > 1)
+    normed = problem.element_bytes * again * model.hidden * tokens / shard.sequence_split
     keys = problem.element_bytes * tokens * gemms.core_kv_heads(model, shard) * model.head_dim
     attention = freed["mla_up_proj"] if model.attention.kind == "mla" else keys
     if kind.experts:
-        return np.asarray(norms + attention + freed["moe_act"] + freed["shared_experts"] / 2)
+        return np.asarray(normed + attention + freed["moe_act"] + freed["shared_experts"] / 2)
     return np.asarray(
-        norms + attention + problem.element_bytes * tokens * (2 if model.gated_mlp else 1) * model.ffn / tp
+        normed + attention + problem.element_bytes * tokens * (2 if model.gated_mlp else 1) * model.ffn / tp
     )
 
 
@@ -180,6 +186,7 @@ def module_seconds(
     problem: Problem, chip: Chip, shard: Shard, kind: LayerKind, layer: LayerSeconds, inside: LayerComm
 ) -> Floats:
     """Seconds of a layer's forward pass that each module takes, with its communication: (MODULES, n)."""
+    problem = problem_of(problem, kind)
     model, tokens = problem.model, shard.tokens(problem.sequence)
     fused = problem.spec.training.fused_kernels
     device, none = ChipSpeeds(problem, chip), np.zeros(len(tokens))
@@ -189,7 +196,7 @@ def module_seconds(
     taken = dict.fromkeys(MODULES, none)
     taken["core_attn"], taken["layernorm"] = layer.core, _separate_norms(model, fused, kind) * norm
     block = layer.block + inside.block
-    if model.attention.kind == "mla":
+    if _projects_up(model) and kind.attends:
         (taken["mla_up_proj"],) = shard.of_distinct(
             (*OF_EXPERTS, *OF_ATTENTION), lambda part: (_up_projections(problem, chip, part),)
         )
@@ -197,9 +204,9 @@ def module_seconds(
         taken["moe"] = block
         both = shard.of_distinct(NOT_COMPUTED, lambda part: _inside_experts(problem, chip, part))
         taken["moe_act"], taken["shared_experts"] = both
-    else:
+    elif kind.dense:
         taken["mlp"] = block + (norm if fused else 0.0)
-    if "operators" in applicable(problem):
+    if "operators" in applicable(problem) and kind.attends and kind.feed_forward:
         (kept,) = shard.of_distinct(NOT_COMPUTED, lambda part: (_spared_gemms(problem, chip, part, kind),))
         block_s = layer.block if kind.experts else none
         gathered = np.where(shard.tp > 1, inside.forward - inside.block * kind.experts, 0.0) / 2

@@ -118,6 +118,17 @@ def closed_form_s(stage_s: ArrayLike, microbatches: int, vpp: int = 1) -> float:
     return float((microbatches - 1 / vpp) * times.max() + times.sum() / vpp)
 
 
+def most_excess(pp: ArrayLike, vpp: ArrayLike, microbatches: ArrayLike) -> FloatArray:
+    """The most by which `closed_form_s` is above the makespan with sending free, as a share of it.
+
+    Nothing of the slowest stage's work runs before a chunk's forward has passed the stages before it, or after its
+    last backward has to pass them again. So the makespan is at least m * slowest + (sum of the stages before it) / vpp,
+    of which the closed form exceeds (stages behind it) / vpp - no more than (pp - 1) * slowest / vpp.
+    """
+    pp, vpp, microbatches = np.asarray(pp), np.asarray(vpp), np.asarray(microbatches)
+    return np.asarray((pp - 1) / (vpp * microbatches))
+
+
 def simulate(
     forward_s: ArrayLike,
     backward_s: ArrayLike,

@@ -27,7 +27,7 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     most receives more than it sends, and all wait for it.
     """
     own = shard.tokens(problem.sequence) / shard.sequence_split
-    each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.hidden
+    each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.expert_width
 
     def exchange(bytes_each: float) -> Floats:
         return collective_seconds(problem, chip, "all_to_all", each * bytes_each, shard.ep, shard.etp)
@@ -54,8 +54,10 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     brings `etp` times that together. Shared experts are cut by `tp` whatever `etp`, and communicate the hidden states
     once; where the two sizes are equal this is left out, as it was when the constants were fitted.
     """
-    whole = shard.tokens(problem.sequence) * problem.model.hidden * problem.element_bytes
-    received = whole * (shard.etp / shard.tp) * _load(problem, shard)
+    tokens, model = shard.tokens(problem.sequence), problem.model
+    whole = tokens * model.hidden * problem.element_bytes
+    latent = tokens * model.expert_width * problem.element_bytes
+    received = latent * (shard.etp / shard.tp) * _load(problem, shard)
     routed = _moe(problem).top_k * tensor_parallel_seconds(problem, chip, shard, received, shard.etp)
     if not _moe(problem).shared_experts:
         return routed

@@ -18,17 +18,21 @@ from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
-from cpsolver.evaluation.timeline import plan_timeline
+from cpsolver.evaluation.timeline import makespan_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import DTYPES
 
 
-def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None) -> Evaluation:
+def evaluate(
+    problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None, by_formula: bool = False
+) -> Evaluation:
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES).
+    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES). Where stages
+    run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
+    run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
@@ -37,17 +41,19 @@ def evaluate(problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes
     stages = stage_evaluations(problem, strategy, memory_bytes)
     m = strategy.microbatches(problem.batch)
     last = max(stages, key=lambda stage: stage.after_s)
-    breakdown = {
-        **(_pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)),
-        "data_parallel": last.data_parallel_s,
-        "optimizer": last.optimizer_s,
-    }
+    pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)
+    after = {"data_parallel": last.data_parallel_s, "optimizer": last.optimizer_s}
+    formula = sum({**pipeline, **after}.values())
+    if len(set(strategy.stage_chips)) > 1 and not strategy.dynamic and not by_formula:
+        pipeline = _by_events(strategy, stages, m, pipeline)
+    breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
     tokens = problem.batch * problem.sequence
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
     peak = sum(chip.peak_flops(DTYPES[precision]) * width for chip, width in zip(chips, strategy.widths, strict=True))
     return Evaluation(
         step_time_s=step,
+        formula_s=formula,
         tokens_per_s=tokens / step,
         tokens_per_s_per_gpu=tokens / step / problem.num_gpus,
         mfu=model_flops_per_step(problem) / (step * peak),
@@ -75,6 +81,17 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
     left = SCHEDULES[strategy.schedule].bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
     return {**parts, "bubble": bubble * left}
+
+
+def _by_events(
+    strategy: Strategy, stages: list[StageEvaluation], m: int, by_formula: dict[str, float]
+) -> dict[str, float]:
+    """The same by the schedule run event by event, where that can be: with the slowest stage's true idle time."""
+    makespan = makespan_s(strategy, stages, m)
+    if makespan is None:
+        return by_formula
+    idle = makespan - m * stages[slowest_stage(strategy, stages)].microbatch_s
+    return {**by_formula, "bubble": max(0.0, idle)}
 
 
 def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict[str, float]:

@@ -58,9 +58,13 @@ class StageEvaluation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`."""
+    """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`.
+
+    `formula_s`: the step time by the closed form, which the search bounds; the prediction itself on one chip type.
+    """
 
     step_time_s: float
+    formula_s: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     mfu: float

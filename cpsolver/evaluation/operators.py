@@ -28,6 +28,7 @@ from hw_specs.schema import EFFICIENCY_NAMES
 _AT_PEAK = ("gemm_bf16", "gemm_fp16", "gemm_fp8", "attention_forward", "attention_backward", "memory")
 _WITHOUT_LOSS = {
     **dict.fromkeys(("attention_speed", "grouped_gemm_speed", "uneven_grouped_gemm_speed", "misaligned_gemm_speed"), 1),
+    **dict.fromkeys(("scan_speed", "sparse_attention_speed"), 1),
     **dict.fromkeys(("gemm_tile_rows", "gemm_tile_columns"), 1),
     **dict.fromkeys(("straggling", "gemm_half_depth"), 0),
     **dict.fromkeys(("fp8_attention_speed", "mx_attention_speed"), 2),

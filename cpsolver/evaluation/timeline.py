@@ -33,11 +33,25 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     return simulate(forward, backward, microbatches, delays, group, strategy.expert_overlap)
 
 
+def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:
+    """Seconds of a pipeline of unequal stages, event by event, each stage charged with its transfers as by formula.
+
+    So it is the closed form's number where stages are equal, and beside it knows what a stage's work hides behind a
+    slower one's. None where the closed form is all there is: schedules but Megatron's 1F1B, too many passes.
+    """
+    if strategy.schedule != "1f1b" or 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
+        return None
+    waits = np.array([stage.pipeline_p2p_s for stage in stages]) / 2
+    passes = (np.array([getattr(stage, name) for stage in stages]) + waits for name in ("forward_s", "backward_s"))
+    forward, backward = (np.repeat(seconds[:, None] / strategy.vpp, strategy.vpp, axis=1) for seconds in passes)
+    return simulate(forward, backward, microbatches, beside=strategy.expert_overlap).makespan_s
+
+
 def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float | None:
     """Step time with the pipeline simulated instead of by formula; None for a step of too many passes.
 
-    What follows the pipeline is the evaluation's. The two differ where stages are unequal: the formula charges the
-    slowest stage with every other stage's time, the events only with the time that it waits for.
+    What follows the pipeline is the evaluation's. Transfers only delay what waits for them here, while the evaluation
+    charges a stage with what runs have shown that they cost.
     """
     if 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
         return None

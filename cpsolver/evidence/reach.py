@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from cpsolver.inputs.data import package_schema
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from models_zoo.schema import SPECIAL_LAYERS, SpecialLayer, special_layers
 
 MEASURED = Path(__file__).parents[1] / "profiles" / "calibrations" / "measured.yaml"
 Kind = Literal["dense", "experts"]
@@ -61,6 +62,8 @@ class Quantity:
         return value > limit if self.end == "most" else value < limit
 
 
+WITHOUT_RUNS: tuple[SpecialLayer, ...] = get_args(SpecialLayer)
+"""Layers that no published run with a prediction has had."""
 DEGREES = tuple(name for name in ROW if DIMENSIONS[name].kind == "size" and name not in ("mbs", "ulysses"))
 """The degrees that plans and the table of runs both have."""
 
@@ -93,7 +96,8 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         if value is None or limit is None or not quantity.beyond(value, limit):
             continue
         found.append(f"{quantity.words.format(f'{value:,.0f}')} ({quantity.end} measured: {limit:,.0f})")
-    return (*found, *_of_cluster(problem, strategy))
+    unmeasured = (SPECIAL_LAYERS[name] for name in special_layers(problem.model) if name in WITHOUT_RUNS)
+    return (*found, *unmeasured, *_of_cluster(problem, strategy))
 
 
 def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:

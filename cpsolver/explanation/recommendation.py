@@ -33,6 +33,9 @@ _SAFEST = 0.2
 """The safest plan's chance of running out of memory is below this share of the risk that the spec allows."""
 _WORSE = 1.25
 """The safest and the simplest plan are looked for only up to so many times the score of the best."""
+_CAUTION = 1.03
+"""What to run has at most so many times the best score of those whose risk is low enough: staying where runs were
+measured may cost no more."""
 _LEAST_S = 60.0
 """Each further search may take as long as the first did, or these seconds, which few need: an answer does not depend on
 how busy a machine is. What is found unproven is of use, too."""
@@ -109,8 +112,10 @@ class _Recommender:
         safe = [each for each in self._found if each.risk < self._risk or self._risk == 1.0]
         if not safe:
             return min(self._found, key=lambda each: (each.risk, each.rank))
+        devices, score = min(each.rank for each in safe)
+        near = [each for each in safe if each.rank[0] == devices and each.rank[1] <= _CAUTION * score]
         fallback = (safest or max(safe, key=lambda each: each.rank)).rank[1]
-        return min(safe, key=lambda each: (each.expected(fallback), each.risk))
+        return min(near, key=lambda each: (each.expected(fallback), each.risk))
 
     def _best(self, limited: Problem, below: float = INFINITE) -> _Candidate | None:
         """The best plan of a problem with more limits: of those found, or one that a search finds below a score."""

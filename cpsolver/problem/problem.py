@@ -79,6 +79,19 @@ class Problem:
             self._of_size[devices] = self.with_(cluster={"num_gpus": devices, "idle": False}, supplies=supplies)
         return self._of_size[devices]
 
+    def of_model(self, model: Architecture) -> Problem:
+        """The problem with another model; the same object for the same one."""
+        if model is self.model:
+            return self
+        found = self._of_model.get(id(model))
+        if found is None or found.model is not model:
+            found = self._of_model[id(model)] = replace(self, model=model)
+        return found
+
+    @cached_property
+    def _of_model(self) -> dict[int, Problem]:
+        return {}
+
     @cached_property
     def _of_size(self) -> dict[int, Problem]:
         return {}

@@ -177,6 +177,8 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         if kinds:
             message = f"{whose} sends a part of the optimizer to the host only where {kinds} are shared out"
             yield trouble("optimizer_offload", message, f"0, 1, search.pin.sharded = {kinds}")
+    for what_it_has in () if model is None else profile.untrained(model):
+        yield Trouble("model", f"{whose} does not train {what_it_has}", value=model and model.name, path=("model",))
     moe = None if model is None else model.moe
     if moe is not None and not profile.experts_anywhere and moe.offset % moe.freq != moe.first_dense % moe.freq:
         message = f"{whose} has experts in every n-th layer from the first one behind the dense ones only"

@@ -16,6 +16,7 @@ from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind, Schedule
 from cpsolver.profiles.judging import SHARDED, among, either, fact, negated
 from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
+from models_zoo.schema import SpecialLayer
 
 Split = Literal["none", "first_last", "any"]
 """Layers by stage: all equal; all but the first and the last equal; any."""
@@ -95,9 +96,8 @@ class Facts(BaseModel):
     optimizers: tuple[OptimizerName, ...] = _stated("what training.optimizer may be")
     switches: tuple[Switch, ...] = _stated("fields of training that may have another value than their default")
     activation_offload: tuple[OffloadModule, ...] = _stated("what training.activation_offload may have")
-    partial_offload: tuple[Sharded, ...] = _stated(
-        "what may be sharded where training.optimizer_offload is between 0 and 1"
-    )
+    partial_offload: tuple[Sharded, ...] = _stated("what may be sharded where optimizer_offload is between 0 and 1")
+    special_layers: tuple[SpecialLayer, ...] = _stated("layers beside attention and feed-forward, one after the other")
     experts_anywhere: bool = _stated(
         "layers with experts need not be every n-th one, counted from the first behind the dense ones"
     )

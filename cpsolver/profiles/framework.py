@@ -16,6 +16,7 @@ from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.facts import Facts
+from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 
 _FOLDER = Path(__file__).parent / "launchers"
 
@@ -35,6 +36,10 @@ class Framework(Facts):
     def recompute_per_chip(self) -> bool:
         """Stages may recompute differently."""
         return bool(self.recompute_by_stage)
+
+    def untrained(self, model: Architecture) -> tuple[str, ...]:
+        """What the model has beside attention and feed-forward blocks that the framework lacks, in words."""
+        return tuple(SPECIAL_LAYERS[name] for name in special_layers(model) if name not in self.special_layers)
 
     def kinds(self, wanted: tuple[RecomputeKind, ...]) -> tuple[RecomputeKind, ...]:
         """The kinds of recomputation among those wanted that it has."""

@@ -66,6 +66,9 @@ class Constants(BaseModel):
     fp8_attention_speed: Constant
     mx_attention_speed: Constant
     fp8_latent_attention_speed: Constant
+    scan_speed: Constant
+    scan_backward_flops_factor: Constant
+    sparse_attention_speed: Constant
     score_traffic: Constant
     elementwise_traffic: Constant
     norm_traffic: Constant

@@ -60,6 +60,8 @@ class Figures(_Frozen):
     natural_load_least: Figure
     natural_load_most: Figure
     triangle_block: Figure
+    state_space_chunk: Figure
+    delta_rule_chunk: Figure
 
 
 class Narrow(_Frozen):

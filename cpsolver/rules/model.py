@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.recurrence import split_heads
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -13,14 +15,38 @@ from cpsolver.rules.base import chosen, product, rule, too_small
 from models_zoo import Architecture
 
 
+def _recurrent_in_short(problem: Problem) -> Iterator[str]:
+    """The heads of layers without attention, as `heads` asks for them."""
+    counts = [f"{count} {name}" for name, count in split_heads(problem.model).items()]
+    if counts:
+        yield f", tp x cp the {' and '.join(counts)}"
+
+
 @rule(
     "attention heads are split evenly over tp",
-    briefly=lambda p, _: f"tp must divide the {p.model.heads} attention heads",
+    briefly=lambda p, _: "".join((f"tp must divide the {p.model.heads} attention heads", *_recurrent_in_short(p))),
     by_mesh=True,
 )
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
+    groups = problem.model.attention.o_groups
+    if groups is not None and groups % s.tp:
+        yield f"{groups} groups of heads that share an output projection are not a multiple of tp {s.tp}"
+    yield from _recurrent(problem.model, s)
+
+
+def _recurrent(model: Architecture, s: Strategy) -> Iterator[str]:
+    """Layers without attention: context-parallel ranks exchange heads for tokens there, and repeat a group where they
+    are more than the groups of a tensor-parallel rank (Megatron-LM core/ssm/mamba_context_parallel.py)."""
+    for name, count in split_heads(model).items():
+        if count % (s.tp * s.cp):
+            yield f"{count} {name} are not a multiple of {product({'tp': s.tp, 'cp': s.cp})}"
+    mamba = model.mamba
+    if mamba is not None and mamba.groups % s.tp:
+        yield f"{mamba.groups} state-space groups are not a multiple of tp {s.tp}"
+    elif mamba is not None and (groups := mamba.groups // s.tp) % s.cp and s.cp % groups:
+        yield f"{groups} state-space groups of a rank and cp {s.cp}: neither divides the other"
 
 
 @rule(
@@ -30,9 +56,14 @@ def heads(problem: Problem, s: Strategy) -> Iterator[str]:
 )
 def kv_groups(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron since core 0.16; rule `launcher` for others."""
-    groups = problem.model.kv_heads
-    if groups % s.tp and s.tp % groups:
-        yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+    for groups in kv_head_counts(problem.model):
+        if groups % s.tp and s.tp % groups:
+            yield f"{groups} key-value heads and tp {s.tp}: neither divides the other"
+
+
+def kv_head_counts(model: Architecture) -> tuple[int, ...]:
+    """Key-value heads of layers: those that attend fully may have a number of their own."""
+    return tuple(dict.fromkeys(filter(None, (model.kv_heads, model.attention.global_kv_heads))))
 
 
 def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
@@ -48,12 +79,15 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
     Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
-    model does not know: refused as well.
+    model does not know: refused as well. Keys that an indexer selects are gathered only (Megatron-LM
+    core/transformer/transformer_config.py, "cp_comm_type=allgather only").
     """
     counts = {"attention": problem.model.heads // s.tp, "key-value": max(1, problem.model.kv_heads // s.tp)}
     for kind, count in counts.items():
         if count % s.ulysses:
             yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
+    if problem.model.attention.indexer is not None and s.cp > 1 and not s.cp_gather:
+        yield f"keys that an indexer selects are gathered, not exchanged or ringed: cp is {s.cp}, and needs cp_gather"
     window = problem.model.attention.sliding_window
     if window is not None and s.cp > s.ulysses and not s.cp_gather:
         ring = s.cp // s.ulysses
@@ -75,8 +109,7 @@ def feed_forward(problem: Problem, s: Strategy) -> Iterator[str]:
 def _split_widths(model: Architecture) -> dict[str, int]:
     """Feed-forward widths that tp splits; a model all of whose layers have experts has no dense one."""
     widths = {}
-    dense = model.layer_pattern is None and not all(map(model.has_experts, range(model.layers)))
-    if dense:
+    if any(kind.dense for kind in layer_kinds(model)):
         widths["feed-forward"] = model.ffn
     if model.moe is not None and model.moe.shared_experts:
         # Megatron builds all shared experts of a layer as one block (moe_shared_expert_intermediate_size).

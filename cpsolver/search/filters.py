@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.recurrence import split_heads
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
@@ -149,19 +150,35 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
 
 @mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(problem.model.heads % rows.tp == 0)
+    allowed = problem.model.heads % rows.tp == 0
+    if problem.model.attention.o_groups is not None:
+        allowed &= problem.model.attention.o_groups % rows.tp == 0
+    return np.asarray(allowed & _recurrent(problem, rows))
+
+
+def _recurrent(problem: Problem, rows: Candidates) -> Bools:
+    """Where heads and groups of layers without attention are split evenly over tp and cp."""
+    allowed, mamba = np.ones(len(rows), dtype=np.bool_), problem.model.mamba
+    for count in split_heads(problem.model).values():
+        allowed &= count % (rows.tp * rows.cp) == 0
+    if mamba is not None:
+        groups = np.maximum(1, mamba.groups // rows.tp)
+        allowed &= (mamba.groups % rows.tp == 0) & ((groups % rows.cp == 0) | (rows.cp % groups == 0))
+    return allowed
 
 
 @mask("kv_groups", "layout", any_size=True)
 def _kv_groups(problem: Problem, rows: Candidates) -> Bools:
-    groups = problem.model.kv_heads
-    return np.asarray((groups % rows.tp == 0) | (rows.tp % groups == 0))
+    own, allowed = problem.model.attention.global_kv_heads, np.ones(len(rows), dtype=np.bool_)
+    for groups in (problem.model.kv_heads, *(() if own is None else (own,))):
+        allowed &= (groups % rows.tp == 0) | (rows.tp % groups == 0)
+    return np.asarray(allowed)
 
 
 @mask("feed_forward", "layout", any_size=True)
 def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     model, allowed = problem.model, np.ones(len(rows), dtype=np.bool_)
-    if any(not kind.experts for kind in layer_kinds(model)):
+    if any(kind.dense for kind in layer_kinds(model)):
         allowed &= model.ffn % rows.tp == 0
     if model.moe is not None and model.moe.shared_experts:
         allowed &= model.moe.shared_width % rows.tp == 0
@@ -237,6 +254,8 @@ def _exchange(_problem: Problem, rows: Candidates) -> Bools:
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
     even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
+    if problem.model.attention.indexer is not None:
+        even &= (rows.cp == 1) | rows.cp_gather
     if problem.model.attention.sliding_window is not None:
         even &= (rows.cp == rows.ulysses) | rows.cp_gather
     return np.asarray(even)

@@ -30,7 +30,10 @@ class Plan:
 
     @property
     def proven(self) -> bool:
-        """No plan outside the answer is better, and none of those ranked before it is out of order."""
+        """No plan outside the answer is better, and none of those ranked before it is out of order.
+
+        Over several chip types the first plan is so by events (`Proof.by_events`), the others by formula alone.
+        """
         return self.gap == 0.0
 
 
@@ -63,6 +66,17 @@ class MeshCounts:
 
 
 @dataclass(frozen=True)
+class EventsRun:
+    """Where pipelines may span chip types: how many plans were `run` event by event, each with its best layers by
+    formula. None of the others is faster so than the best one, but for those whose formula is this share (`within`) or
+    more above it.
+    """
+
+    run: int
+    within: float
+
+
+@dataclass(frozen=True)
 class Proof:
     """The account of the whole space: every row considered ended in exactly one of these ways.
 
@@ -91,6 +105,7 @@ class Proof:
     bound: float = float("inf")
     device_counts: DeviceCounts | None = None
     meshes: MeshCounts | None = None
+    by_events: EventsRun | None = None
 
     @property
     def complete(self) -> bool:

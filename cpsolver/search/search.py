@@ -9,7 +9,7 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import factorial
 
@@ -24,11 +24,22 @@ from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
 from cpsolver.search.agenda import Agenda, Key, key_of
 from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
+from cpsolver.search.frontier import INFINITE, MOST_EXCESS, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
 from cpsolver.search.opening import opened
-from cpsolver.search.result import DeviceCounts, Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.result import (
+    DeviceCounts,
+    EventsRun,
+    Listener,
+    MeshCounts,
+    Plan,
+    Progress,
+    Proof,
+    Result,
+    Status,
+    StopReason,
+)
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -43,6 +54,8 @@ _MIXES = 64
 """Rows and mixes that are opened in one go while fewer than K plans are known."""
 _MIXES_WITH_LIMIT = 1024
 """The same once there is a limit."""
+_MOST_CLOSE = 64
+"""Plans that are run event by event beside the K best by formula, at most."""
 _ORDERS = 8192
 """Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit; in an eighth of
 it while there is none."""
@@ -50,16 +63,22 @@ it while there is none."""
 
 @dataclass
 class _Found:
-    """A solved plan."""
+    """A solved plan; `score` by formula, `true` with the schedule run event by event."""
 
     score: float
+    true: float
     strategy: Strategy
     evaluation: Evaluation
 
 
 def _in_order(found: _Found) -> tuple[object, ...]:
     """Of equally fast plans those with equal degrees come first, then by what tells plans apart."""
-    return found.score, found.evaluation.step_time_s, found.strategy.unequal, found.strategy.key()
+    return found.score, found.evaluation.formula_s, found.strategy.unequal, found.strategy.key()
+
+
+def _by_events(found: _Found) -> tuple[object, ...]:
+    """The same by the score with the schedule run event by event."""
+    return found.true, *_in_order(found)
 
 
 def search(problem: Problem, listener: Listener | None = None, below: float = INFINITE) -> Result:
@@ -67,6 +86,10 @@ def search(problem: Problem, listener: Listener | None = None, below: float = IN
 
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
     that are no answer.
+
+    Bounds and CP-SAT know a step's closed form, which charges pipelines over several chip types too much. So these are
+    evaluated event by event, and so is every plan that may be faster that way than the best one: that order is the
+    answer's (`Proof.by_events`).
     """
     return _Search(problem, listener, below).run()
 
@@ -81,6 +104,8 @@ class _Search:
         self._patient = True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
         self._found: list[_Found] = []
+        self._close: dict[Key, _Found] = {}  # all that were solved, by what tells them apart
+        self._closest = INFINITE  # bound on what was not run event by event although it might be better that way
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
         self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
         self._arrangements = 0
@@ -116,11 +141,18 @@ class _Search:
 
     def _settle(self) -> bool:
         """Work until nothing of the present group is open that could matter; False: no time is left."""
-        while self._lowest() < self._limit() * _CLOSE:
+        while self._lowest() < self._limits().loosest * _CLOSE:
             if self._late() and self._opened:
-                return False
+                self._enough_close()
+                return self._lowest() >= self._limit() * _CLOSE
             self._step()
+            if len(self._close) > _MOST_CLOSE + self._top:
+                self._enough_close()
         return True
+
+    def _enough_close(self) -> None:
+        """Run no more plans event by event than those that are among the K best by formula."""
+        self._closest = min(self._closest, self._lowest())
 
     def _settle_meshes(self, meshes: MeshSearch) -> bool:
         """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
@@ -142,11 +174,23 @@ class _Search:
 
     def _limits(self) -> Limits:
         """The same, and with families what a plan of one that has a plan already has to beat."""
-        return Limits(self._limit(), self._families, len(self._found) >= self._top)
+        return Limits(self._limit(), self._families, len(self._found) >= self._top, self._best())
+
+    def _best(self) -> float:
+        """The best score by events, of what is looked for: plans that may be better are solved too; 0: of no others."""
+        if not self._problem.mixed or self._closest < INFINITE:
+            return 0.0
+        return min((plan.true for plan in self._close.values()), default=self._below)
 
     def _limit_of(self, node: Node) -> float:
         limit = self._limits().of_row(node.block.table.rows, node.row)
         return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
+
+    def _by_events_alone(self, node: Node) -> float:
+        """What a plan has to beat event by event that is too slow by formula; infinite for others."""
+        limits = self._limits()
+        wanted = node.bound < replace(limits, best=0.0).of_row(node.block.table.rows, node.row)
+        return INFINITE if wanted else limits.best
 
     def _set_apart(self, node: Node) -> bool:
         """Let a node wait where nothing would tell its plan from one of those found: it would be none the more."""
@@ -224,7 +268,8 @@ class _Search:
 
     def _open_nodes(self, most: int) -> None:
         """Go on with the best rows and mixes."""
-        nodes, limits = self._agenda.take_mixes(most, self._limit() * _CLOSE), self._limits()
+        limits = self._limits()
+        nodes = self._agenda.take_mixes(most, limits.loosest * _CLOSE)
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
         try:
@@ -248,7 +293,7 @@ class _Search:
             return
         node, patient = self._agenda.take_plan(), self._patient and len(self._found) < self._top
         while node.bound >= self._limit_of(node) or (patient and self._set_apart(node)):
-            if self._agenda.plan >= self._limit():
+            if self._agenda.plan >= self._limits().loosest:
                 return
             node = self._agenda.take_plan()
         try:
@@ -279,7 +324,8 @@ class _Search:
         left = None if limit is None else limit - (began - self._started)
         chips, rate = np.array(node.chips, dtype=np.int64), self._rate(node)
         limit_s = node.branch.objective.limit_s(self._limit_of(node), rate)
-        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left)
+        by_events_s = node.branch.objective.limit_s(self._by_events_alone(node), rate)
+        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left, by_events_s)
         if solved is None:
             return
         self._solver_calls += 1
@@ -319,23 +365,30 @@ class _Search:
         Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
         """
         even = balanced(problem, strategy)
+        evaluation = evaluate(problem, even)
+        score, true = (objective.score(even, each) for each in (evaluation.formula_s, evaluation.step_time_s))
+        if np.isinf(true):
+            return score  # late by events alone
         broken = violations(self._problem, even)
         if broken:
             rules = "; ".join(map(str, broken))
             raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
-        evaluation = evaluate(problem, even)
-        score = objective.score(even, evaluation.step_time_s)
-        apart = family if self._diverse else Strategy.key
-        same = [plan for plan in self._found if apart(plan.strategy) == apart(even)]
-        if np.isinf(score) or score >= self._below or (same and same[0].score <= score):
+        if np.isinf(score) or true >= self._below:
             return score
-        self._found = [plan for plan in self._found if plan not in same]
-        self._found.append(_Found(score, even, evaluation))
-        self._found.sort(key=_in_order)
-        del self._found[self._top :]
+        found = _Found(score, true, even, evaluation)
+        self._close[even.key()] = min(found, self._close.get(even.key(), found), key=_in_order)
+        self._found = self._first_of_each([*self._found, found], _in_order)
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}
         return score
+
+    def _first_of_each(self, plans: Iterable[_Found], order: Callable[[_Found], tuple[object, ...]]) -> list[_Found]:
+        """The K first in some order that differ in what tells plans apart."""
+        apart = family if self._diverse else Strategy.key
+        first: dict[tuple[object, ...], _Found] = {}
+        for plan in sorted(plans, key=order):
+            first.setdefault(apart(plan.strategy), plan)
+        return list(first.values())[: self._top]
 
     # The answer
 
@@ -343,7 +396,8 @@ class _Search:
         left = INFINITE if self._meshes is None else self._meshes.lowest
         bound = min([self._lowest(), left, *self._unsettled]) if stop != "complete" else self._limit()
         plans = []
-        for rank, found in enumerate(self._found, 1):
+        answer = self._first_of_each(self._close.values(), _by_events) if self._problem.mixed else self._found
+        for rank, found in enumerate(answer, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
             plans.append(Plan(rank, found.strategy, found.evaluation, gap))
         status: Status = "optimal" if stop == "complete" else "feasible"
@@ -380,7 +434,12 @@ class _Search:
             bound=bound,
             device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
             meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
+            by_events=self._events_run() if self._problem.mixed and self._found else None,
         )
+
+    def _events_run(self) -> EventsRun:
+        best = min(plan.true for plan in self._close.values())
+        return EventsRun(len(self._close), min(MOST_EXCESS, max(0.0, self._closest / best - 1)))
 
     def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
         still_open = 0 if complete else meshes.waiting
@@ -406,10 +465,10 @@ def balanced(problem: Problem, strategy: Strategy) -> Strategy:
     """
     if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
         return strategy
-    as_fast = evaluate(problem, strategy).step_time_s
+    as_fast = evaluate(problem, strategy, by_formula=True).step_time_s
     for arrange in (_even, sorted):
         other = _rearranged(strategy, arrange)
-        if not violations(problem, other) and evaluate(problem, other).step_time_s <= as_fast:
+        if not violations(problem, other) and evaluate(problem, other, by_formula=True).step_time_s <= as_fast:
             return other
     return strategy
 

@@ -250,10 +250,8 @@ def test_a_text_model_that_is_left_to_defaults_is_named() -> None:
     ("config", "said"),
     [
         ({"model_type": "llama"}, "hidden_size is missing"),
-        ({"model_type": "phi", **SMALL}, "share one norm"),
         ({"model_type": "deepseek_v3", **SMALL, **LATENT, **ROUTED, "index_topk": 64}, "indexer"),
         ({"model_type": "qwen3_moe", **SMALL, **EXPERTS, "mlp_only_layers": [0]}, "mlp_only_layers"),
-        ({"model_type": "falcon", **SMALL, "parallel_attn": True}, "share one norm"),
         (
             {"model_type": "opt", **SMALL, "ffn_dim": 4, "max_position_embeddings": 8, "word_embed_proj_dim": 3},
             "word_embed",

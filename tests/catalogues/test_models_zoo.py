@@ -18,6 +18,7 @@ from models_zoo import (
     load_architecture,
     nearest_plannable,
     other_names,
+    special_layers,
     total_parameters,
     unsupported_reasons,
 )
@@ -105,8 +106,8 @@ def test_shapes_that_nobody_published_say_so() -> None:
         ("deepseek-v2-lite", 15.706),
         ("deepseek-v3-671b", 671.026),
         ("deepseek-v3.2-671b", 671.878),
-        ("deepseek-v4-flash-284b", 283.993),
-        ("deepseek-v4-pro-1.6t", 1572.133),
+        ("deepseek-v4-flash-284b", 284.332),
+        ("deepseek-v4-pro-1.6t", 1572.997),
         ("kimi-k3-2.8t", 2779.481),
         ("qwen3.5-397b-a17b", 396.346),
         ("nemotron3-super-120b-a12b", 120.669),
@@ -243,11 +244,10 @@ def test_other_spelling_of_the_dot(name: str) -> None:
     assert load_architecture(name).name == "llama3.1-405b"
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"), [("deepseek-v3.2-671b", "deepseek-v3-671b"), ("nemotron3-nano-30b-a3b", "qwen3-30b-a3b")]
-)
-def test_nearest_of_those_that_can_be_planned(name: str, nearest: str) -> None:
-    assert nearest_plannable(load_architecture(name)).name == nearest
+def test_nearest_of_those_that_can_be_planned() -> None:
+    hybrid = load_architecture("nemotron3-nano-30b-a3b")
+    assert nearest_plannable(hybrid).name == hybrid.name
+    assert nearest_plannable(hybrid.model_copy(update={"mtp_layers": 2})).name == hybrid.name
 
 
 def test_unknown_name_gives_the_nearest() -> None:
@@ -258,24 +258,31 @@ def test_unknown_name_gives_the_nearest() -> None:
         load_architecture("../llama2-70b")
 
 
+def test_unsupported_reasons_name_the_mechanism() -> None:
+    hybrid = load_architecture("nemotron3-nano-30b-a3b")
+    (reason,) = unsupported_reasons(hybrid.model_copy(update={"mtp_layers": 2}))
+    assert "one block each" in reason
+
+
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "sorts"),
     [
-        ("deepseek-v4-flash-284b", "compressed"),
-        ("qwen3.5-27b", "linear"),
-        ("nemotron3-nano-30b-a3b", "mamba"),
-        ("palm-540b", "parallel"),
+        ("llama2-70b", ()),
+        ("nemotron3-super-120b-a12b", ("single_blocks", "state_space", "latent_experts")),
+        ("qwen3.5-27b", ("delta_rule",)),
+        ("kimi-k3-2.8t", ("kimi_delta", "latent_experts")),
+        ("glm5-744b-a40b", ("sparse_attention",)),
+        ("deepseek-v4-flash-284b", ("compressed_attention",)),
+        ("gemma4-31b", ("own_widths",)),
+        ("palm-540b", ("parallel_blocks",)),
     ],
 )
-def test_unsupported_reasons_name_the_mechanism(name: str, word: str) -> None:
-    assert any(word in reason for reason in unsupported_reasons(load_architecture(name)))
+def test_what_few_models_have_is_named(name: str, sorts: tuple[str, ...]) -> None:
+    assert special_layers(load_architecture(name)) == sorts
 
 
-PLANNABLE = ("llama2-70b", "gpt3-175b", "gemma2-27b", "qwen3-32b", "mixtral-8x7b", "deepseek-v3-671b", "gemma3-27b")
-
-
-@pytest.mark.parametrize("name", [*PLANNABLE, *SEED_NAMES])
-def test_these_models_are_supported(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_all_models_are_supported(name: str) -> None:
     assert unsupported_reasons(load_architecture(name)) == ()
 
 

@@ -16,7 +16,10 @@ cluster: {num_gpus: 16, chips: {a800: 8, h800: 16}}
 training: {global_batch_size: 32, sequence_length: 2048}
 search: {top: 2, pin: {vpp: 1, tp: [1, 2], flash_attention: true}}
 """
-
+HYBRID = (
+    "{layers: 4, hidden: 1024, ffn: 2816, heads: 8, vocab: 4000, mtp_layers: 1, layer_pattern: M-*-, "
+    "mamba: {heads: 16, head_dim: 64, groups: 4, state: 128, conv: 4}}"
+)
 
 BAD_SPECS = {
     "unknown model": (SMALL.replace("llama2-7b", "llama2-7"), ["spec.yaml:1:1 model = 'llama2-7'", "'llama2-7b'"]),
@@ -27,7 +30,7 @@ BAD_SPECS = {
     "broken yaml": (SMALL.replace("32, seq", "32 seq"), ["spec.yaml:3:", "is not YAML"]),
     "duplicate key": (SMALL + "model: llama2-13b\n", ["spec.yaml:5:1", "written twice, first on line 1"]),
     "unknown key": (SMALL.replace("top: 2", "topp: 2"), ["spec.yaml:4:10", "did you mean 'top'"]),
-    "unsupported": (SMALL.replace("llama2-7b", "glm5-744b-a40b"), ["not yet supported", "sparse attention"]),
+    "unsupported": (SMALL.replace("llama2-7b", HYBRID), ["not yet supported", "one block each"]),
     "unknown launcher": (SMALL + "launcher: megatron\n", ["spec.yaml:5:1 launcher = 'megatron'", "megatron-lm"]),
     "unknown stack": (SMALL + "stack: megatron\n", ["spec.yaml:5:1 stack = 'megatron'", "megatron-core"]),
     "empty": ("", ["is empty"]),

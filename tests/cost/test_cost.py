@@ -73,7 +73,7 @@ def test_flash_attention_counts_the_causal_half() -> None:
     assert seconds.core == pytest.approx([flops / 2 / 0.5e14, flops / 4 / 0.5e14])
     device = ChipSpeeds(problem, chip)
     tokens = floats(2048, 2048)
-    backward = compute._attention(problem, device, shard, tokens, full_attention=True)[1]
+    backward = compute._attention(problem, device, shard, tokens, DENSE)[1]
     assert backward == pytest.approx(2.5 * seconds.core)
 
 

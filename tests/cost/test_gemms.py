@@ -234,7 +234,7 @@ def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
     assert weights(gemms.attention_gemms(model, ONE)) - weights(plain) == 1024 * 8 * 128
     assert weights(gemms.attention_gemms(model, ONE)) == layer_parameters(model).attention
     gated, bare = (
-        compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024))[1].elements for m in (model, small())
+        compute._outside_feed_forward(ideal(model=m)[0], ONE, floats(1024), DENSE)[1].elements for m in (model, small())
     )
     assert gated - bare == 3 * 8 * 128 * 1024
 

@@ -138,13 +138,24 @@ INFEASIBLE: dict[str, dict[str, Any]] = {
     ),
     "no tensor parallelism in a stack": spec(*LLAMA, stack="fsdp-composer", pin={"tp": 2}),
 }
+HYBRID = {
+    "layers": 4,
+    "hidden": 1024,
+    "ffn": 2816,
+    "heads": 8,
+    "vocab": 4000,
+    "mtp_layers": 1,
+    "layer_pattern": "M-*-",
+    "mamba": {"heads": 16, "head_dim": 64, "groups": 4, "state": 128, "conv": 4},
+}
+"""Blocks alone, with multi-token prediction."""
 BAD: dict[str, Any] = {
     "several mistakes": spec("lama2-7b", 0, {"a80": 8}, 0, topp=2),
     "unknown chip": spec("llama2-7b", 16, "h80", 32),
     "too few chips": spec("llama2-7b", 32, {"a800": 16}, 32),
     "node size": spec("llama2-7b", 12, "a800", 32),
     "unknown launcher and stack": spec(*LLAMA, launcher="megatron", stack="megatron"),
-    "not supported": spec("glm5-744b-a40b", 16, "h800", 32),
+    "not supported": spec(HYBRID, 16, "h800", 32),
     "a technique without its precision": spec(*LLAMA, training={"release_fp32_gradients": True}),
     "a technique that the launcher lacks": spec(*LLAMA, launcher="accelerate", training={"optimizer": "lion"}),
     "cost without prices": spec(*LLAMA, objective="cost"),

@@ -98,8 +98,17 @@ def test_a_chip_without_the_figures_that_planning_needs_is_refused() -> None:
 
 
 def test_a_model_that_the_cost_model_cannot_express_is_refused_with_the_reason() -> None:
-    parallel = model_spec(norms_per_layer=1)
-    assert "parallel attention and MLP block" in troubles({"a800": -1}, parallel, gpus=8, node=8)[0]
+    mamba = {"heads": 8, "head_dim": 64, "groups": 4, "state": 64, "conv": 4}
+    hybrid = model_spec(layer_pattern="M-*-", mamba=mamba, mtp_layers=1)
+    assert "one block each" in troubles({"a800": -1}, hybrid, gpus=8, node=8)[0]
+
+
+def test_a_framework_that_does_not_train_the_models_layers_is_refused() -> None:
+    delta = {"kind": "gated_deltanet", "key_heads": 2, "key_dim": 64, "value_heads": 4, "value_dim": 64, "conv": 4}
+    linear = model_spec(linear_attention=delta, full_attention_interval=2)
+    told = troubles(None, linear, launcher="megatron-core-0.13")
+    assert told == [next(text for text in told if "does not train linear attention by a gated delta rule" in text)]
+    assert problem_of(None, linear, launcher="megatron-lm").model.linear_attention is not None
 
 
 def test_a_chip_under_two_names_is_refused() -> None:

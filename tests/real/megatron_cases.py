@@ -7,6 +7,7 @@ from typing import Any
 
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
 
@@ -161,6 +162,10 @@ CASES = (
     _case("queries' bias", "qwen2.5-72b", EVEN_70B, tp=4, dp=2),
     _case("normed queries, experts", "qwen3-235b-a22b", "x:24,23,23,24", tp=4, dp=8, ep=32),
     _case("every other layer has experts", "llama4-maverick-400b", "x:24,24", tp=4, dp=4, ep=16, targets=NEW),
+    _case("one block a layer", "nemotron3-nano-30b-a3b", "x:12,14,15,11", tp=2, dp=4, ep=8, targets=NEW),
+    _case("one block a layer, interleaved", "nemotron3-nano-30b-a3b", "x:26,26", tp=2, dp=4, ep=8, vpp=2, targets=NEW),
+    _case("delta rules, experts, uneven", "qwen3.5-35b-a3b", "x:9,11,11,9", flags="fz", tp=1, dp=8, ep=8, targets=NEW),
+    _case("an indexer's keys", "glm5-744b-a40b", "x:39,39", tp=2, dp=32, ep=32, targets=NEW),
     _case("breadth first", "llama2-70b", EVEN_70B, tp=4, dp=2, vpp=5, schedule="breadth_first"),
     _case("precision aware, offload", "llama2-7b", "x:32", tp=2, dp=4, training={"optimizer_offload": 0.5}),
     *(
@@ -176,9 +181,13 @@ CASES = (
     _case("fp16", "llama2-7b", "x:32", tp=2, dp=4, training={"precision": "fp16", "dropout": True}),
 )
 
-MODELS = tuple(
-    _case(f"model {name}", name, f"x:{load_architecture(name).layers}", flags="fz", tp=1, dp=8, sequence=2048)
-    for name in architecture_names()
-    if not unsupported_reasons(load_architecture(name))
-)
-"""Every model that can be planned, in one stage."""
+
+def _model(name: str) -> Case:
+    arch = load_architecture(name)
+    trained_by = tuple(target for target in LAUNCHES if not load_launcher(target).untrained(arch))
+    groups = f"x:{arch.layers}"
+    return _case(f"model {name}", name, groups, flags="fz", tp=1, dp=8, sequence=2048, targets=trained_by)
+
+
+MODELS = tuple(_model(name) for name in architecture_names() if not unsupported_reasons(load_architecture(name)))
+"""Every model that can be planned, in one stage, for the launchers that train its layers."""

@@ -73,7 +73,9 @@ def parsed(case: dict[str, Any]) -> dict[str, Any]:
         0, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size
     )
     values = {name: getattr(args, name) for name in READ if hasattr(args, name)}
-    return {**values, "microbatches": counter.get_num_microbatches(), "chunks": chunks(config)}
+    pattern = getattr(args, "hybrid_layer_pattern", None)
+    layers = chunks(config) if pattern is None else pattern_chunks(config, pattern)
+    return {**values, "microbatches": counter.get_num_microbatches(), "chunks": layers}
 
 
 def chunks(config: Any) -> list[list[int]]:
@@ -94,6 +96,25 @@ def chunks(config: Any) -> list[list[int]]:
             told = {"vp_stage": chunk if vpp else None, "pp_rank": stage}
             given = {name: value for name, value in told.items() if name in known}
             found[-1].append(int(get_num_layers_to_build(config, **given)))
+    return found
+
+
+def pattern_chunks(config: Any, pattern: str) -> list[list[int]]:
+    """Layers of every chunk of every stage of a model with one block a layer."""
+    import torch
+    from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
+
+    main_pattern, group = allocation.parse_hybrid_pattern(pattern).main_pattern, mock.Mock()
+    pp, vpp = config.pipeline_model_parallel_size, config.virtual_pipeline_model_parallel_size
+    found: list[list[int]] = []
+    for stage in range(pp):
+        rank = mock.patch.object(torch.distributed, "get_rank", return_value=stage)
+        size = mock.patch.object(torch.distributed, "get_world_size", return_value=pp)
+        with rank, size, mock.patch.object(allocation, "log_on_each_pipeline_stage"):
+            chunks_there = [chunk if vpp else None for chunk in range(vpp or 1)]
+            found.append(
+                [len(allocation.select_pipeline_segment(main_pattern, group, chunk)[0]) for chunk in chunks_there]
+            )
     return found
 
 

@@ -10,6 +10,7 @@ from cpsolver.evaluation.evaluate import stage_memory
 from cpsolver.plans.strategy import Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
+from models_zoo import load_architecture
 from tests.rules import test_rules_parallel
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host, with_meshes
 
@@ -117,6 +118,43 @@ def test_kv_groups() -> None:
     assert not said("kv_groups", strategy_of(tp=8), problem)
     assert said("kv_groups", strategy_of(tp=6), problem) == ["4 key-value heads and tp 6: neither divides the other"]
     assert not said("kv_groups", strategy_of(tp=4), problem)
+
+
+def test_heads_of_layers_that_differ() -> None:
+    windows = {"sliding_window": 128, "full_every": 2, "global_kv_heads": 3}
+    problem = problem_of(model=model_spec(heads=12, kv_heads=4, hidden=768, attention=windows))
+    assert said("kv_groups", strategy_of(tp=4), problem) == ["3 key-value heads and tp 4: neither divides the other"]
+    latent = {"kind": "mla", "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64}
+    sparse = problem_of(model=model_spec(attention={**latent, "indexer": {"heads": 4, "dim": 64, "topk": 64}}))
+    asked = "keys that an indexer selects are gathered, not exchanged or ringed: cp is 2, and needs cp_gather"
+    assert said("context_exchange", strategy_of(cp=2, dp=2), sparse) == [asked]
+    assert not said("context_exchange", replace(strategy_of(cp=2, dp=2), cp_gather=True), sparse)
+    compressed = load_architecture("deepseek-v4-flash-284b").model_copy(update={"heads": 48})
+    grouped = replace(problem_of(), model=compressed)
+    assert said("heads", strategy_of(tp=16, dp=1), grouped) == [
+        "8 groups of heads that share an output projection are not a multiple of tp 16"
+    ]
+
+
+def test_heads_of_layers_without_attention() -> None:
+    """Six heads in three groups: a rank of both has whole heads, and part of a group or whole groups."""
+    mamba = {"heads": 6, "head_dim": 64, "groups": 3, "state": 64, "conv": 4}
+    problem = problem_of(model=model_spec(heads=12, layer_pattern="M-M*", mamba=mamba, hidden=768))
+    assert not said("heads", strategy_of(tp=3, dp=1), problem)
+    assert said("heads", strategy_of(tp=4), problem) == [
+        "6 state-space heads are not a multiple of tp 4 x cp 1 = 4",
+        "3 state-space groups are not a multiple of tp 4",
+    ]
+    assert said("heads", strategy_of(cp=2, dp=2), problem) == [
+        "3 state-space groups of a rank and cp 2: neither divides the other"
+    ]
+    assert not said("heads", strategy_of(cp=6, dp=1), problem)
+    delta = {"kind": "gated_deltanet", "key_heads": 2, "key_dim": 64, "value_heads": 4, "value_dim": 64, "conv": 4}
+    linear = problem_of(model=model_spec(linear_attention=delta, full_attention_interval=2))
+    assert not said("heads", strategy_of(tp=2), linear)
+    assert said("heads", strategy_of(tp=2, cp=2, dp=1), linear) == [
+        "2 linear attention's key heads are not a multiple of tp 2 x cp 2 = 4"
+    ]
 
 
 def test_feed_forward() -> None:

@@ -48,7 +48,7 @@ def check_plan(table: Coefficients, row: int, order: np.ndarray) -> bool:
     if solved.strategy is None:
         return False
     assert not violations(problem, solved.strategy)
-    judged = evaluate(problem, solved.strategy).step_time_s
+    judged = evaluate(problem, solved.strategy).formula_s
     if solved.status != "optimal":  # stopped by the clock: the plan it has may be faster than it has shown
         assert judged <= solved.step_time_s + data.error_s
         return False

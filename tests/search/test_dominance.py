@@ -16,6 +16,8 @@ from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_
 from tests.support.selection import full
 from tests.support.tables import all_orders, plan_of
 
+pytestmark = pytest.mark.usefixtures("by_formula")
+
 PLAIN = {"mbs": 1, "cp": 1, "flash_attention": True, "recompute": "none", "vpp": 1, "sequence_parallel": False}
 
 

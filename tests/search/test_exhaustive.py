@@ -17,6 +17,8 @@ from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import parse_spec
 from tests.support.selection import full
 
+pytestmark = pytest.mark.usefixtures("by_formula")
+
 
 def every_plan(problem: Problem, within_s: float) -> list[float]:
     """Step times of all plans that are no slower than that, each solved on its own, ascending."""

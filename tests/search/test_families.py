@@ -180,6 +180,15 @@ def test_heads() -> None:
     assert enumerate_rows(problem).refused["heads"] == 1
 
 
+def test_heads_of_layers_without_attention() -> None:
+    """Two heads in one group: over tp or cp alone."""
+    mamba = {"heads": 2, "head_dim": 64, "groups": 1, "state": 64, "conv": 4}
+    problem = problem_of(model=model_spec(layer_pattern="M-M*", mamba=mamba))
+    for degrees, there in (({"cp": 2}, True), ({"cp": 4}, False), ({"tp": 2}, False), ({"tp": 1}, True)):
+        assert (rows_where(problem, **degrees) > 0) is there
+    assert enumerate_rows(problem).refused["heads"] > 0
+
+
 def test_kv_groups() -> None:
     problem = problem_of(model=model_spec(heads=24, kv_heads=4, hidden=768, ffn=3072), gpus=24, node=24, batch=24)
     assert not rows_where(problem, tp=6)

@@ -25,6 +25,8 @@ from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec, model_spec, problem_of
 from tests.support.selection import first
 
+pytestmark = pytest.mark.usefixtures("by_formula")
+
 LARGEST = 120
 """Strategies that brute force may have to judge for one problem."""
 EACH = 2

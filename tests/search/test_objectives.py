@@ -31,6 +31,8 @@ from tests.support.problems import chip_spec, model_spec, problem_of, strategy_o
 from tests.support.selection import first
 from tests.support.tables import quick_tables
 
+pytestmark = pytest.mark.usefixtures("by_formula")
+
 PINS: dict[str, Any] = {
     "mbs": [1, 2],
     "flash_attention": True,

@@ -26,6 +26,8 @@ from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, problem_of, with_stack
 from tests.support.selection import first, full
 
+pytestmark = pytest.mark.usefixtures("by_formula")
+
 SEEDS = st.integers(0, 2**31)
 few = settings(max_examples=1)
 blocks = pytest.mark.parametrize("block", first(1, range(12)))

@@ -14,6 +14,7 @@ from cpsolver.profiles.framework import launcher_names
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
 from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
+from tests.support.special_models import special_model
 
 DIMENSIONS = ("micro batch", "flags", "recompute", "context", "context", "experts", "experts", "sharding")
 """What may be left open: a few of them in each problem, or brute force takes too long."""
@@ -21,19 +22,18 @@ KINDS = ("chips",)
 """And where the stages shall differ: in their layers and chips."""
 
 
-def random_problem(seed: int, tight: bool = True) -> Problem:
-    """Memory binds in many when `tight`."""
+def random_problem(seed: int, tight: bool = True, special: bool = False) -> Problem:
+    """Memory binds in many when `tight`; `special`: of models with layers that few have."""
     rng = np.random.default_rng(seed)
     left = {str(name) for name in (rng.permutation(DIMENSIONS)[:3] if rng.random() < 0.65 else KINDS)}
     gpus = int(rng.choice([2, 4, 4, 4, 8])) if "chips" not in left else 4
     node = int(rng.choice([n for n in (1, 2, 4, 8) if gpus % n == 0 and n <= gpus])) if "chips" not in left else 1
     layers = int(rng.choice([2, 3, 4, 4, 4, 5, 6])) if gpus < 8 else int(rng.choice([2, 3, 4, 4]))
     sequence = int(rng.choice([1024, 1024, 2048, 4096]))
-    model = _model(rng, layers, "chips" in left)
-    names = [
-        str(name)
-        for name in rng.permutation(["x", "y", "z"])[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
-    ]
+    usual = _model(rng, layers, "chips" in left)  # drawn in any case: what follows is as it was
+    model = special_model(np.random.default_rng((seed, 4)), layers) if special else usual
+    order = [str(name) for name in rng.permutation(["x", "y", "z"])]
+    names = order[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
     states = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
     need = states + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}

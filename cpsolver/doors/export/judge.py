@@ -52,7 +52,8 @@ class Nearest:
 def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ...]:
     """Why the target's launcher cannot run the plan, by its profile; none where it can."""
     retargeted = with_launcher(problem, target)
-    return tuple(dict.fromkeys([*launcher(retargeted, s), *schedule(retargeted, s)]))
+    layers = [f"{target} does not train {what}" for what in load_launcher(target).untrained(problem.model)]
+    return tuple(dict.fromkeys([*layers, *launcher(retargeted, s), *schedule(retargeted, s)]))
 
 
 def with_launcher(problem: Problem, target: str) -> Problem:

@@ -13,7 +13,8 @@ from cpsolver.doors.export.script import node_notes, nodes_file, train_script
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-SCRIPT = "pretrain_gpt.py"
+SCRIPT, HYBRID = "pretrain_gpt.py", "pretrain_hybrid.py"
+"""The script of usual models, and that of models whose layers are one block each."""
 
 
 def _launch(problem: Problem, s: Strategy, dialect: Dialect) -> Launch:
@@ -40,6 +41,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     training = problem.spec.training
     yield from model_args.model_flags(problem.model, problem.sequence, dialect)
     yield from model_args.expert_flags(problem.model, dialect)
+    yield from model_args.special_flags(problem.model)
     yield from parallel_args.degree_flags(problem, s)
     yield from parallel_args.context_flags(s)
     yield from parallel_args.schedule_flags(problem, s)
@@ -58,7 +60,7 @@ def assembled(problem: Problem, s: Strategy, dialect: Dialect, flags: list[Flag]
     """The launch of Megatron-LM's own script with those options."""
     environment = environment_of(s)
     notes = (*plan_notes(problem, s, dialect), *model_args.model_notes(problem.model, problem.sequence, dialect))
-    script = train_script(problem, s, flags, environment, SCRIPT)
+    script = train_script(problem, s, flags, environment, SCRIPT if problem.model.layer_pattern is None else HYBRID)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(dialect.name, flattened(flags), environment, files, "train.sh", notes)
 

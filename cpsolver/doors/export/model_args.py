@@ -43,6 +43,44 @@ def model_flags(model: Architecture, sequence: int, dialect: Dialect) -> Iterato
         yield ("--mtp-num-layers", str(model.mtp_layers))
 
 
+def special_flags(model: Architecture) -> Iterator[Flag]:
+    """Options for layers that few models have (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
+    mamba, linear, indexer = model.mamba, model.linear_attention, model.attention.indexer
+    if model.layer_pattern is not None:
+        yield ("--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+    if mamba is not None:
+        yield ("--mamba-num-heads", str(mamba.heads))
+        yield ("--mamba-head-dim", str(mamba.head_dim))
+        yield ("--mamba-num-groups", str(mamba.groups))
+        yield ("--mamba-state-dim", str(mamba.state))
+    if linear is not None:
+        # The name up to core 0.19; later versions call it gdn, and take both.
+        yield ("--experimental-attention-variant", "gated_delta_net")
+        yield ("--linear-attention-freq", linear_layers(model))
+        yield ("--linear-conv-kernel-dim", str(linear.conv))
+        yield ("--linear-key-head-dim", str(linear.key_dim))
+        yield ("--linear-value-head-dim", str(linear.value_dim))
+        yield ("--linear-num-key-heads", str(linear.key_heads))
+        yield ("--linear-num-value-heads", str(linear.value_heads))
+    if indexer is not None:
+        yield ("--experimental-attention-variant", "dsa")
+        yield ("--dsa-indexer-n-heads", str(indexer.heads))
+        yield ("--dsa-indexer-head-dim", str(indexer.dim))
+        yield ("--dsa-indexer-topk", str(indexer.topk))
+        if indexer.every > 1:
+            yield ("--dsa-indexer-topk-freq", str(indexer.every))
+            yield ("--dsa-indexer-skip-topk-offset", str(indexer.first))
+    if model.moe is not None and model.moe.latent is not None:
+        yield ("--moe-latent-size", str(model.moe.latent))
+
+
+def linear_layers(model: Architecture) -> str:
+    """Which layers have linear attention, as --linear-attention-freq takes it: every n-th has none, or a list."""
+    if model.full_attention_interval is not None:
+        return str(model.full_attention_interval)
+    return f"[{','.join(str(int(model.mixer(layer) == 'linear')) for layer in range(model.layers))}]"
+
+
 def _lost_bias(model: Architecture, dialect: Dialect) -> bool:
     """Its experts have biases, which the dialect's parser refuses."""
     return model.bias_mlp and model.moe is not None and not dialect.expert_bias
@@ -93,7 +131,8 @@ def expert_flags(model: Architecture, dialect: Dialect) -> Iterator[Flag]:
     yield ("--num-experts", str(moe.experts))
     yield ("--moe-router-topk", str(moe.top_k))
     yield ("--moe-ffn-hidden-size", str(moe.expert_ffn))
-    yield ("--moe-layer-freq", expert_layers(model))
+    if model.layer_pattern is None:
+        yield ("--moe-layer-freq", expert_layers(model))
     if moe.shared_experts:
         yield ("--moe-shared-expert-intermediate-size", str(shared_width(model)))
         if moe.shared_gate and dialect.shared_gate:

@@ -36,9 +36,12 @@ def context_flags(s: Strategy) -> Iterator[Flag]:
 def layer_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Flag]:
     """Layers by stage and chunk, by the plainest means that say them.
 
-    Equal stages; embedding or head in the place of a layer; a first and a last stage of their own; a layout.
+    Equal stages; embedding or head in the place of a layer; a first and a last stage of their own; a layout. Of a model
+    whose layers are one block each, the pattern of these says all.
     """
-    if is_even(s):
+    if problem.model.layer_pattern is not None:
+        yield ("--hybrid-layer-pattern", pattern_string(s, problem.model.layer_pattern))
+    elif is_even(s):
         yield from _chunk_flags(s, dialect.layers_per_chunk)
     elif is_accounted(s):
         embedding, head = s.slots
@@ -144,6 +147,18 @@ def is_first_last(s: Strategy) -> bool:
 def is_plain(s: Strategy) -> bool:
     """A flag or two say the layers of all stages, without a list of them."""
     return is_even(s) or is_accounted(s) or is_first_last(s)
+
+
+def pattern_string(s: Strategy, pattern: str) -> str:
+    """Megatron-LM's --hybrid-layer-pattern: a letter a layer, "|" between the chunks of all stages, the first chunks of
+    all stages first (core/models/hybrid/hybrid_layer_allocation.py)."""
+    by_stage, parts, begin = stage_chunks(s), [], 0
+    for chunk in range(s.vpp):
+        for stage in range(s.pp):
+            end = begin + by_stage[stage][chunk]
+            parts.append(pattern[begin:end])
+            begin = end
+    return "|".join(parts)
 
 
 def layout_string(s: Strategy, mtp_layers: int = 0) -> str:

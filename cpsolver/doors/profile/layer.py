@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from cpsolver.doors.profile.device import TorchDevice
-from models_zoo import Architecture
+from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 
 Tensor = Any
 
@@ -25,6 +25,8 @@ def unsuitable(model: Architecture) -> str:
     """Why this layer differs from the model's; empty where it does not."""
     if model.attention.kind not in ("mha", "gqa", "mqa"):
         return f"the real layer has plain or grouped attention, and {model.name} has {model.attention.kind}"
+    for name in special_layers(model):
+        return f"the real layer has attention and a feed-forward block, and {model.name} has {SPECIAL_LAYERS[name]}"
     if all(model.has_experts(index) for index in range(model.layers)):
         return f"the real layer has a dense feed-forward block, and all of {model.name} have experts"
     if model.attention.output_gate or model.norms_per_layer != 2:

@@ -22,6 +22,7 @@ from cpsolver.doors.profile.task import MeasurementSet, MeasurementTask, NotMeas
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip, complete_chip
+from models_zoo import special_layers
 
 HEAD = "# Written by `apss-cp profile`"
 Tell = Callable[[int, int], None]
@@ -119,7 +120,7 @@ def conclude(
     fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)
     chip = complete_chip({**fields, "architecture": None, "variant": None})
     model = problem.model
-    has_dense = any(not model.has_experts(index) for index in range(model.layers))
+    has_dense = not special_layers(model) and not all(map(model.has_experts, range(model.layers)))
     return Profile(
         problem=problem,
         entry=entry,

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cpsolver.cost.gemms import Gemm, attention_gemms, block_gemms, core_widths
-from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.kinds import layer_kinds, model_of
+from cpsolver.cost.recurrence import mixer_gemms
 from cpsolver.cost.shard import Shard, padded_vocabulary
 from cpsolver.doors.profile.settings import DeviceKind, Settings
 from cpsolver.doors.profile.task import MeasurementTask
 from cpsolver.problem.problem import Problem
+from models_zoo import special_layers
 
 Precision = Literal["bf16", "fp16", "fp8"]
 BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
@@ -83,9 +85,11 @@ def _gemms(problem: Problem, wanted: MeasurementScope) -> Iterator[MeasurementTa
 
 def _named(problem: Problem, shard: Shard) -> Iterator[tuple[str, Gemm]]:
     model = problem.model
-    named_gemms = [("attention", gemm) for gemm in attention_gemms(model, shard)]
+    usual = not special_layers(model)
+    named_gemms = [("attention", gemm) for gemm in attention_gemms(model, shard)] if usual else []
     for kind in layer_kinds(model):
-        block = "experts" if kind.experts else "feed-forward"
+        own, block = model_of(model, kind), "experts" if kind.experts else "feed-forward"
+        named_gemms += [] if usual else [("mixer", gemm) for gemm in mixer_gemms(own, shard, kind)]
         named_gemms += [(block, gemm) for gemm in block_gemms(model, shard, kind)]
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp
     yield from named_gemms

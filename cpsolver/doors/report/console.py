@@ -17,6 +17,7 @@ from cpsolver.doors.report.goals import (
     best_word,
     better_word,
     bound_words,
+    by_events_line,
     chance,
     cost_and_devices,
     counts_line,
@@ -273,7 +274,7 @@ def proof_account(problem: Problem, result: Result) -> Group:
     told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
     line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
     known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
-    told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), known, line)))
+    told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), by_events_line(proof), known, line)))
     return Group(table, Text(told, style="dim"))
 
 

@@ -140,6 +140,18 @@ def meshes_line(proof: Proof) -> str:
     )
 
 
+def by_events_line(proof: Proof) -> str:
+    """What the schedule run event by event says of plans over several chip types; empty where there are none."""
+    counts = proof.by_events
+    if counts is None:
+        return ""
+    return (
+        f"order by the schedule run event by event: {plural(counts.run, 'plan')}, each with its best layers; no other "
+        f"is faster so than the first, unless its formula is {percent(counts.within)} or more above it; the order of "
+        "the others is of these plans alone"
+    )
+
+
 def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float | None) -> str:
     """That fewer devices will not do; empty for other objectives. `probability`: that the first plan is in time.
 

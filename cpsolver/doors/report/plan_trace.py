@@ -103,7 +103,7 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "microbatches": run.microbatches,
         "microbatches_shown": run.shown,
         "step_time_s": evaluation.step_time_s,
-        "pipeline_closed_form_s": evaluation.step_time_s - after_s,
+        "pipeline_closed_form_s": evaluation.formula_s - after_s,
         "pipeline_simulated_s": run.pipeline_s if run.whole else None,
         "simulated_step_time_s": run.end_s if run.whole else None,
         "after_pipeline_s": after_s,

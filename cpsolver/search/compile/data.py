@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
-from cpsolver.cost.kinds import counts_before, layer_kinds
+from cpsolver.cost.kinds import counts_before, examples
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.dimensions import FLAGS, ROW
 from cpsolver.plans.strategy import Mesh
@@ -14,6 +15,8 @@ from cpsolver.profiles.facts import Split
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.stages import WHOLE, Stages
 from cpsolver.search.compile.options import ChipOptions, PlanRow, options_by_chip
+from models_zoo import Architecture
+from models_zoo.params import layer_parameters
 
 _RESOLUTION = 2.0**27
 """Integer steps in the slowest stage's time: see `scale_for`."""
@@ -57,7 +60,7 @@ class PlanData:
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
-    have other states; None where all layers are of one kind.
+    have other states, as `odd_layers` has it; None where all layers are of one kind.
     """
 
     row: int
@@ -145,7 +148,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         needed=int(rows.places(table.problem.model.layers)[row]) // vpp,
         microbatches=int(rows.microbatches[row]),
         longest=longest,
-        by_chip=options_by_chip(plan, scale.integers, odd, lambda row: odd_states(table, row)),
+        by_chip=options_by_chip(plan, scale.integers, odd, lambda row, numbers: odd_states(table, row, numbers)),
         split=plan.split(),
         odd=odd if len(table.memory.kind_states) > 1 else None,
         layer=scale.integers(vpp * stages.layer[0]),
@@ -172,23 +175,42 @@ def _meshes(rows: Candidates, row: Ints, chips: Ints) -> dict[int, Mesh]:
     return {chip: Mesh(*(int(getattr(rows, name)[at]) for name in sizes)) for chip, at in dict(pairs).items()}
 
 
-def _other_kinds(table: Coefficients) -> list[int]:
-    """The kinds of layers whose states are not those of the common one."""
-    kinds = layer_kinds(table.problem.model)
-    return [index for index, kind in enumerate(kinds) if kind.experts != kinds[0].experts]
+@lru_cache(maxsize=64)
+def _other_kinds(model: Architecture) -> tuple[tuple[int, ...], ...]:
+    """The kinds of layers whose weights are not those of the common one, those with the same weights together."""
+    held = [layer_parameters(model, index) for index in examples(model)]
+    others = dict.fromkeys(each for each in held if each != held[0])
+    return tuple(tuple(index for index, each in enumerate(held) if each == other) for other in others)
 
 
 def odd_layers(table: Coefficients, row: int) -> Ints:
-    """Layers before each place of a chunk whose states are not those of the common kind."""
+    """Layers before each place of a chunk whose states are not those of the common kind, as one number.
+
+    Where they are of several sorts it has a digit for each, as many as there are of the sort and one being its base:
+    the difference of two places' numbers is that of the layers between them.
+    """
+    counts = _counts(table, row)
+    number, unit = np.zeros(counts.shape[1], dtype=np.int64), 1
+    for kinds in _other_kinds(table.problem.model):
+        of_sort = counts[list(kinds)].sum(axis=0, dtype=np.int64)
+        number, unit = number + unit * of_sort, unit * (int(of_sort[-1]) + 1)
+    return number
+
+
+def _counts(table: Coefficients, row: int) -> Ints:
     rows = table.rows
     chunks = (int(rows.vpp[row]), int(rows.embedding_slot[row]), int(rows.loss_slot[row]))
-    return np.asarray(counts_before(table.problem.model, *chunks)[_other_kinds(table)].sum(axis=0, dtype=np.int64))
+    return counts_before(table.problem.model, *chunks)
 
 
-def odd_states(table: Coefficients, row: int) -> float:
-    """Bytes that such a layer has more."""
-    states, other = table.memory.kind_states[:, row], _other_kinds(table)
-    return float(states[other[0]] - states[0]) if other else 0.0
+def odd_states(table: Coefficients, row: int, numbers: Ints) -> Floats:
+    """Bytes that such layers have more, by their numbers."""
+    states, totals = table.memory.kind_states[:, row], _counts(table, row)[:, -1]
+    more, left = np.zeros(len(numbers)), numbers
+    for kinds in _other_kinds(table.problem.model):
+        left, count = np.divmod(left, int(totals[list(kinds)].sum()) + 1)
+        more = more + count * float(states[kinds[0]] - states[0])
+    return more
 
 
 def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: float) -> int:

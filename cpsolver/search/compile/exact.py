@@ -85,6 +85,24 @@ class Splitter:
         """No split has a smaller one whose slowest stage and whose sum of stages take that long."""
         return self._pairs * slowest + total + self._plan.vpp * int(self._afters[0])
 
+    def may_run_within(self, choice: Choice, limit: int) -> bool:
+        """Whether some split's schedule, run event by event, might end within a limit in the objective's steps.
+
+        A stage cannot begin before a chunk's forward has passed all stages before it, nor end before the last backward
+        has to: that it works on all microbatches, they on one chunk, and what follows the pipeline must fit.
+        """
+        seconds, pp = self._tables(choice)[0], self._plan.pp
+        all_chunks, follows = self._plan.microbatches * self._plan.vpp, self._plan.vpp * self._follows
+        before = self._nothing_placed()
+        for stage in range(pp):
+            passed = before[self._from]
+            fits = (passed < NEVER) & (seconds[stage] < NEVER)
+            fits &= passed + all_chunks * seconds[stage] + follows[stage] <= limit
+            before = self._nothing_placed()
+            before[0] = NEVER
+            before[:-1] = np.where(fits, passed + seconds[stage], NEVER).min(axis=0)
+        return bool(before[self._needed] < NEVER)
+
     def best(self, choice: Choice, slowest: int, known: int = NEVER) -> Split:
         """The best split with these options, of which `slowest` is known.
 

@@ -22,7 +22,7 @@ from cpsolver.search.compile.data import PlanData, Scale, plan_data, scale_for
 from cpsolver.search.compile.exact import Split
 from cpsolver.search.compile.options import Option
 from cpsolver.search.compile.variables import Variables, make_variables
-from cpsolver.search.compile.warm_start import warm_start
+from cpsolver.search.compile.warm_start import may_run_within, warm_start
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 _GUESSES = (1.5, 12.0, 100.0, 1000.0)
@@ -161,20 +161,29 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
 
 
 def solve_plan(
-    table: Coefficients, row: int | Ints, chips: Ints, bound_s: float, limit_s: float, time_limit_s: float | None
+    table: Coefficients,
+    row: int | Ints,
+    chips: Ints,
+    bound_s: float,
+    limit_s: float,
+    time_limit_s: float | None,
+    by_events_s: float = float("inf"),
 ) -> Solved | None:
     """The best split and recomputation of one plan with a step time of at most `limit_s`; `row` as in `plan_data`.
 
     None: there is none, and it took no solver to see it. `bound_s` is a lower bound that is known already. While no
-    limit is known, guesses of one grow: a small one keeps the model small.
+    limit is known, guesses of one grow: a small one keeps the model small. Nor is there a plan where none ends within
+    `by_events_s` when its schedule is run event by event.
     """
     problem = table.problem
     weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
-    solved = None
+    solved, vpp = None, int(table.rows.vpp[np.ravel(row)[0]])
     for guess in _GUESSES:
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
+        if by_events_s < upper and not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s):
+            return None
         known = warm_start(plan, problem.recompute_by_stage) if plan.possible else None
         if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:
             model = CompiledModel(problem, [plan], scale, bound_s, upper)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -137,11 +137,11 @@ class PlanRow:
 
 
 def options_by_chip(
-    row: PlanRow, integers: Integers, odd: Ints, odd_states: Callable[[int], float]
+    row: PlanRow, integers: Integers, odd: Ints, odd_states: Callable[[int, Ints], Floats]
 ) -> dict[int, ChipOptions]:
     """The options worth looking at of every chip type of a plan; `odd` and `odd_states`, of a row: see `data`."""
     chips = dict.fromkeys(row.chips.tolist())
-    by_chip = {chip: _all_options(row, chip, integers, odd, odd_states(row.row(chip))) for chip in chips}
+    by_chip = {chip: _all_options(row, chip, integers, odd, partial(odd_states, row.row(chip))) for chip in chips}
     by_chip = _tied(row, by_chip)
     recompute = integers(row.vpp * row.stages.recompute[0])
     costs = {chip: own.costs(int(recompute[own.places[0]]), row.longest) for chip, own in by_chip.items()}
@@ -149,16 +149,21 @@ def options_by_chip(
     return {chip: own.take(keep[chip]) for chip, own in by_chip.items()}
 
 
-def _all_options(row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_states: float) -> ChipOptions:
+def _all_options(
+    row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_states: Callable[[Ints], Floats]
+) -> ChipOptions:
     table = row.table
     options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
     sets = tuple(option.modules for option in options)
     modules_s = table.modules_s(chip, sets, row.at(chip))[:, 0]
-    fits = [_fits(row, places, options, count * odd_states) for count in range(odd.max() + 1)]
+    between = np.unique(odd[None, :] - odd[:, None])
+    numbers = between[between >= 0]  # no layers one after another have others
+    fits = np.zeros((len(places), len(options), int(odd.max()) + 1), dtype=np.int64)
+    fits[:, :, numbers] = _fits(row, places, options, odd_states(numbers))
     return ChipOptions(
         places=tuple(places.tolist()),
         options=options,
-        fits=np.stack(fits, axis=2),
+        fits=fits,
         layer_steps=integers(row.vpp * modules_s),
         steps=integers(_sharding_s(row, chip, options, modules_s)),
         tie=np.full(len(options), FREE),
@@ -205,8 +210,9 @@ def _sharding_s(row: PlanRow, chip: int, options: tuple[Option, ...], modules_s:
     return np.asarray(seconds - table.least_sharding[chip, row.row(chip)])
 
 
-def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: float) -> Ints:
-    """The most layers in a chunk for each place and option, by the memory model itself (no linear stand-in).
+def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: Floats) -> Ints:
+    """The most layers in a chunk for each place, option and choice of odd layers, by the memory model itself (no linear
+    stand-in).
 
     `odd_states`: bytes that layers of another than the common kind add to a stage.
     """
@@ -218,20 +224,20 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: f
     beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])
-    states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers + odd_states
+    states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers[:, :, None] + odd_states
     slots = np.zeros(pp)
     slots[0], slots[-1] = rows.embedding_slot[own], slots[-1] + rows.loss_slot[own]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
     room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, own]
-    room = room[places][:, None]
+    room = room[places][:, None, None]
     factor = 1.0 + memory.overhead
-    most = np.zeros((len(places), len(options)), dtype=np.int64)
+    most = np.zeros((len(places), len(options), len(odd_states)), dtype=np.int64)
     for index, option in enumerate(options):
         modules = (option.modules,)
         stored, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
         layer, amount = (full, stored, checkpoint), np.array(option.amount)
         held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)
-        most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
+        most[:, index] = (states + factor * held[:, :, None] <= room).cumprod(axis=1).sum(axis=1)
     return most
 
 

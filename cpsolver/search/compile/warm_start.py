@@ -45,6 +45,15 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
     return _exact(plan, by_stage, best)
 
 
+def may_run_within(plan: PlanData, limit: float) -> bool:
+    """Whether some split of the plan might end within a limit when its schedule is run event by event.
+
+    `limit`: vpp times the step time, in integer steps. Stages choose their options on their own here: none is missed.
+    """
+    splitter = Splitter(plan)
+    return any(splitter.may_run_within(choice, int(limit)) for choice in _tied_choices(plan))
+
+
 def _exact(plan: PlanData, by_stage: bool, best: Split | None) -> Split | None:
     """The best split of all choices of options that leave each stage to itself.
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from cpsolver.doors.export.judge import reasons_against
 from cpsolver.doors.export.launch import CannotExpress, exporter
 from cpsolver.doors.export.model_args import expert_layers, padded_vocabulary
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import architecture_names, load_architecture, unsupported_reasons
 from tests.doors.export.test_export_megatron import model_of, options
 from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
@@ -109,10 +111,39 @@ def test_sinks_and_windows_where_there_are_flags() -> None:
 def test_every_model_that_can_be_planned_is_exported(target: str) -> None:
     for name in architecture_names():
         model = load_architecture(name)
-        if not unsupported_reasons(model) and not (target == "mindspeed-llm" and model.moe and model.moe.freq > 1):
+        trained = not unsupported_reasons(model) and not load_launcher(target).untrained(model)
+        if trained and not (target == "mindspeed-llm" and model.moe and model.moe.freq > 1):
             launch = exporter(target)(replace(problem_of(), model=model), strategy_of(f"x:{model.layers}"))
             assert f"{model.hidden}" in " ".join(launch.arguments), name
             assert not any("None" in token for token in launch.arguments), name
+
+
+def test_hybrid_models_are_written_as_a_pattern_of_their_blocks() -> None:
+    launch = exporter("megatron-lm")(model_of("nemotron3-nano-30b-a3b"), strategy_of("x:27,25", dp=2, ep=2))
+    found = options(launch)
+    pattern = load_architecture("nemotron3-nano-30b-a3b").layer_pattern or ""
+    assert found["--hybrid-layer-pattern"] == (f"{pattern[:27]}|{pattern[27:]}",)
+    assert found["--mamba-num-groups"] == ("8",)
+    assert found["--spec"] == ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+    assert "--moe-layer-freq" not in found
+    assert "pretrain_hybrid.py" in launch.files["train.sh"]
+
+
+def test_linear_and_sparse_attention_have_flags() -> None:
+    linear, sparse = told("qwen3-next-80b-a3b"), told("glm5-744b-a40b")
+    assert (linear["--experimental-attention-variant"], linear["--linear-attention-freq"]) == (
+        ("gated_delta_net",),
+        ("4",),
+    )
+    assert linear["--linear-num-value-heads"] == ("32",)
+    assert (sparse["--experimental-attention-variant"], sparse["--dsa-indexer-topk"]) == (("dsa",), ("2048",))
+    assert told("nemotron3-super-120b-a12b")["--moe-latent-size"] == ("1024",)
+
+
+def test_layers_that_a_target_does_not_train_are_refused() -> None:
+    problem = model_of("qwen3-next-80b-a3b")
+    told = reasons_against(problem, strategy_of(f"x:{problem.model.layers}"), "megatron-core-0.13")
+    assert "megatron-core-0.13 does not train linear attention by a gated delta rule" in told
 
 
 def bridge(model: str, groups: str, **more: Any) -> tuple[dict[str, str], str]:

@@ -14,12 +14,14 @@ from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile import device
 from cpsolver.doors.profile.budget import NO_TIME, MeasurementRun
 from cpsolver.doors.profile.chip_file import guessed_entry, similar_entries
+from cpsolver.doors.profile.layer import unsuitable
 from cpsolver.doors.profile.request import resolve_request
 from cpsolver.doors.profile.settings import settings
 from cpsolver.doors.profile.shapes import MeasurementScope, tasks
 from cpsolver.doors.profile.task import Measurement, MeasurementTask
 from cpsolver.inputs.errors import InputError
 from hw_specs import chip_names
+from models_zoo import load_architecture
 from tests.support.command import in_tmp, run
 from tests.support.profiled import asked, gemm, problem
 
@@ -57,6 +59,14 @@ def test_experts_are_one_batched_product_of_the_tokens_they_get() -> None:
 def test_latent_attention_has_its_own_widths() -> None:
     size = next(t.size for t in planned("deepseek-v2-lite") if t.kind == "attention_forward")
     assert (size["keys"], size["values"]) == (192, 128)
+
+
+@pytest.mark.parametrize("model", ["nemotron3-nano-30b-a3b", "deepseek-v4-flash-284b", "gemma4-31b"])
+def test_products_of_layers_that_few_models_have(model: str) -> None:
+    """Of every kind, and no real layer is built of such a model."""
+    labels = [task.label for task in planned(model)]
+    assert any("(mixer" in label for label in labels)
+    assert unsuitable(load_architecture(model)).startswith("the real layer has ")
 
 
 def test_no_task_twice_and_the_most_telling_first() -> None:
