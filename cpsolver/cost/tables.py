@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, memory, states
+from cpsolver.cost import comm, compute, memory, muon, states
 from cpsolver.cost.activation_switches import offload_seconds, on_device
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
@@ -222,7 +222,7 @@ def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraf
     """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
     shard, back = rows.shard.distinct()
     forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
-    parts, sync = memory.stage_parameters(problem, rows), _Sync(problem, supply, rows)
+    parts, sync = muon.buffers(problem, rows, memory.stage_parameters(problem, rows)).held, _Sync(problem, supply, rows)
     last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
     tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
     return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
@@ -248,17 +248,12 @@ def _data_parallel(
     problem: Problem, supply: Supply, rows: Candidates, parts: StageParameters, passes: tuple[Floats, Floats]
 ) -> dict[str, Floats]:
     """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
-    chip, stack, sync = supply.chip, problem.stack, _Sync(problem, supply, rows)
+    update = _updates(problem, supply.chip, rows, parts)
+    parts, sync = muon.buffers(problem, rows, parts).held, _Sync(problem, supply, rows)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
     gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, parts.last_experts)
-    broadcasts = np.where(rows.shards > 1, rows.shards, 0)
-    tied = comm.tied_seconds(problem, chip, parts.first, rows)
-
-    def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
-        held = parameters / rows.shards + experts / rows.expert_shards
-        return states.optimizer_seconds(problem, chip, held)
-
+    tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
     return {
         "gather": gather,
         "scatter": scatter,
@@ -268,10 +263,27 @@ def _data_parallel(
         "sync_stage": sync_stage,
         "sync_first": sync.after(parts.first) + tied,
         "sync_last": sync.partly_hidden(parts.last, parts.last_experts if problem.model.mtp_layers else None) + tied,
-        "update_layer": update(parts.layer, parts.experts),
+        **update,
+    }
+
+
+def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
+    """The columns of the optimizer; matrices that it takes whole are on the ranks that have them."""
+    stack, broadcasts = problem.stack, np.where(rows.shards > 1, rows.shards, 0)
+    layer_s, last_s = np.zeros(len(rows)), np.zeros(len(rows))
+    if problem.spec.training.whole_matrices:
+        layer_s, last_s = muon.matrix_seconds(problem, chip, rows)
+        parts = muon.beside_matrices(problem, rows, parts)
+
+    def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
+        held = parameters / rows.shards + experts / rows.expert_shards
+        return states.optimizer_seconds(problem, chip, held)
+
+    return {
+        "update_layer": update(parts.layer, parts.experts) + layer_s,
         "update_stage": 1e-3 * (stack.step_overhead_ms + stack.shard_broadcast_ms * broadcasts),
         "update_first": update(parts.first),
-        "update_last": update(parts.last, parts.last_experts),
+        "update_last": update(parts.last, parts.last_experts) + last_s,
     }
 
 
@@ -284,8 +296,6 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     full, checkpoint, layer_buffer = (
         np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
     )
-    each = states.state_bytes(problem, rows, rows.shards).each
-    each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
     whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
     ends = np.maximum(parts.first, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)
@@ -299,10 +309,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     # At the end of the step they are joined, which takes as much again when everything else has gone.
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, full)
     return MemoryTable(
-        layer_states=parts.layer * each + parts.experts * each_expert,
-        kind_states=parts.kind_layer * each + parts.kind_experts * each_expert,
-        first_states=parts.first * each,
-        last_states=parts.last * each + parts.last_experts * each_expert,
+        **_states(problem, rows, parts),
         full=more * full,
         short=more * np.stack([full - layer.full for layer in layers]),
         freed=more * np.stack([layer.freed for layer in layers]),
@@ -314,6 +321,28 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     )
 
 
+def _states(problem: Problem, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
+    """The columns of weights, gradients and optimizer state."""
+    each = states.state_bytes(problem, rows, rows.shards).each
+    each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
+    in_buffers = muon.buffers(problem, rows, parts)
+    found = _state_columns(in_buffers.held, each, each_expert)
+    if in_buffers.matrices is None:
+        return found
+    saved, of_experts = (states.saved_bytes(problem, rows, ranks) for ranks in (rows.shards, rows.expert_shards))
+    less = _state_columns(in_buffers.matrices, saved, of_experts)
+    return {name: column - less[name] for name, column in found.items()}
+
+
+def _state_columns(parts: StageParameters, each: Floats, each_expert: Floats) -> dict[str, Floats]:
+    return {
+        "layer_states": parts.layer * each + parts.experts * each_expert,
+        "kind_states": parts.kind_layer * each + parts.kind_experts * each_expert,
+        "first_states": parts.first * each,
+        "last_states": parts.last * each + parts.last_experts * each_expert,
+    }
+
+
 _OF_REPLICAS = tuple(name for name in ROW if DIMENSIONS[name].group in ("sizes", "sharding"))
 """All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
 
@@ -323,7 +352,8 @@ class _Sync:
 
     def __init__(self, problem: Problem, supply: Supply, rows: Candidates) -> None:
         self._problem, self._chip, self._rows = problem, supply.chip, rows
-        self._first, self._back = rows.first_of_each(_OF_REPLICAS)
+        chunks = ("vpp",) * problem.spec.training.whole_matrices  # each chunk's matrices are padded on their own
+        self._first, self._back = rows.first_of_each((*_OF_REPLICAS, *chunks))
         self._distinct = rows.take(self._first)
         self._parameters = rows.distributed_optimizer & (rows.sharded == 3)
         self._gradients = rows.distributed_optimizer & (rows.sharded >= 2)

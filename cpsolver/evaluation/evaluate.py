@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import memory, states
+from cpsolver.cost import memory, muon, states
 from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
@@ -194,7 +194,9 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
-    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    in_buffers = muon.buffers(problem, rows, memory.stage_parameters(problem, rows))
+    dense, routed = _held(problem, strategy, in_buffers.held, row)
+    saved = _saved(problem, strategy, rows, row, in_buffers.matrices)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)
@@ -208,7 +210,8 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         needed = StageBytes(
             weights=float(held * state.weight[at] + experts * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
-            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at]) / (1 + both_ways),
+            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index])
+            / (1 + both_ways),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -217,6 +220,16 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         cached = float((activations + buffers) * stack.cached_share + stack.cached_bytes)
         stages.append(replace(needed, cached=max(0.0, min(cached, whole_device - needed.total))))
     return stages
+
+
+def _saved(
+    problem: Problem, strategy: Strategy, rows: Candidates, row: Ints, matrices: StageParameters | None
+) -> Floats:
+    """Bytes of optimizer state that a device of each stage has less for matrices that are taken whole: (pp,)."""
+    if matrices is None:
+        return np.zeros(strategy.pp)
+    each = (states.saved_bytes(problem, rows, ranks)[row] for ranks in (rows.shards, rows.expert_shards))
+    return sum((held * of for held, of in zip(_held(problem, strategy, matrices, row), each, strict=True)), np.zeros(()))
 
 
 def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row: Ints) -> list[float]:

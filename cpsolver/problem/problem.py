@@ -225,12 +225,13 @@ class Problem:
     def degrees_by_chip(self) -> bool:
         """Chip types may have degrees of their own: the spec asks for it, or its launcher runs that.
 
-        Searched for throughput on all devices; with prices, or devices that may idle, degrees are equal.
+        Searched for throughput on all devices; with prices, devices that may idle, or Muon, degrees are equal.
         """
         search = self.spec.search
         known = self.launcher is not None and self.launcher.degrees_by_chip
         wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
-        return wanted and self.mixed and search.objective == "throughput" and not self.may_idle
+        able = self.mixed and not self.spec.training.whole_matrices
+        return wanted and able and search.objective == "throughput" and not self.may_idle
 
     @property
     def chip_names(self) -> tuple[str, ...]:

@@ -11,7 +11,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.switches import Dispatcher, Fp8Recipe, GraphScope, OffloadModule, OptimizerName, Precision
+from cpsolver.profiles.switches import (
+    Dispatcher,
+    Fp8Recipe,
+    GraphScope,
+    MuonTpMode,
+    OffloadModule,
+    OptimizerName,
+    Precision,
+)
 from cpsolver.profiles.techniques import techniques
 from hw_specs import BlockFormat
 
@@ -60,6 +68,10 @@ class Training(Part):
         default=None, description="no device's experts take more than this times their even share; null: no limit"
     )
     optimizer: OptimizerName = Field(default="adam", description="what keeps which states; see docs/techniques.md")
+    muon_tp_mode: MuonTpMode = Field(
+        default="duplicated",
+        description="muon: split matrices are orthogonalized whole on every rank, by all together, or each share alone",
+    )
     release_fp32_gradients: StrictBool = Field(
         default=False, description="fp16: no fp32 copy of the gradients is kept (AscendSpeed --release-fp32-grad)"
     )
@@ -122,6 +134,11 @@ class Training(Part):
         return next((name for name, on in switches.items() if on), None)
 
     @property
+    def whole_matrices(self) -> bool:
+        """The optimizer works on whole matrices, which replicas share out one by one."""
+        return techniques().optimizers[self.optimizer].matrices
+
+    @property
     def block_format(self) -> BlockFormat | None:
         """The format of scaled blocks that every chip must have for what the spec says."""
         if self.precision == "nvfp4":
@@ -173,6 +190,7 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         if getattr(training, name) and training.optimizer not in optimizers:
             message = f"contradicts training.optimizer = '{training.optimizer}'"
             yield _trouble(training, name, message, f"false, or optimizer {' or '.join(optimizers)}")
+    yield from _against_muon(training)
     for first, second in _APART:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
@@ -186,6 +204,21 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         yield _trouble(training, "offload_layers", "excludes training.cuda_graph = 'te': replayed parts keep theirs")
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
+
+
+def _against_muon(training: Training) -> Iterator[Trouble]:
+    """What an optimizer of whole matrices does not go together with, and the switch that is its alone."""
+    told = f"contradicts training.optimizer = '{training.optimizer}'"
+    if not training.whole_matrices:
+        if training.muon_tp_mode != "duplicated":
+            yield _trouble(training, "muon_tp_mode", f"{told}: it orthogonalizes no matrices", "duplicated")
+        return
+    if training.precision in ("fp16", "fp32"):
+        message = f"{told}: Megatron-LM's takes no fp16, and its products are in bf16"
+        yield _trouble(training, "precision", message, "bf16, fp8 or nvfp4")
+    if training.optimizer_offload:
+        message = f"{told}: the host's update is Adam's (core/optimizer/cpu_offloading)"
+        yield _trouble(training, "optimizer_offload", message, "0")
 
 
 def against_pins(training: Training, sharded: Iterable[bool], flash: Iterable[bool]) -> Iterator[Trouble]:
