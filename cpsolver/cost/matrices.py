@@ -1,9 +1,9 @@
 """The weights of a layer that are matrices, by their shapes on a device, and what it takes to orthogonalize one.
 
-Muon takes each matrix whole. Where tensor parallelism splits it, Megatron-LM has three ways (core_v0.19.0, core/optimizer/
-emerging_optimizers.py; Emerging-Optimizers fd77292, orthogonalized_optimizers/muon_utils.py, newton_schulz_tp): each rank
-orthogonalizes its share alone; or gathers the whole and orthogonalizes that; or keeps its share, and the Gram matrices are
-summed over the ranks in every iteration.
+Muon takes each matrix whole. Where tensor parallelism splits it, Megatron-LM has three ways (core_v0.19.0,
+core/optimizer/emerging_optimizers.py; Emerging-Optimizers fd77292, orthogonalized_optimizers/muon_utils.py,
+newton_schulz_tp): each rank orthogonalizes its share alone; or gathers the whole and orthogonalizes that; or keeps its
+share, and the Gram matrices are summed over the ranks in every iteration.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def _sides(matrix: Matrix, rows: Floats, columns: Floats, together: bool) -> tup
 
 def _iteration(device: ChipSpeeds, short: Floats, long: Floats) -> Floats:
     """X X', its square, and their sum times X."""
-    return np.asarray(device.gemm(short, short, long) + device.gemm(short, short, short) + device.gemm(short, long, short))
+    return np.asarray(
+        device.gemm(short, short, long) + device.gemm(short, short, short) + device.gemm(short, long, short)
+    )
 
 
 def _among(problem: Problem, chip: Chip, kind: Collective, payload: Floats, ranks: Ints) -> Floats:

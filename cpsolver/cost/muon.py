@@ -1,8 +1,8 @@
 """Muon over replicas: whole matrices on ranks, the padding that this takes, and the seconds of a step.
 
-Megatron-LM's layer-wise distributed optimizer (core_v0.19.0, core/optimizer/layer_wise_optimizer.py) gives every matrix of a
-model chunk to one of the ranks that share states, the largest first, each to the rank that has least; experts' matrices
-to the ranks that share these. Every rank's part of the buffers of weights and gradients is as long as the longest, so
+Megatron-LM's layer-wise distributed optimizer (core_v0.19.0, core/optimizer/layer_wise_optimizer.py) gives every matrix
+of a model chunk to one of the ranks that share states, the largest first, each to the rank that has least; experts'
+matrices to the ranks that share these. Every rank's part of the buffers of weights and gradients is as long as the longest, so
 that reducing and gathering stay collectives of equal parts. All other weights are Adam's, cut element by element.
 
 The fullest rank of N matrices of at least s elements among d ranks has ceil(N / d) of them, and none has less than the
@@ -76,11 +76,13 @@ def _by_kind(problem: Problem, dense: Floats, routed: Floats, **ends: Floats) ->
     share, nothing = np.array(kind_shares(problem.model)), np.zeros(dense.shape[1])
     layer, experts = share @ dense, share @ routed
     told = {"first": nothing, "last": nothing, "last_experts": nothing, **ends}
-    return StageParameters(layer=layer, experts=experts, kind_layer=dense - layer, kind_experts=routed - experts, **told)
+    return StageParameters(
+        layer=layer, experts=experts, kind_layer=dense - layer, kind_experts=routed - experts, **told
+    )
 
 
 def matrix_seconds(problem: Problem, chip: Chip, rows: Candidates) -> tuple[Floats, Floats]:
-    """Seconds of the step of matrices on the fullest rank: of a layer of a stage, and of what the last stage has more."""
+    """Seconds of the step of matrices on the fullest rank: of a layer, and of what the last stage has more."""
     found = Layers(problem, rows)
     each = found.seconds(chip)
     per_layer = rows.pp * rows.vpp / problem.model.layers
@@ -118,7 +120,9 @@ class Layers:
     def elements(self, routed: bool) -> Floats:
         """Of a layer of each kind, (kinds, n)."""
         all_of = self._sizes * self._counts * (self._routed == routed)[:, None]
-        return np.stack([all_of[self._kind == kind].sum(axis=0) for kind in range(len(layer_kinds(self._problem.model)))])
+        return np.stack(
+            [all_of[self._kind == kind].sum(axis=0) for kind in range(len(layer_kinds(self._problem.model)))]
+        )
 
     def seconds(self, chip: Chip) -> Floats:
         """Of one matrix of each class."""

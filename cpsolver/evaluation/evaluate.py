@@ -228,8 +228,9 @@ def _saved(
     """Bytes of optimizer state that a device of each stage has less for matrices that are taken whole: (pp,)."""
     if matrices is None:
         return np.zeros(strategy.pp)
-    each = (states.saved_bytes(problem, rows, ranks)[row] for ranks in (rows.shards, rows.expert_shards))
-    return sum((held * of for held, of in zip(_held(problem, strategy, matrices, row), each, strict=True)), np.zeros(()))
+    dense, routed = _held(problem, strategy, matrices, row)
+    of_dense, of_routed = (states.saved_bytes(problem, rows, ranks)[row] for ranks in (rows.shards, rows.expert_shards))
+    return np.asarray(dense * of_dense + routed * of_routed)
 
 
 def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row: Ints) -> list[float]:

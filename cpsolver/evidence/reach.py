@@ -97,7 +97,9 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
             continue
         found.append(f"{quantity.words.format(f'{value:,.0f}')} ({quantity.end} measured: {limit:,.0f})")
     unmeasured = (SPECIAL_LAYERS[name] for name in special_layers(problem.model) if name in WITHOUT_RUNS)
-    return (*found, *unmeasured, *_of_cluster(problem, strategy))
+    training = problem.spec.training
+    optimizer = (f"optimizer {training.optimizer}",) * training.whole_matrices  # it takes time that Adam's does not
+    return (*found, *unmeasured, *optimizer, *_of_cluster(problem, strategy))
 
 
 def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:

@@ -36,8 +36,9 @@ training:
   expert_capacity_factor: null  # no device's experts take more than this times their share, 1 or more; default null
   # Techniques that save memory or time (docs/techniques.md):
   # One of adam, precision_aware, precision_aware_bf16, precision_aware_bf16_grads, precision_aware_fp8,
-  # quantized_states, cadam, ema_adamw, lion; default adam
+  # quantized_states, cadam, ema_adamw, lion, muon; default adam
   optimizer: adam
+  muon_tp_mode: duplicated  # muon and tp: duplicated or distributed (whole matrices), blockwise; default duplicated
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
   reuse_fp32_parameters: false  # bf16: weights are half of their master (MindSpeed --reuse-fp32-param); default false
   optimizer_offload: 0.0  # share of the optimizer's states and work on the host, 0 to 1; default 0
