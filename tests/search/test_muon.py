@@ -1,4 +1,4 @@
-"""The search against brute force where Muon takes matrices whole: padded buffers, seconds by the shape of each matrix."""
+"""The search against brute force where Muon takes matrices whole: padded buffers, seconds by shapes of matrices."""
 
 from __future__ import annotations
 
