@@ -2,8 +2,8 @@
 
 Megatron-LM's layer-wise distributed optimizer (core_v0.19.0, core/optimizer/layer_wise_optimizer.py) gives every matrix
 of a model chunk to one of the ranks that share states, the largest first, each to the rank that has least; experts'
-matrices to the ranks that share these. Every rank's part of the buffers of weights and gradients is as long as the longest, so
-that reducing and gathering stay collectives of equal parts. All other weights are Adam's, cut element by element.
+matrices to the ranks that share these. Every rank's part of the buffers of weights and gradients is as long as the
+longest, so that reducing and gathering stay collectives of equal parts. All other weights are Adam's, cut by elements.
 
 The fullest rank of N matrices of at least s elements among d ranks has ceil(N / d) of them, and none has less than the
 mean in the mean: the largest of these numbers over all sizes is the least that the fullest can have, and what that way

@@ -186,7 +186,8 @@ def test_modules_that_predict_more_tokens_are_orthogonalized_too() -> None:
     problem = of({**FOUR, "mtp_layers": 1})
     rows = rows_of(groups="x:2,2", dp=1)
     chip, found = problem.supplies[0].chip, time_table(problem, problem.supplies[0], rows)
-    joined = Matrix(*(np.array([side]) for side in (1024.0, 2048.0, 1024.0, 2048.0)), np.ones(1))
+    rows_of_it, columns = np.array([1024.0]), np.array([2048.0])
+    joined = Matrix(rows_of_it, columns, rows_of_it, columns, np.ones(1))
     step = orthogonalizing_seconds(problem, chip, WHOLE, joined).item()
     module = memory.stage_parameters(problem, rows).last - memory.stage_parameters(of(FOUR), rows).last
     table = 4096 * 1024  # padded rows of the embedding that the module looks up
@@ -241,14 +242,15 @@ def test_the_fullest_rank_is_that_of_the_largest_first(name: str, degrees: dict[
     pp = degrees.get("pp", 1)
     ends = [round(model.layers * stage / pp) for stage in range(pp + 1)]
     groups = "x:" + ",".join(str(end - begin) for begin, end in pairwise(ends))
-    plan = strategy_of(groups, **{name: size for name, size in degrees.items() if name != "pp"})
+    sizes: dict[str, Any] = {name: size for name, size in degrees.items() if name != "pp"}
+    plan = strategy_of(groups, **sizes)
     problem = problem_of({"x": chip_spec()}, name, plan.devices, 8, 1024, training={"optimizer": "muon"})
     rows = Candidates.one(plan, 1024)
     shard, ranks = rows.shard, (rows.expert_shards if routed else rows.shards).item()
     loads = []
     for begin, end in pairwise(ends):
-        sizes = [size for index in range(begin, end) for size in _sizes(problem, shard, index, routed)]
-        loads.append(longest_first(sizes, ranks) / (end - begin))
+        held = [size for index in range(begin, end) for size in _sizes(problem, shard, index, routed)]
+        loads.append(longest_first(held, ranks) / (end - begin))
     found = muon.buffers(problem, rows, memory.stage_parameters(problem, rows)).matrices
     assert found is not None
     by_formula = ((found.experts if routed else found.layer) / ranks).item()

@@ -85,7 +85,7 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
     if problem.spec.training.whole_matrices:
-        yield "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 or later"
+        yield "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 on"
     yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)
 
