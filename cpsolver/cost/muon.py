@@ -41,7 +41,7 @@ def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffe
     """`parts`: the parameters on a device (`memory.stage_parameters`)."""
     if not problem.spec.training.whole_matrices:
         return Buffers(parts, None)
-    found = Layers(problem, rows)
+    found = LayerMatrices(problem, rows)
     padded = _matrices(problem, rows, parts, found, found.padding(False), found.padding(True))
     beside = beside_matrices(problem, rows, parts)
     return Buffers(_each(padded, beside, 1.0), padded)
@@ -50,7 +50,7 @@ def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffe
 def beside_matrices(problem: Problem, rows: Candidates, parts: StageParameters) -> StageParameters:
     """The parameters that are no matrices."""
     one = np.ones(len(rows))
-    return _each(parts, _matrices(problem, rows, parts, Layers(problem, rows), one, one), -1.0)
+    return _each(parts, _matrices(problem, rows, parts, LayerMatrices(problem, rows), one, one), -1.0)
 
 
 def _each(one: StageParameters, other: StageParameters, times: float) -> StageParameters:
@@ -59,7 +59,7 @@ def _each(one: StageParameters, other: StageParameters, times: float) -> StagePa
 
 
 def _matrices(
-    problem: Problem, rows: Candidates, parts: StageParameters, found: Layers, padding: Floats, of_experts: Floats
+    problem: Problem, rows: Candidates, parts: StageParameters, found: LayerMatrices, padding: Floats, of_experts: Floats
 ) -> StageParameters:
     """Elements of the matrices among `parts`, times their padding."""
     dense = np.minimum(found.elements(False), parts.layer + parts.kind_layer)
@@ -83,14 +83,14 @@ def _by_kind(problem: Problem, dense: Floats, routed: Floats, **ends: Floats) ->
 
 def matrix_seconds(problem: Problem, chip: Chip, rows: Candidates) -> tuple[Floats, Floats]:
     """Seconds of the step of matrices on the fullest rank: of a layer, and of what the last stage has more."""
-    found = Layers(problem, rows)
+    found = LayerMatrices(problem, rows)
     each = found.seconds(chip)
     per_layer = rows.pp * rows.vpp / problem.model.layers
     layer = sum(found.busiest(each, routed)[0] for routed in (False, True)) * per_layer
     return np.asarray(layer), found.modules(each, chip)
 
 
-class Layers:
+class LayerMatrices:
     """The matrices of all kinds of layers on the devices of some rows, by class: arrays (classes, n)."""
 
     def __init__(self, problem: Problem, rows: Candidates) -> None:

@@ -271,6 +271,8 @@ def test_ends_that_count_for_a_layer() -> None:
         ),
         ("--hidden-dropout 0.1", {"dropout": True}),
         ("--optimizer lion", {"optimizer": "lion"}),
+        ("--optimizer muon --muon-tp-mode duplicated", {"optimizer": "muon", "muon_tp_mode": "duplicated"}),
+        ("--optimizer muon --muon-fp32-matmul-prec medium", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
         ("--seq-length=2048 --global-batch-size 128", {"sequence_length": 2048, "global_batch_size": 128}),
     ],
 )
