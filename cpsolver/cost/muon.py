@@ -59,7 +59,12 @@ def _each(one: StageParameters, other: StageParameters, times: float) -> StagePa
 
 
 def _matrices(
-    problem: Problem, rows: Candidates, parts: StageParameters, found: LayerMatrices, padding: Floats, of_experts: Floats
+    problem: Problem,
+    rows: Candidates,
+    parts: StageParameters,
+    found: LayerMatrices,
+    padding: Floats,
+    of_experts: Floats,
 ) -> StageParameters:
     """Elements of the matrices among `parts`, times their padding."""
     dense = np.minimum(found.elements(False), parts.layer + parts.kind_layer)

@@ -47,4 +47,5 @@ def _of_stage(problem: Problem, strategy: Strategy, index: int) -> MatrixCosts:
     each = states.state_bytes(problem, rows, rows.shards)
     seconds = layers * layer_s + last * last_s
     padding = more * (each.weight + each.gradient)
-    return MatrixCosts(index, float(seconds[0]), float(padding[0]), float(muon.LayerMatrices(problem, rows).padding(False)[0]))
+    padded = muon.LayerMatrices(problem, rows).padding(False)
+    return MatrixCosts(index, float(seconds[0]), float(padding[0]), float(padded[0]))
