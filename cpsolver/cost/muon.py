@@ -66,7 +66,8 @@ def _matrices(
     padding: Floats,
     of_experts: Floats,
 ) -> StageParameters:
-    """Elements of the matrices among `parts`, times their padding."""
+    """Elements of the matrices among `parts`, times the paddings of dense and of routed ones."""
+    padding, of_experts = paddings
     dense = np.minimum(found.elements(False), parts.layer + parts.kind_layer)
     routed = np.minimum(found.elements(True), parts.experts + parts.kind_experts)
     last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
