@@ -59,12 +59,7 @@ def _each(one: StageParameters, other: StageParameters, times: float) -> StagePa
 
 
 def _matrices(
-    problem: Problem,
-    rows: Candidates,
-    parts: StageParameters,
-    found: LayerMatrices,
-    padding: Floats,
-    of_experts: Floats,
+    problem: Problem, rows: Candidates, parts: StageParameters, found: LayerMatrices, *paddings: Floats
 ) -> StageParameters:
     """Elements of the matrices among `parts`, times the paddings of dense and of routed ones."""
     padding, of_experts = paddings
