@@ -17,9 +17,11 @@ from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import (
     embedding_parameters,
+    encoder_parameters,
     final_norm_parameters,
     final_streams_parameters,
     layer_parameters,
+    projector_parameters,
 )
 
 
@@ -44,7 +46,8 @@ class StageParameters:
 
     `layer` and `experts`: of the mean layer, without routed experts and of these. `kind_layer` and `kind_experts`, of
     shape (kinds, rows): what a layer of that kind has more. `first`, `last` and `last_experts`: of what stands on the
-    first and the last stage beside their layers, multi-token prediction included.
+    first and the last stage beside their layers, multi-token prediction included. `encoder` and `frozen`: of the
+    encoder of images on the first stage, what is trained and what is not.
     """
 
     layer: Floats
@@ -54,6 +57,8 @@ class StageParameters:
     first: Floats
     last: Floats
     last_experts: Floats
+    encoder: Floats
+    frozen: Floats
 
 
 @dataclass(frozen=True)
@@ -242,7 +247,24 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         first=first,
         last=last + model.mtp_layers * module,
         last_experts=model.mtp_layers * module_experts,
+        **_encoder_parameters(problem, rows),
     )
+
+
+def _encoder_parameters(problem: Problem, rows: Candidates) -> dict[str, Floats]:
+    """Of the encoder of images: layers and projectors are split over tp; patches, positions, norms and biases after
+    sums are whole on every rank."""
+    model, none = problem.model, np.zeros(len(rows))
+    alone, vision, images = problem.encoder, model.vision, problem.spec.training.images
+    if alone is None or vision is None or images is None:
+        return {"encoder": none, "frozen": none}
+    of_layers = vision.layers * _layer_parameters(alone.model, rows, 0)[0]
+    whole = encoder_parameters(model) - vision.layers * layer_parameters(alone.model).total
+    own, projectors = of_layers + whole, projector_parameters(model)
+    width, count = vision.projector or model.hidden, 1 + vision.deepstack
+    split = count * width * (vision.joined + model.hidden + 1)
+    projected = split / rows.tp + (projectors - split)
+    return {"encoder": projected + own * images.trained, "frozen": own * (not images.trained)}
 
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:

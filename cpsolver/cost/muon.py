@@ -76,7 +76,7 @@ def _by_kind(problem: Problem, dense: Floats, routed: Floats, **ends: Floats) ->
     """From the parameters of a layer of each kind, (kinds, n)."""
     share, nothing = np.array(kind_shares(problem.model)), np.zeros(dense.shape[1])
     layer, experts = share @ dense, share @ routed
-    told = {"first": nothing, "last": nothing, "last_experts": nothing, **ends}
+    told = {**dict.fromkeys(("first", "last", "last_experts", "encoder", "frozen"), nothing), **ends}
     return StageParameters(
         layer=layer, experts=experts, kind_layer=dense - layer, kind_experts=routed - experts, **told
     )

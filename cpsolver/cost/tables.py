@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, memory, muon, states
+from cpsolver.cost import comm, compute, encoder, memory, muon, states
 from cpsolver.cost.activation_switches import offload_seconds, on_device
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.memory import StageParameters
@@ -25,8 +25,8 @@ class TimeTable:
     """Seconds on one chip type, one entry a candidate row. All of a layer is of the mean over the model's layers.
 
     `kind_layer` and `kind_layer_tp`, of shape (kinds, rows), are what a layer of each kind of `layer_kinds` takes more
-    than `layer` and `layer_tp`. `mtp_tp` is the communication of multi-token prediction within `head`, `end_tp` of
-    what else is in `embedding` or `head`.
+    than `layer` and `layer_tp`. `mtp_tp` is the communication of multi-token prediction within `head`, `encoder_tp`
+    that of an encoder of images within `embedding`, `end_tp` of what else is in `embedding` or `head`.
 
     Per microbatch: `layer` (forward and backward, with `layer_tp` of it communication inside the layer), `recompute`
     (extra for a recomputed layer) and `modules` (extra where one of MODULES is recomputed, (MODULES, rows)),
@@ -46,6 +46,7 @@ class TimeTable:
     embedding: Floats
     head: Floats
     end_tp: Floats
+    encoder_tp: Floats
     mtp_tp: Floats
     hop_near: Floats
     hop_far: Floats
@@ -81,9 +82,10 @@ class MemoryTable:
     `layer_states` are weights, gradients and optimizer state of the mean layer, `kind_states` (kinds, rows) what a
     layer of each kind has more; `first_states` and `last_states` of what stands on those stages. `full` and
     `checkpoint` as in `LayerBytes`; `buffer` lives on every stage and `last_buffer` instead of it on the last one: of
-    all these the most that a layer of any kind needs, since memory is rounded up. Of each kind, `short` (kinds, rows)
-    is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`. `fixed` is the
-    framework's.
+    all these the most that a layer of any kind needs, since memory is rounded up. `first_stored` is what an encoder of
+    images has in flight on the first stage, and `first_buffer` what it takes there beyond `buffer`. Of each kind,
+    `short` (kinds, rows) is what it keeps less than `full`, and `freed` (kinds, MODULES, rows) as in `LayerBytes`.
+    `fixed` is the framework's.
     """
 
     layer_states: Floats
@@ -96,6 +98,8 @@ class MemoryTable:
     checkpoint: Floats
     buffer: Floats
     last_buffer: Floats
+    first_stored: Floats
+    first_buffer: Floats
     fixed: float
     overhead: float
 
@@ -176,6 +180,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
     parts = memory.stage_parameters(problem, rows)
+    of_images = _encoder_seconds(problem, chip, shard)
     both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
     layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
     # A module's communication: one each after embedding and before the head, three around the GEMM that joins two
@@ -189,15 +194,31 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
         kind_layer_tp=(layers.tensor - tensor)[:, back],
         recompute=_mean(problem, layers.forward)[back],
         modules=_mean(problem, layers.modules)[:, back],
-        embedding=(ends.embedding + end_tensor)[back],
+        embedding=(ends.embedding + end_tensor + of_images.all)[back],
         head=(ends.head + end_tensor + model.mtp_layers * (both[last] + ends.module + module_tensor))[back],
         end_tp=end_tensor[back],
+        encoder_tp=of_images.tensor[back],
         mtp_tp=(model.mtp_layers * (layers.tensor[last] + module_tensor))[back],
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
         chunk=compute.chunk_seconds(problem, rows.vpp, rows.expert_overlap),
         **_data_parallel(problem, supply, rows, parts, (forward, backward)),
     )
+
+
+def _encoder_seconds(problem: Problem, chip: Chip, shard: Shard) -> encoder.EncoderSeconds:
+    """Of the encoder of images, where there are any."""
+    alone, vision = problem.encoder, problem.model.vision
+    if alone is None or vision is None:
+        return encoder.EncoderSeconds(np.zeros(len(shard.tp)), np.zeros(len(shard.tp)))
+    own = encoder.encoder_shard(problem, shard)
+    layers = Layers.of(alone, chip, own)
+    forward, backward, tensor = (_mean(alone, each) for each in (layers.forward, layers.backward, layers.tensor))
+    whole = encoder.whole_encoder(problem, chip, own, forward, backward)
+    images = problem.spec.training.images
+    halves = 1.0 if images is None or images.trained else 0.5  # frozen: forward alone
+    projected = encoder.projector_seconds(problem, chip, own)
+    return encoder.EncoderSeconds(whole + projected, halves * vision.layers * tensor + projected)
 
 
 @dataclass(frozen=True)
@@ -252,7 +273,7 @@ def _data_parallel(
     parts, sync = muon.buffers(problem, rows, parts).held, _Sync(problem, supply, rows)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
-    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.last, parts.last_experts)
+    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.encoder + parts.last, parts.last_experts)
     tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
     return {
         "gather": gather,
@@ -261,7 +282,7 @@ def _data_parallel(
         "scatter_ends": scatter_ends,
         "sync_layer": sync_layer,
         "sync_stage": sync_stage,
-        "sync_first": sync.after(parts.first) + tied,
+        "sync_first": sync.after(parts.first + parts.encoder) + tied,
         "sync_last": sync.partly_hidden(parts.last, parts.last_experts if problem.model.mtp_layers else None) + tied,
         **update,
     }
@@ -282,7 +303,7 @@ def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParamet
     return {
         "update_layer": update(parts.layer, parts.experts) + layer_s,
         "update_stage": 1e-3 * (stack.step_overhead_ms + stack.shard_broadcast_ms * broadcasts),
-        "update_first": update(parts.first),
+        "update_first": update(parts.first + parts.encoder),
         "update_last": update(parts.last, parts.last_experts) + last_s,
     }
 
@@ -297,7 +318,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
         np.max([getattr(layer, name) for layer in layers], axis=0) for name in ("full", "checkpoint", "buffer")
     )
     whole = parts.layer + parts.experts + (parts.kind_layer + parts.kind_experts).max(axis=0)
-    ends = np.maximum(parts.first, parts.last + parts.last_experts)
+    ends = np.maximum(parts.first + parts.encoder + parts.frozen, parts.last + parts.last_experts)
     sharded = rows.distributed_optimizer & (rows.sharded == 3)
     inside = states.gathered_bytes(problem) * stack.gathered_layers * whole
     gathered = np.where(sharded, inside + stack.parameter_bytes * ends, 0.0)
@@ -316,9 +337,24 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
         checkpoint=more * checkpoint,
         buffer=more * buffer,
         last_buffer=more * last_buffer,
+        **{name: more * column for name, column in _encoder_bytes(problem, rows, buffer).items()},
         fixed=stack.framework_bytes,
         overhead=stack.allocator_overhead,
     )
+
+
+def _encoder_bytes(problem: Problem, rows: Candidates, buffer: Floats) -> dict[str, Floats]:
+    """The columns of an encoder of images: what it keeps of all microbatches in flight (frozen: its projectors alone),
+    and a layer at work in its backward pass."""
+    alone, vision, images = problem.encoder, problem.model.vision, problem.spec.training.images
+    if alone is None or vision is None or images is None:
+        return dict.fromkeys(("first_stored", "first_buffer"), np.zeros(len(rows)))
+    own = encoder.encoder_shard(problem, rows.shard)
+    layers = [memory.layer_bytes(alone, own, kind) for kind in layer_kinds(alone.model)]
+    kept = vision.layers * _mean(alone, np.stack([layer.full for layer in layers])) * images.trained
+    at_work = np.max([layer.buffer for layer in layers], axis=0) * images.trained
+    stored = encoder.microbatches_held(rows) * (kept + encoder.projector_bytes(problem, own))
+    return {"first_stored": stored, "first_buffer": np.maximum(0.0, at_work - buffer)}
 
 
 def _states(problem: Problem, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
@@ -327,6 +363,7 @@ def _states(problem: Problem, rows: Candidates, parts: StageParameters) -> dict[
     each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
     in_buffers = muon.buffers(problem, rows, parts)
     found = _state_columns(in_buffers.held, each, each_expert)
+    found["first_states"] = found["first_states"] + parts.frozen * states.state_bytes(problem, rows, rows.shards).weight
     if in_buffers.matrices is None:
         return found
     saved, of_experts = (states.saved_bytes(problem, rows, ranks) for ranks in (rows.shards, rows.expert_shards))
@@ -338,7 +375,7 @@ def _state_columns(parts: StageParameters, each: Floats, each_expert: Floats) ->
     return {
         "layer_states": parts.layer * each + parts.experts * each_expert,
         "kind_states": parts.kind_layer * each + parts.kind_experts * each_expert,
-        "first_states": parts.first * each,
+        "first_states": (parts.first + parts.encoder) * each,
         "last_states": parts.last * each + parts.last_experts * each_expert,
     }
 

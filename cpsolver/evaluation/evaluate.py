@@ -206,9 +206,11 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
         last = index == strategy.pp - 1 or (both_ways and index == 0)
-        buffers = (table.last_buffer if last else table.buffer)[at]
+        buffers = (table.last_buffer if last else table.buffer)[at] + (index == 0) * table.first_buffer[at]
+        activations = activations + (index == 0) * table.first_stored[at]
+        frozen = (index == 0) * in_buffers.held.frozen[at]
         needed = StageBytes(
-            weights=float(held * state.weight[at] + experts * expert.weight[at]),
+            weights=float((held + frozen) * state.weight[at] + experts * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
             optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index])
             / (1 + both_ways),
@@ -304,6 +306,7 @@ def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
     """Parameters that one device of each stage holds, first to last, vocabulary padded."""
     rows, row = _rows(problem, strategy)
     dense, experts = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    dense[0] += memory.stage_parameters(problem, rows).frozen[row[0]]
     return [float(count) for count in dense + experts]
 
 
@@ -315,7 +318,7 @@ def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Int
     layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
     dense = layers * parts.layer[row] + (parts.kind_layer[:, row] * kinds).sum(axis=0)
     experts = layers * parts.experts[row] + (parts.kind_experts[:, row] * kinds).sum(axis=0)
-    dense[0] += parts.first[row[0]]
+    dense[0] += parts.first[row[0]] + parts.encoder[row[0]]
     dense[-1] += parts.last[row[-1]]
     experts[-1] += parts.last_experts[row[-1]]
     if SCHEDULES[strategy.schedule].bidirectional:

@@ -99,7 +99,8 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
     unmeasured = (SPECIAL_LAYERS[name] for name in special_layers(problem.model) if name in WITHOUT_RUNS)
     training = problem.spec.training
     optimizer = (f"optimizer {training.optimizer}",) * training.whole_matrices  # it takes time that Adam's does not
-    return (*found, *unmeasured, *optimizer, *_of_cluster(problem, strategy))
+    images = ("an encoder of images",) * (problem.encoder is not None)
+    return (*found, *unmeasured, *optimizer, *images, *_of_cluster(problem, strategy))
 
 
 def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:

@@ -151,6 +151,8 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
 @mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
     allowed = problem.model.heads % rows.tp == 0
+    if problem.encoder is not None:
+        allowed &= problem.encoder.model.heads % rows.tp == 0
     if problem.model.attention.o_groups is not None:
         allowed &= problem.model.attention.o_groups % rows.tp == 0
     return np.asarray(allowed & _recurrent(problem, rows))

@@ -30,7 +30,7 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Name, Part, Training, against_pins, contradictions
+from cpsolver.spec.training import Images, Name, Part, Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -131,6 +131,7 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
     ("cluster",): Cluster,
     NETWORK: Network,
     ("training",): Training,
+    ("training", "images"): Images,
     ("search",): Search,
     ("search", "deadline"): Deadline,
     ("search", "pin"): Decisions,

@@ -55,6 +55,7 @@ training:
   fp8_attention: null  # fp8, nvfp4: attention's products are in 8 bits too; default null: as the stack does
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
+  images: null  # {{per_sequence: 4, patches: 1024, trained: true}}, for a model with vision; default null: text alone
   tokens: null  # of the whole training, 1.0e+12 say: days and dollars in reports; default null: not known
 
 stack: null  # software-stack profile (`apss-cp stacks`); default null: the launcher's own, else the chips'

@@ -51,6 +51,14 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Images(Part):
+    """Images among the tokens of a sequence, for a model with an encoder of them."""
+
+    per_sequence: Count = Field(description="images in a sequence, each of so many patches")
+    patches: Count = Field(description="patches of an image that the encoder takes in, before they are joined")
+    trained: StrictBool = Field(default=True, description="false: the encoder is frozen, its projector is not")
+
+
 class Training(Part):
     """What is trained in a step, and how the layers are computed."""
 
@@ -117,6 +125,9 @@ class Training(Part):
     )
     moe_dispatcher: Dispatcher | None = Field(
         default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
+    )
+    images: Images | None = Field(
+        default=None, description="images in the sequences, which the model's encoder takes; null: text alone"
     )
     tokens: Annotated[Number, Field(ge=1)] | None = Field(
         default=None, description="tokens of the whole training: reports say its days and dollars; null: not known"
