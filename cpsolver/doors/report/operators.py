@@ -21,6 +21,7 @@ from hw_specs.units import bytes_to_gib
 
 _SHOWN = 0.001  # operators with a smaller share of compute are told together
 _DIFFERS = 0.002  # and differences that are a smaller share of it are not told
+_NO_PADDING_GIB = 0.05  # less would be shown as none
 _ELSE = "all else"
 HEADS = ("", "a step", "", "of peak", "known by")
 """Of the columns of `operator_rows`."""
@@ -114,8 +115,7 @@ def matrices_notes(problem: Problem, strategy: Strategy) -> Iterator[str]:
     where = f"stage {costs.stage}'s fullest rank" if strategy.pp > 1 else "the fullest rank"
     steps = f"{techniques().muon_steps:g} iterations"
     yield f"{whose}: {seconds(costs.matrices_s)} of {where}, {steps} and the momentum; no run with it was measured"
-    if costs.padding_bytes > 0:
-        more = bytes_to_gib(costs.padding_bytes)
+    if (more := bytes_to_gib(costs.padding_bytes)) >= _NO_PADDING_GIB:
         yield (
             f"buffers of dense matrices are {costs.padded:.2f} times as long as these, for ranks take whole ones: "
             f"{more:.1f} GiB, reduced and gathered too"
