@@ -13,6 +13,7 @@ from cpsolver.doors.export.parallel_args import layout_string, stage_chunks
 from cpsolver.doors.export.script import grouped
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import launcher_names
 from models_zoo import load_architecture
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
 
@@ -278,6 +279,13 @@ def test_techniques(training: dict[str, Any], flags: dict[str, Any], without: tu
             assert flags.items() <= exported(target, strategy, training=training).items()
     if set(flags) & set(mine):
         assert flags.items() <= exported("mindspeed-llm", strategy, training=training).items()
+
+
+@pytest.mark.parametrize("target", launcher_names())
+def test_no_target_is_told_of_an_encoder_of_images(target: str) -> None:
+    model = model_spec(vision={"layers": 2, "hidden": 64, "ffn": 128, "heads": 2})
+    given: dict[str, Any] = {"model": model, "training": {"images": {"per_sequence": 1, "patches": 256}}}
+    assert "no export here writes an encoder of images" in refusal(target, strategy_of(dp=4), **given)
 
 
 def test_muon_shares_out_no_biases_of_experts() -> None:
