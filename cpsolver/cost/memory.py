@@ -19,9 +19,11 @@ from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import (
     embedding_parameters,
+    encoder_parameters,
     final_norm_parameters,
     final_streams_parameters,
     layer_parameters,
+    projector_parameters,
 )
 
 
@@ -46,7 +48,8 @@ class StageParameters:
 
     `layer` and `experts`: of the mean layer, without routed experts and of these. `kind_layer` and `kind_experts`, of
     shape (kinds, rows): what a layer of that kind has more. `first`, `last` and `last_experts`: of what stands on the
-    first and the last stage beside their layers, multi-token prediction included.
+    first and the last stage beside their layers, multi-token prediction included. `encoder` and `frozen`: of the
+    encoder of images on the first stage, what is trained and what is not.
     """
 
     layer: Floats
@@ -56,6 +59,8 @@ class StageParameters:
     first: Floats
     last: Floats
     last_experts: Floats
+    encoder: Floats
+    frozen: Floats
 
 
 @dataclass(frozen=True)
@@ -248,6 +253,7 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         first=first,
         last=last + model.mtp_layers * module,
         last_experts=model.mtp_layers * module_experts,
+        **_encoder_parameters(problem, rows),
     )
 
 
@@ -257,7 +263,7 @@ def trained_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         return stage_parameters(problem, rows)
     layers = np.array(layer_adapter_parameters(problem), dtype=np.float64)[:, None] / rows.tp
     layer, none = _mean_layer(problem, layers), np.zeros(len(rows))
-    return StageParameters(layer, none, layers - layer, 0 * layers, none, none, none)
+    return StageParameters(layer, none, layers - layer, 0 * layers, *5 * (none,))
 
 
 def trained_and_held(problem: Problem, rows: Candidates, each: float) -> tuple[StageParameters, StageParameters]:
@@ -289,6 +295,22 @@ def _not_linear(problem: Problem) -> Floats:
 def _mean_layer(problem: Problem, of_kinds: Floats) -> Floats:
     """The mean over the model's layers of values (kinds, rows)."""
     return np.asarray((np.array(kind_shares(problem.model))[:, None] * of_kinds).sum(axis=0))
+
+
+def _encoder_parameters(problem: Problem, rows: Candidates) -> dict[str, Floats]:
+    """Of the encoder of images: layers and projectors are split over tp; patches, positions, norms and biases after
+    sums are whole on every rank."""
+    model, none = problem.model, np.zeros(len(rows))
+    alone, vision, images = problem.encoder, model.vision, problem.spec.training.images
+    if alone is None or vision is None or images is None:
+        return {"encoder": none, "frozen": none}
+    of_layers = vision.layers * _layer_parameters(alone.model, rows, 0)[0]
+    whole = encoder_parameters(model) - vision.layers * layer_parameters(alone.model).total
+    own, projectors = of_layers + whole, projector_parameters(model)
+    width, count = vision.projector or model.hidden, 1 + vision.deepstack
+    split = count * width * (vision.joined + model.hidden + 1)
+    projected = split / rows.tp + (projectors - split)
+    return {"encoder": projected + own * images.trained, "frozen": own * (not images.trained)}
 
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:

@@ -26,7 +26,21 @@ def model_flops_per_step(problem: Problem) -> float:
     module = 2 * model.hidden**2 + _used(problem, kinds[kind_of_layers(model)[-1]])
     heads = (1 + model.mtp_layers) * model.hidden * model.vocab * _computed(problem)
     per_token = model.layers * layers + model.mtp_layers * module + heads
-    return 6.0 * per_token * problem.sequence * problem.batch
+    return 6.0 * per_token * problem.sequence * problem.batch + _encoder_flops(problem)
+
+
+def _encoder_flops(problem: Problem) -> float:
+    """The same of an encoder of images; frozen, its layers run forward alone."""
+    alone, vision, images = problem.encoder, problem.model.vision, problem.spec.training.images
+    if alone is None or vision is None or images is None:
+        return 0.0
+    kinds = layer_kinds(alone.model)
+    used = sum(share * _used(alone, kind) for kind, share in zip(kinds, kind_shares(alone.model), strict=True))
+    before = vision.patch_inputs * vision.hidden
+    width = vision.projector or problem.model.hidden
+    projected = (1 + vision.deepstack) * width * (vision.joined + problem.model.hidden) / vision.merge**2
+    each = (6.0 if images.trained else 2.0) * (vision.layers * used + before) + 6.0 * projected
+    return each * images.patches * images.per_sequence * problem.batch
 
 
 def _used(problem: Problem, kind: LayerKind) -> float:

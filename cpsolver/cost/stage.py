@@ -157,7 +157,8 @@ class Pipelines:
         """Communication within `ends`."""
         time = self.tables.time
         end, module = self._of_last(time.end_tp), self._of_last(time.mtp_tp)
-        return np.asarray(self.at_ends(self._of_first(time.end_tp), end) + self.at_ends(0.0, module))
+        first = self._of_first(time.end_tp) + self._of_first(time.encoder_tp)
+        return np.asarray(self.at_ends(first, end) + self.at_ends(0.0, module))
 
     def p2p(self, any_neighbours: bool = False) -> Floats:
         """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.

@@ -9,7 +9,7 @@ from typing import Any
 
 from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.packing import Windows, windows_of
-from cpsolver.profiles.constants import ConstantLayer, Overlay
+from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
@@ -17,7 +17,7 @@ from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Re
 from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Lora
 from hw_specs import Chip
-from models_zoo import Architecture
+from models_zoo import Architecture, encoder_of
 
 
 @dataclass(frozen=True)
@@ -238,16 +238,33 @@ class Problem:
         per_stage = self.launcher is None or self.launcher.recompute_per_chip
         return self.spec.search.recompute_scope == "stage" and per_stage
 
+    @cached_property
+    def encoder(self) -> Problem | None:
+        """The model's encoder of images as a problem of its own, its sequences the patches of an image, all of which
+        attend to all; None where no images are trained on."""
+        images, model = self.spec.training.images, encoder_of(self.model)
+        if images is None or model is None:
+            return None
+        training = self.spec.training.model_copy(update={"sequence_length": images.patches, "images": None})
+        constants = self.stack.constants.model_copy(update=replacements({"causal_fraction": 1}))
+        spec, stack = (
+            self.spec.model_copy(update={"training": training}),
+            self.stack.model_copy(update={"constants": constants}),
+        )
+        return replace(self, spec=spec, model=model, stack=stack)
+
     @property
     def degrees_by_chip(self) -> bool:
         """Chip types may have degrees of their own: the spec asks for it, or its launcher runs that.
 
-        Searched for throughput on all devices; with prices, or devices that may idle, degrees are equal.
+        Searched for throughput on all devices; with prices, devices that may idle, Muon, or an encoder of images,
+        degrees are equal.
         """
         search = self.spec.search
         known = self.launcher is not None and self.launcher.degrees_by_chip
         wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
-        return wanted and self.mixed and search.objective == "throughput" and not self.may_idle
+        able = self.mixed and not self.spec.training.whole_matrices and self.encoder is None
+        return wanted and able and search.objective == "throughput" and not self.may_idle
 
     @property
     def chip_names(self) -> tuple[str, ...]:

@@ -84,6 +84,7 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
     troubles += [] if model is None else _not_counted(spec.training, model)
+    troubles += [] if model is None else _images(spec, model)
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -192,6 +193,31 @@ def _of_adapters(training: Training, model: Architecture) -> Iterator[Trouble]:
 def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed: str | None = None) -> Trouble:
     path = ("training", *path)
     return Trouble(dotted(path), message, value, allowed, path=path)
+
+
+def _images(spec: Spec, model: Architecture) -> Iterator[Trouble]:
+    """What images do not go together with."""
+    images, path = spec.training.images, ("training", "images")
+    if images is None:
+        return
+    vision = model.vision
+    if vision is None:
+        yield Trouble(dotted(path), f"{model.name} has no encoder of images (model.vision)", allowed="null", path=path)
+        return
+    if images.patches % vision.merge**2:
+        message = f"{vision.merge} x {vision.merge} patches are joined to a token of {model.name}"
+        where: KeyPath = (*path, "patches")
+        yield Trouble(dotted(where), message, images.patches, f"a multiple of {vision.merge**2}", path=where)
+    tokens = images.per_sequence * images.patches // vision.merge**2
+    if tokens > spec.training.sequence_length:
+        message = f"they take {tokens:,} tokens of a sequence of {spec.training.sequence_length:,}"
+        yield Trouble(dotted(path), message, allowed="fewer images or patches", path=path)
+    for name, value in {"launcher": spec.launcher, "training.optimizer": spec.training.optimizer}.items():
+        if name == "launcher" and value is not None:
+            yield Trouble(name, "plans with an encoder of images are exported to none", value, "null", path=(name,))
+        elif value == "muon":
+            message = "its step over an encoder's matrices is not planned for"
+            yield Trouble(name, message, value, "another optimizer", path=("training", "optimizer"))
 
 
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:

@@ -30,6 +30,8 @@ def _recurrent_in_short(problem: Problem) -> Iterator[str]:
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
+    if problem.encoder is not None and problem.encoder.model.heads % s.tp:
+        yield f"{problem.encoder.model.heads} heads of the encoder of images are not a multiple of tp {s.tp}"
     groups = problem.model.attention.o_groups
     if groups is not None and groups % s.tp:
         yield f"{groups} groups of heads that share an output projection are not a multiple of tp {s.tp}"

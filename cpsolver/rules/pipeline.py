@@ -74,6 +74,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
+    if problem.encoder is not None and (s.dynamic or s.schedule != "1f1b"):
+        yield f"an encoder of images runs 1f1b with equal microbatches alone: schedule is {s.schedule}"
     if s.schedule == "1f1b":
         return
     if s.pp == 1:

@@ -30,7 +30,7 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Length, Lora, Name, Part, Training, against_pins, contradictions
+from cpsolver.spec.training import Images, Length, Lora, Name, Part, Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -132,6 +132,7 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
     NETWORK: Network,
     ("training",): Training,
     ("training", "lora"): Lora,
+    ("training", "images"): Images,
     ("search",): Search,
     ("search", "deadline"): Deadline,
     ("search", "pin"): Decisions,

@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
 from cpsolver.inputs.errors import Path, Trouble, dotted
-from cpsolver.profiles.switches import Dispatcher, Fp8Recipe, GraphScope, OffloadModule, OptimizerName, Precision
+from cpsolver.profiles.switches import (
+    Dispatcher,
+    Fp8Recipe,
+    GraphScope,
+    MuonTpMode,
+    OffloadModule,
+    OptimizerName,
+    Precision,
+)
 from cpsolver.profiles.techniques import techniques
 from hw_specs import BlockFormat
 
@@ -137,6 +145,14 @@ class Length(Part):
 Histogram = Annotated[tuple[Length, ...], Field(min_length=1)]
 
 
+class Images(Part):
+    """Images among the tokens of a sequence, for a model with an encoder of them."""
+
+    per_sequence: Count = Field(description="images in a sequence, each of so many patches")
+    patches: Count = Field(description="patches of an image that the encoder takes in, before they are joined")
+    trained: StrictBool = Field(default=True, description="false: the encoder is frozen, its projector is not")
+
+
 class Training(Part):
     """What is trained in a step, and how the layers are computed."""
 
@@ -154,6 +170,10 @@ class Training(Part):
         default=None, description="no device's experts take more than this times their even share; null: no limit"
     )
     optimizer: OptimizerName = Field(default="adam", description="what keeps which states; see docs/techniques.md")
+    muon_tp_mode: MuonTpMode = Field(
+        default="duplicated",
+        description="muon: split matrices are orthogonalized whole on every rank, by all together, or each share alone",
+    )
     release_fp32_gradients: StrictBool = Field(
         default=False, description="fp16: no fp32 copy of the gradients is kept (AscendSpeed --release-fp32-grad)"
     )
@@ -210,6 +230,9 @@ class Training(Part):
         default=None,
         description="true, or null: sequences fill windows of sequence_length; false: each is padded to it",
     )
+    images: Images | None = Field(
+        default=None, description="images in the sequences, which the model's encoder takes; null: text alone"
+    )
     tokens: Annotated[Number, Field(ge=1)] | None = Field(
         default=None, description="tokens of the whole training: reports say its days and dollars; null: not known"
     )
@@ -229,6 +252,11 @@ class Training(Part):
     def packs(self) -> bool:
         """Several sequences share a window, and attend to themselves."""
         return self.lengths is not None and self.packing is not False
+
+    @property
+    def whole_matrices(self) -> bool:
+        """The optimizer works on whole matrices, which replicas share out one by one."""
+        return techniques().optimizers[self.optimizer].matrices
 
     @property
     def block_format(self) -> BlockFormat | None:
@@ -282,6 +310,7 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         if getattr(training, name) and training.optimizer not in optimizers:
             message = f"contradicts training.optimizer = '{training.optimizer}'"
             yield _trouble(training, name, message, f"false, or optimizer {' or '.join(optimizers)}")
+    yield from _against_muon(training)
     for first, second in _APART:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
@@ -321,6 +350,10 @@ def _of_lora(training: Training) -> Iterator[Trouble]:
     if lora.quantized_base is not None and training.precision != "bf16":
         message = f"contradicts training.precision = '{training.precision}': weights become 16 bits before each GEMM"
         yield _finetuning_trouble(("lora", "quantized_base"), message, lora.quantized_base, "null, or precision bf16")
+    for name in ("images", "whole_matrices"):
+        if getattr(training, name):
+            field, what = ("images", "an encoder of images") if name == "images" else ("optimizer", "whole matrices")
+            yield _trouble(training, field, f"excludes training.lora: adapters beside {what} are not counted")
     if training.activation_offload:
         message = "excludes training.lora: what frozen layers send to the host is not counted"
         yield _finetuning_trouble(
@@ -333,6 +366,8 @@ def _of_lengths(training: Training) -> Iterator[Trouble]:
         if training.packing is not None:
             yield _finetuning_trouble(("packing",), "says nothing without training.lengths", training.packing, "null")
         return
+    if training.images is not None:
+        yield _finetuning_trouble(("lengths",), "excludes training.images: sequences with images are all as long", None)
     for index, length in enumerate(training.lengths):
         if length.tokens > training.sequence_length:
             message = f"is more than training.sequence_length = {training.sequence_length}, which holds any sequence"
@@ -340,6 +375,21 @@ def _of_lengths(training: Training) -> Iterator[Trouble]:
     for tokens, count in Counter(length.tokens for length in training.lengths).items():
         if count > 1:
             yield _finetuning_trouble(("lengths",), f"has {tokens} tokens {count} times", allowed="each length once")
+
+
+def _against_muon(training: Training) -> Iterator[Trouble]:
+    """What an optimizer of whole matrices does not go together with, and the switch that is its alone."""
+    told = f"contradicts training.optimizer = '{training.optimizer}'"
+    if not training.whole_matrices:
+        if training.muon_tp_mode != "duplicated":
+            yield _trouble(training, "muon_tp_mode", f"{told}: it orthogonalizes no matrices", "duplicated")
+        return
+    if training.precision in ("fp16", "fp32"):
+        message = f"{told}: Megatron-LM's takes no fp16, and its products are in bf16"
+        yield _trouble(training, "precision", message, "bf16, fp8 or nvfp4")
+    if training.optimizer_offload:
+        message = f"{told}: the host's update is Adam's (core/optimizer/cpu_offloading)"
+        yield _trouble(training, "optimizer_offload", message, "0")
 
 
 def against_pins(training: Training, sharded: Iterable[bool], flash: Iterable[bool]) -> Iterator[Trouble]:

@@ -22,6 +22,7 @@ DIALECT = replace(
     name="megatron-bridge",
     source="Megatron-Bridge 067f987",
     switches=(*MEGATRON_LM.switches, "fp8_attention"),
+    muon=False,
 )
 _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",

@@ -56,6 +56,7 @@ def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ..
     training = problem.spec.training
     lacking = load_launcher(target).lacks(training.lora is not None, training.packs)
     layers += [f"{target} does not have training.{name}: may be {allowed}" for name, allowed in lacking.items()]
+    layers += [f"{target}: no export here writes an encoder of images"] * (problem.encoder is not None)
     return tuple(dict.fromkeys([*layers, *launcher(retargeted, s), *schedule(retargeted, s)]))
 
 

@@ -30,7 +30,7 @@ from cpsolver.doors.report.goals import (
 from cpsolver.doors.report.interval import Interval, in_words, provenance
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, switches_table
-from cpsolver.doors.report.operators import operators_table, operators_title
+from cpsolver.doors.report.operators import matrices_notes, operators_table, operators_title
 from cpsolver.doors.report.outlook import outlook_words
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
@@ -227,6 +227,7 @@ def time_sections(
     if simulated is not None:
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
+    said += "".join(f"\n{line}" for line in matrices_notes(problem, strategy))
     times = Text(said, style="dim")
     operators = compute_by_operator(problem, strategy, evaluation)
     return [
