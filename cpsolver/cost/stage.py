@@ -260,6 +260,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         kinds: each stage's layers of each kind, (kinds, n, pp).
     """
     time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
+    passes = 3.0 if stages.tables.problem.lora is None else 2.0
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
     forward = stages.at(time.recompute)
@@ -272,9 +273,9 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         pipeline_p2p=stages.p2p(),
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
-        # A recomputed layer runs its forward again; of embedding and head, forward is a third, of the host's work
-        # half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
-        forward=(layers + beyond / layer) * forward + stages.ends / 3.0 + stages.host / 2.0,
+        # A recomputed layer runs its forward again; of embedding and head, forward is a third (frozen: half), of the
+        # host's work half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
+        forward=(layers + beyond / layer) * forward + stages.ends / passes + stages.host / 2.0,
     )
 
 

@@ -152,6 +152,13 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     return stack.parameter_bytes + copies, stack.parameter_gather_bytes
 
 
+def base_bytes(problem: Problem) -> float:
+    """Of a frozen weight in 4 bits (QLoRA), its share of the blocks' constants with it; 0: frozen weights are held as
+    the layers use them, or none is."""
+    base = None if problem.lora is None else problem.lora.quantized_base
+    return 0.0 if base is None else float(getattr(techniques(), f"{base}_bytes"))
+
+
 def gathered_bytes(problem: Problem) -> float:
     """Of a parameter of a layer while it is gathered whole; embedding and head are gathered in 16 bits."""
     if problem.narrow_weights or problem.spec.training.precision == "fp32":

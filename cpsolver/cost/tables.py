@@ -179,7 +179,6 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     ends = compute.end_seconds(problem, chip, shard)
     end_tensor = comm.end_comm(problem, chip, shard)
     payload = comm.hop_bytes(problem, shard)
-    parts = memory.stage_parameters(problem, rows)
     of_images = _encoder_seconds(problem, chip, shard)
     both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
     layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
@@ -202,7 +201,7 @@ def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
         hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
         hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
         chunk=compute.chunk_seconds(problem, rows.vpp, rows.expert_overlap),
-        **_data_parallel(problem, supply, rows, parts, (forward, backward)),
+        **_data_parallel(problem, supply, rows, (forward, backward)),
     )
 
 
@@ -243,9 +242,12 @@ def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraf
     """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
     shard, back = rows.shard.distinct()
     forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
-    parts, sync = muon.buffers(problem, rows, memory.stage_parameters(problem, rows)).held, _Sync(problem, supply, rows)
+    parts, sync = (
+        muon.buffers(problem, rows, memory.trained_parameters(problem, rows)).held,
+        _Sync(problem, supply, rows),
+    )
     last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
-    tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
+    tied = sync.tied(parts.first)
     return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
 
 
@@ -261,20 +263,21 @@ def sharding_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict
     forward, backward = (
         _mean(problem, np.stack(each))[back] for each in zip(*((one.forward, one.backward) for one in own), strict=True)
     )
-    parts = memory.stage_parameters(problem, rows)
-    return _data_parallel(problem, supply, rows, parts, (forward, backward))
+    return _data_parallel(problem, supply, rows, (forward, backward))
 
 
 def _data_parallel(
-    problem: Problem, supply: Supply, rows: Candidates, parts: StageParameters, passes: tuple[Floats, Floats]
+    problem: Problem, supply: Supply, rows: Candidates, passes: tuple[Floats, Floats]
 ) -> dict[str, Floats]:
     """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
-    update = _updates(problem, supply.chip, rows, parts)
-    parts, sync = muon.buffers(problem, rows, parts).held, _Sync(problem, supply, rows)
+    trained, held = memory.trained_and_held(problem, rows, states.held(problem).gather)
+    update = _updates(problem, supply.chip, rows, trained)
+    parts, sync = muon.buffers(problem, rows, trained).held, _Sync(problem, supply, rows)
     sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
-    gather, scatter = sync.each_microbatch(parts.layer, parts.experts)
-    gather_ends, scatter_ends = sync.each_microbatch(parts.first + parts.encoder + parts.last, parts.last_experts)
-    tied = comm.tied_seconds(problem, supply.chip, parts.first, rows)
+    gather, scatter = sync.each_microbatch((parts.layer, parts.experts), (held.layer, held.experts))
+    ends = [(each.first + each.encoder + each.last, each.last_experts) for each in (parts, held)]
+    gather_ends, scatter_ends = sync.each_microbatch(*ends)
+    tied = sync.tied(parts.first)
     return {
         "gather": gather,
         "scatter": scatter,
@@ -311,7 +314,7 @@ def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParamet
 def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     """The memory coefficients of every row."""
     stack = problem.stack
-    parts = memory.stage_parameters(problem, rows)
+    trained, parts = memory.trained_and_held(problem, rows, states.held(problem).weight)
     shard, kinds = rows.shard, layer_kinds(problem.model)
     layers = [on_device(problem, shard, kind, memory.layer_bytes(problem, shard, kind)) for kind in kinds]
     full, checkpoint, layer_buffer = (
@@ -330,7 +333,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
     # At the end of the step they are joined, which takes as much again when everything else has gone.
     last_buffer = np.maximum(last_buffer, 2 * kept) + memory.module_bytes(problem, rows, full)
     return MemoryTable(
-        **_states(problem, rows, parts),
+        **_states(problem, rows, trained, parts),
         full=more * full,
         short=more * np.stack([full - layer.full for layer in layers]),
         freed=more * np.stack([layer.freed for layer in layers]),
@@ -357,13 +360,17 @@ def _encoder_bytes(problem: Problem, rows: Candidates, buffer: Floats) -> dict[s
     return {"first_stored": stored, "first_buffer": np.maximum(0.0, at_work - buffer)}
 
 
-def _states(problem: Problem, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
-    """The columns of weights, gradients and optimizer state."""
-    each = states.state_bytes(problem, rows, rows.shards).each
-    each_expert = states.state_bytes(problem, rows, rows.expert_shards).each
-    in_buffers = muon.buffers(problem, rows, parts)
-    found = _state_columns(in_buffers.held, each, each_expert)
-    found["first_states"] = found["first_states"] + parts.frozen * states.state_bytes(problem, rows, rows.shards).weight
+def _states(problem: Problem, rows: Candidates, trained: StageParameters, parts: StageParameters) -> dict[str, Floats]:
+    """The columns of weights, gradients and optimizer state; of what is there and not trained, the weight alone."""
+    own, routed = (states.state_bytes(problem, rows, shards) for shards in (rows.shards, rows.expert_shards))
+    in_buffers = muon.buffers(problem, rows, trained)
+    found = _state_columns(in_buffers.held, own.each, routed.each)
+    if problem.lora is not None:
+        names = StageParameters.__dataclass_fields__
+        frozen = StageParameters(**{name: getattr(parts, name) - getattr(trained, name) for name in names})
+        more = _state_columns(frozen, own.weight, routed.weight)
+        found = {name: column + more[name] for name, column in found.items()}
+    found["first_states"] = found["first_states"] + parts.frozen * own.weight
     if in_buffers.matrices is None:
         return found
     saved, of_experts = (states.saved_bytes(problem, rows, ranks) for ranks in (rows.shards, rows.expert_shards))
@@ -398,10 +405,13 @@ class _Sync:
     def _seconds(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         rows, problem, chip, first = self._distinct, self._problem, self._chip, self._first
         reduce, gather = comm.gradient_seconds(problem, chip, parameters[first], rows, rows.replicas, rows.tp)
-        if experts is not None and problem.model.moe is not None:
+        all_frozen = experts is None or (problem.lora is not None and not experts.any())
+        if experts is not None and problem.model.moe is not None and not all_frozen:
             stride = rows.etp * rows.ep
             more = comm.gradient_seconds(problem, chip, experts[first], rows, rows.expert_replicas, stride)
             reduce, gather = reduce + more[0], gather + more[1]
+        if problem.lora is not None and not parameters.any():  # frozen, all of it
+            reduce, gather = 0 * reduce, 0 * gather
         return reduce[self._back], gather[self._back]
 
     @cached_property
@@ -415,11 +425,15 @@ class _Sync:
         back = self._back
         return (dense[0][back], dense[1][back]), (routed[0][back], routed[1][back])
 
-    def each_microbatch(self, parameters: Floats, experts: Floats) -> tuple[Floats, Floats]:
-        """Gathering sharded weights once, and scattering gradients; nothing where they are held whole."""
+    def each_microbatch(self, trained: tuple[Floats, Floats], held: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """Gathering sharded weights once, and scattering gradients; nothing where they are held whole.
+
+        `trained` and `held`: parameters that have gradients, and those that are gathered, without experts' and theirs.
+        """
         if not self._gradients.any():
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
-        reduce, gather = self._seconds(parameters, experts)
+        reduce, gather = self._seconds(*trained)
+        gather = gather if self._problem.lora is None else self._seconds(*held)[1]
         return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
 
     def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
@@ -445,6 +459,11 @@ class _Sync:
         vpp, pp = self._rows.vpp, self._rows.pp
         others = (vpp - 1) * np.maximum(0.0, seconds - pp * cover)
         return np.asarray((others + np.maximum(0.0, seconds - cover)) / vpp)
+
+    def tied(self, parameters: Floats) -> Floats:
+        """Summing the gradients of a table that two stages hold; a frozen one has none."""
+        seconds = comm.tied_seconds(self._problem, self._chip, parameters, self._rows)
+        return seconds if self._problem.lora is None else 0 * seconds
 
     def after(self, parameters: Floats) -> Floats:
         """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import memory, muon, states
-from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
@@ -48,7 +48,7 @@ def evaluate(
         pipeline = _by_events(strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
-    tokens = problem.batch * problem.sequence
+    tokens = problem.useful_tokens
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
     peak = sum(chip.peak_flops(DTYPES[precision]) * width for chip, width in zip(chips, strategy.widths, strict=True))
     return Evaluation(
@@ -194,8 +194,10 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
-    in_buffers = muon.buffers(problem, rows, memory.stage_parameters(problem, rows))
+    trained, in_all = memory.trained_and_held(problem, rows, states.held(problem).weight)
+    in_buffers = muon.buffers(problem, rows, trained)
     dense, routed = _held(problem, strategy, in_buffers.held, row)
+    weights, expert_weights = (dense, routed) if problem.lora is None else _held(problem, strategy, in_all, row)
     saved = _saved(problem, strategy, rows, row, in_buffers.matrices)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
@@ -210,7 +212,7 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         activations = activations + (index == 0) * table.first_stored[at]
         frozen = (index == 0) * in_buffers.held.frozen[at]
         needed = StageBytes(
-            weights=float((held + frozen) * state.weight[at] + experts * expert.weight[at]),
+            weights=float((weights[index] + frozen) * state.weight[at] + expert_weights[index] * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
             optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index])
             / (1 + both_ways),

@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from cpsolver.problem.network import ClusterNetwork
+from cpsolver.problem.packing import Windows, windows_of
 from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import Lora
 from hw_specs import Chip
 from models_zoo import Architecture, encoder_of
 
@@ -139,6 +141,21 @@ class Problem:
     def sequence(self) -> int:
         """Tokens in a sequence."""
         return self.spec.training.sequence_length
+
+    @cached_property
+    def windows(self) -> Windows:
+        """What sequences of the spec's lengths make of the `sequence` tokens that the model takes in as one."""
+        return windows_of(self.spec.training)
+
+    @property
+    def useful_tokens(self) -> float:
+        """Tokens of an optimizer step that are no padding."""
+        return self.batch * self.sequence * self.windows.useful
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters that are trained beside frozen weights; None: all weights are trained."""
+        return self.spec.training.lora
 
     @property
     def mixed(self) -> bool:

@@ -64,6 +64,8 @@ class Figures(_Frozen):
     triangle_block: Figure
     state_space_chunk: Figure
     delta_rule_chunk: Figure
+    nf4_bytes: Figure
+    nf4_double_bytes: Figure
     muon_steps: Figure
     muon_iterate_bytes: Figure
     muon_own_bytes: Figure

@@ -152,6 +152,18 @@ def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{whole if s.cp == 1 else part} not a multiple of tp {s.tp}"
 
 
+@rule(
+    "the adapters' rank is split evenly over tp beside column-parallel layers",
+    briefly=lambda p, _: f"tp must divide the adapters' rank {p.lora.rank}" if p.lora else "",
+    by_mesh=True,
+)
+def adapters(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Their first linear layer is split by its results there (Megatron-Bridge 067f987, peft/utils.py)."""
+    lora = problem.lora
+    if lora is not None and lora.splits_rank and lora.rank % s.tp:
+        yield f"the adapters' rank {lora.rank} is not a multiple of tp {s.tp}"
+
+
 def _experts_in_short(problem: Problem, asked: Set[str]) -> str:
     moe = problem.model.moe
     if moe is None:

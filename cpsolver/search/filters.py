@@ -187,6 +187,14 @@ def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     return allowed
 
 
+@mask("adapters", "layout", any_size=True)
+def _adapters(problem: Problem, rows: Candidates) -> Bools:
+    lora = problem.lora
+    if lora is None or not lora.splits_rank:
+        return np.ones(len(rows), dtype=np.bool_)
+    return np.asarray(lora.rank % rows.tp == 0)
+
+
 @mask("tensor_nodes", "layout", any_size=True)
 def _tensor_nodes(problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((problem.node % rows.tp == 0) | (rows.tp % problem.node == 0))

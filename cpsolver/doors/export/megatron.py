@@ -80,6 +80,8 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
     padded = model_args.padded_vocabulary(problem.model, s.tp)
     yield f"vocabulary: {problem.model.vocab} rows, padded to {padded}; --vocab-size or the tokenizer says the first"
     yield "data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
+    if problem.spec.training.packs:
+        yield "packed sequences: --sft and its tokenizer's options among DATA_ARGS; it fills windows of --seq-length"
     if parallel_args.uses_fsdp(s) and dialect.fsdp == "--use-custom-fsdp":
         yield "from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp"
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:

@@ -12,6 +12,7 @@ from typing import Any
 
 from cpsolver.doors.report.cluster import cluster_document
 from cpsolver.doors.report.columns import ShownPlan, compared, plan_fields, shown_plan
+from cpsolver.doors.report.finetuning import finetuning_fields
 from cpsolver.doors.report.goals import objective_document
 from cpsolver.doors.report.open_switches import open_document
 from cpsolver.doors.report.operators import matrices_document, operators_document
@@ -130,6 +131,7 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
         **plan_fields(problem, plan),
+        **finetuning_fields(problem, strategy, evaluation),
         "family": family_name(strategy),
         "beyond_runs": list(beyond_runs(problem, strategy)),
         "unmeasured": unmeasured(problem, strategy),
