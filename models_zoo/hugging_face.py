@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from models_zoo.hugging_face_hybrid import HYBRID
 from models_zoo.hugging_face_llama import LLAMA_LIKE, Config, Fields, Reader
 from models_zoo.hugging_face_more import MORE
+from models_zoo.hugging_face_vision import vision_fields
 
 
 class UnsupportedConfigError(ValueError):
@@ -41,14 +42,18 @@ def supported_families() -> tuple[str, ...]:
 
 
 def from_hugging_face(config: Config) -> Fields:
-    """The fields of the architecture that a configuration describes; the text model of one with several parts.
+    """The fields of the architecture that a configuration describes; of one with several parts the text model, and
+    the encoder of images where that is of a known kind.
 
     Raises UnsupportedConfigError for a family that is not known, keys that are missing, or what no field can say.
     """
     inner = config.get("text_config")
     if isinstance(inner, Mapping) and "hidden_size" in inner:
         outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        return from_hugging_face({**outer, **inner, "model_type": inner.get("model_type", config["model_type"])})
+        family = inner.get("model_type", config["model_type"])
+        vision = vision_fields(config)
+        beside = {} if vision is None else {"vision": vision}
+        return {**from_hugging_face({**outer, **inner, "model_type": family}), **beside}
     if isinstance(inner, Mapping) and "hidden_size" not in config:
         owner = inner.get("_name_or_path")
         whose = f" ({owner})" if isinstance(owner, str) and owner else ""
@@ -65,31 +70,26 @@ def from_hugging_face(config: Config) -> Fields:
     fields = _FAMILIES[family](reader)
     if reader.reasons:
         raise UnsupportedConfigError("", None, reader.reasons)
-    known = {**_constants(reader, fields), **fields}
-    return {name: value for name, value in known.items() if value is not None and value != {}}
+    vision = vision_fields(config)  # a text model's keys beside a part for images, as older configurations have it
+    fields = {**_constants(reader, fields), **fields, "vision": vision}
+    return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
 def _constants(r: Reader, fields: Fields) -> Fields:
     """What no plan depends on, but who trains the model has to know; nothing where a key has no usable number."""
     rope = r.get("rope_parameters", default={})
-    base = r.get("rope_theta", default=rope.get("rope_theta") if isinstance(rope, Mapping) else None)
-    constants = {
-        "norm_epsilon": r.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps"),
-        "rotary_base": base if fields.get("position", "rope") == "rope" and _whole(base) else None,
-        "router_scaling": r.get("routed_scaling_factor") if fields.get("moe") else None,
+    base = _positive(r.get("rope_theta", default=rope.get("rope_theta") if isinstance(rope, Mapping) else None))
+    scaling = _positive(r.get("routed_scaling_factor")) if fields.get("moe") else None
+    return {
+        "norm_epsilon": _positive(r.get("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps")),
+        "rotary_base": int(base) if fields.get("position", "rope") == "rope" and base and base == int(base) else None,
+        "router_scaling": None if scaling == 1 else scaling,
     }
-    return {name: value for name, value in constants.items() if _positive(value) and (name, value) != _UNSCALED}
 
 
-_UNSCALED = ("router_scaling", 1.0)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _whole(value: object) -> bool:
-    return _positive(value) and float(value).is_integer()  # type: ignore[arg-type]
+def _positive(value: object) -> float | None:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return float(value) if usable else None  # type: ignore[arg-type]
 
 
 def _plain_gpt(r: Reader, layers: int, hidden: int, heads: int, ffn: int) -> Fields:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
+from models_zoo.vision import Vision
+
 Confidence = Literal["verified", "secondary", "assumed"]
 Mixer = Literal["attention", "linear", "mamba", "none"]
 """What mixes the tokens of a layer: attention, a linear recurrence, a state-space one, or nothing."""
@@ -163,9 +165,10 @@ class Architecture(_ArchitectureRecord):
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
     experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
-    hyper-connections: so many hidden states, mixed before and after each block. `norm_epsilon` is what norms add to the
-    mean square, `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are
-    multiplied by: no plan depends on them, and None says that they are not known. `published_params_gap` says why the
+    hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of images beside
+    the decoder, which is there where images are trained on. `norm_epsilon` is what norms add to the mean square,
+    `rotary_base` the base of the rotary embedding, `router_scaling` what the routed experts' weights are multiplied by:
+    no plan depends on them, and None says that they are not known. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -208,6 +211,7 @@ class Architecture(_ArchitectureRecord):
     mamba: Mamba | None = None
     layer_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
     mtp_layers: NonNegativeInt = 0
+    vision: Vision | None = None
     published_params_billion: PositiveFloat | None = None
     published_params_basis: str | None = None
     published_params_gap: str | None = None

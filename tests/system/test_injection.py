@@ -112,7 +112,7 @@ def walked(page: Element) -> list[Element]:
 
 def running(page: Element) -> list[tuple[str, ...]]:
     """What a page runs, loads or leads to: scripts, styles, foreign elements, handlers and links."""
-    found = [(each.name, each.text) for each in walked(page) if each.name in ("script", "style")]
+    found: list[tuple[str, ...]] = [(each.name, each.text) for each in walked(page) if each.name in ("script", "style")]
     foreign = ("img", "iframe", "object", "embed", "link", "base", "form", "meta", "use", "image", "foreignObject")
     found += [(each.name,) for each in walked(page) if each.name in foreign]
     for each in walked(page):

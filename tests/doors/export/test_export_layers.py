@@ -17,6 +17,7 @@ from cpsolver.doors.export.loongforge import config, family
 from cpsolver.doors.export.report import launch_text
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, load_architecture
+from models_zoo.hugging_face import from_hugging_face
 from tests.support.problems import model_spec, problem_of, strategy_of
 
 MLA = {"kind": "mla", "q_lora": 64, "kv_lora": 32, "qk_nope": 16, "qk_rope": 8, "v_head": 16}
@@ -202,3 +203,28 @@ def test_what_a_models_file_says_of_its_constants_is_read() -> None:
     model = load_architecture("deepseek-v3-671b")
     assert isinstance(model, Architecture)
     assert (model.rotary_base, model.norm_epsilon, model.router_scaling) == (10000, 1e-6, 2.5)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "known"),
+    [
+        ({}, {}),
+        ({"rope_theta": 500000.0, "rms_norm_eps": 1e-5}, {"rotary_base": 500000, "norm_epsilon": 1e-5}),
+        ({"rope_parameters": {"rope_theta": 10000}}, {"rotary_base": 10000}),
+        ({"rope_theta": 10000.5, "rms_norm_eps": "small"}, {}),
+        ({"rope_theta": True, "rms_norm_eps": -1, "routed_scaling_factor": 2.5}, {}),
+    ],
+)
+def test_constants_of_a_configuration_are_read(keys: dict[str, Any], known: dict[str, float]) -> None:
+    found = from_hugging_face({**LLAMA, **keys})
+    assert {name: found[name] for name in ("rotary_base", "norm_epsilon", "router_scaling") if name in found} == known
