@@ -60,7 +60,7 @@ set -euo pipefail
 cd "${{SLURM_SUBMIT_DIR:?submit from the folder of these files}}"
 # shellcheck source=/dev/null
 . ./job.env
-MASTER_ADDR=$(scontrol show hostnames "${hosts}" | head -n 1)
+read -r MASTER_ADDR < <(scontrol show hostnames "${hosts}")
 export MASTER_ADDR
 container=()
 if [ -n "$IMAGE" ]; then container=(--container-image="$IMAGE" --container-mounts="$PWD:$PWD${{MOUNTS:+,$MOUNTS}}"); fi
