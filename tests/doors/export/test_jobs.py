@@ -111,7 +111,7 @@ def test_slurm_starts_a_failed_run_anew_three_times(restarted: str, requeued: bo
     environment = written(job("sbatch"), tmp_path)
     (tmp_path / "train.sh").write_text("exit 5\n", encoding="utf-8")
     stub(tmp_path, "srun", SRUN)
-    stub(tmp_path, "scontrol", 'echo "$@" >> "$HOME/scontrol"\n')
+    stub(tmp_path, "scontrol", 'echo "$@" >> "$HOME/scontrol"; echo a\n')
     slurm = {"SLURM_JOB_NODELIST": "all", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "9"}
     environment |= {**slurm, "SLURM_RESTART_COUNT": restarted}
     done = subprocess.run(["bash", "job.sbatch"], cwd=tmp_path, env=environment, check=False)
