@@ -17,6 +17,7 @@ from tests.real.megatron_cases import Case
 
 PROVIDER = (
     *("seq_length", "vocab_size", "should_pad_vocab", "make_vocab_size_divisible_by", "position_embedding_type"),
+    "rotary_base",
     "share_embeddings_and_output_weights",
 )
 """What Megatron-Bridge's GPTModelProvider adds (src/megatron/bridge/models/gpt_provider.py)."""
