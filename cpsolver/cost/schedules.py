@@ -123,7 +123,7 @@ def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
 
     Of SEARCHED_SCHEDULES what the launcher runs; without one what the stack's framework runs.
     """
-    search, launcher = problem.spec.search, problem.launcher
+    search = problem.spec.search
     asked = search.pin.schedule or search.schedules
     if asked is not None:
         return tuple(name for name in SEARCHED_SCHEDULES if name in asked)

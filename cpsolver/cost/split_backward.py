@@ -1,10 +1,11 @@
 """Backward split in two: B, the inputs' gradients, which other stages wait for, and W, the weights', which none does.
 
 Zero-bubble pipelining (Qi et al., arXiv:2401.10241) puts W passes off into what would be waiting. What the closed form
-here says of ZB-H1 and ZB-H2 is what their published orders take, run event by event (pipeline_splits.py): exactly where
-stages are equal, for any number of microbatches, and the published bubbles (pp - 1) (F + B - W) and (pp - 1) (F + B - 2 W)
-where microbatches are no fewer than the passes that fill them. A step is what the busiest stage spends between its first
-pass and its last: the next step begins on stages that are done, for whether gradients were sound is asked afterwards.
+here says of ZB-H1 and ZB-H2 is what their published orders take, run event by event (split_events.py): exactly where
+stages are equal, for any number of microbatches, and the published bubbles, (pp - 1) (F + B - W) and
+(pp - 1) (F + B - 2 W), where microbatches are no fewer than the passes that fill them. A step is what the busiest stage
+spends between its first pass and its last: the next step begins on stages that are done, for whether gradients were
+sound is asked afterwards.
 """
 
 from __future__ import annotations

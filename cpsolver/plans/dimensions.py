@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SEARCHED_SCHEDULES, SHARDED, Schedule, Strategy
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
-"""layout: the sizes that the devices are divided by; frame: micro batch, chunks and schedule; variant: all else about a layout
-(flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its default;
+"""layout: the sizes that the devices are divided by; frame: micro batch, chunks and schedule; variant: all else about
+a layout (flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its default;
 stages: what each pipeline stage has."""
 
 Kind = Literal["size", "size_or_all", "flag", "choice", "sizes", "by_chip", "chips", "layers"]

@@ -1,4 +1,4 @@
-"""Tiny problems at random whose pipelines may split the backward pass, under memory that asks for the one or the other."""
+"""Tiny problems at random whose pipelines may split the backward pass, under memory that asks for this or that."""
 
 from __future__ import annotations
 

@@ -28,8 +28,10 @@ Maker = Callable[..., Any]
 ALL = tuple(field.name for field in fields(Candidates))
 LAYER = tuple(field.name for field in fields(Shard))
 """What a layer's time and bytes depend on: bounds of frames count on it, and that bytes grow with the micro batch."""
-UNGROUPED = tuple(name for name in ALL if name not in ("sharding_group", "vpp", "embedding_slot", "loss_slot"))
-"""What memory beside the states depends on: a larger group never needs more, nor does it matter how stages are cut."""
+NOT_OF_MEMORY = ("sharding_group", "vpp", "schedule", "embedding_slot", "loss_slot")
+UNGROUPED = tuple(name for name in ALL if name not in NOT_OF_MEMORY)
+"""What memory beside the states depends on: a larger group never needs more, nor does it matter how stages are cut, or
+their passes ordered."""
 OF_PARAMETERS = ("tp", "cp", "pp", "dp", "ep", "etp")
 """What parameters on a device depend on: replicas that agree in these communicate as much."""
 OF_LAYERS = ("recompute", "embedding", "head", "hop_near", "hop_far", "chunk")

@@ -60,8 +60,8 @@ class PlanData:
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
-    Where backward is split `passes` W passes of a stage's own may fill its bubble, each of weight * l + weight_fixed, and
-    a share of what its layers take beyond mean ones; 0, and nothing of it counts, without `splits_backward`.
+    Where backward is split (`splits_backward`) `passes` W passes of a stage's own may fill its bubble, each of
+    weight * l + weight_fixed, and of what its layers take beyond mean ones that share.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.

@@ -1,8 +1,8 @@
 """A first split of a plan and proven lower bounds, from the same integers that the solver gets.
 
 `exact` finds the best split for a choice of options that leaves every stage to itself: always where stages choose on
-their own, layers are of several kinds, or backward is split. Otherwise `guess` comes first, and `exact` where that does not settle it and
-there are few choices.
+their own, layers are of several kinds, or backward is split. Otherwise `guess` comes first, and `exact` where that does
+not settle it and there are few choices.
 """
 
 from __future__ import annotations
