@@ -71,10 +71,10 @@ def _all_of_it(_pp: int, _forward_s: float, _backward_s: float) -> float:
     return 1.0
 
 
-def _zero_bubble(times: int) -> PipelineSchedule:
+def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
     """ZB-H1, with the memory of 1F1B, or ZB-H2, with twice that, and as many W passes in the bubble."""
     live = partial(_live_until_weights, times)
-    return PipelineSchedule("zero-bubble", "1f1b", False, ("zero-bubble",), live, _all_of_it, times)
+    return PipelineSchedule("zero-bubble", name, False, ("zero-bubble",), live, _all_of_it, times)
 
 
 def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
@@ -89,8 +89,8 @@ def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
     "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, _all_of_it),
-    "zb1p": _zero_bubble(1),
-    "zb2p": _zero_bubble(2),
+    "zb1p": _zero_bubble("zb1p", 1),
+    "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
         label="breadth-first",
         drawn_as="breadth_first",

@@ -15,8 +15,8 @@ from cpsolver.plans.strategy import RECOMPUTE_KINDS, SEARCHED_SCHEDULES, SHARDED
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
 """layout: the sizes that the devices are divided by; frame: micro batch, chunks and schedule; variant: all else about
-a layout (flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its default;
-stages: what each pipeline stage has."""
+a layout (flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its
+default; stages: what each pipeline stage has."""
 
 Kind = Literal["size", "size_or_all", "flag", "choice", "sizes", "by_chip", "chips", "layers"]
 """size: a whole number from 1; size_or_all: from 0, which stands for all; flag: true or false; choice: one of `values`;

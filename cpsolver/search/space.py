@@ -1,8 +1,8 @@
 """The candidate rows: every combination of degrees and flags, and which rule refuses how many of them.
 
 A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks, schedule) and a variant of it (flags, how cp
-exchanges, the experts' grid, sharding). One rule ties frames to variants, `expert_overlap`: some frames go with none of the
-variants that overlap. But for that rows are their products, made only where needed.
+exchanges, the experts' grid, sharding). One rule ties frames to variants, `expert_overlap`: some frames go with none
+of the variants that overlap. But for that rows are their products, made only where needed.
 """
 
 from __future__ import annotations

@@ -214,25 +214,30 @@ def _objectives(
         return [_objective(plan, v, factor)]
     time = [at.time for at in v.positions[: plan.pp]]
     weight = [_weight(model, plan, v, stage, index) for stage in v.stages[index]]
-    m, more = plan.microbatches * factor, plan.passes - 1
-    waited = factor * (sum(time) - sum(weight) + v.after)
-    full = m * v.slowest + factor * v.after
-    return [full, *(waited + (m - factor) * t - factor * more * w for t, w in zip(time, weight, strict=True))]
+    count, m, more = plan.pp, plan.microbatches, plan.passes - 1
+    full = cp_model.LinearExpr.weighted_sum([v.slowest, v.after], [factor * m, factor])
+    objectives: list[cp_model.LinearExprT] = [full]
+    for p in range(count):
+        times = [factor * (1 + (m - 1) * (p == other)) for other in range(count)]
+        weights = [-factor * (1 + more * (p == other)) for other in range(count)]
+        objectives.append(cp_model.LinearExpr.weighted_sum([*time, *weight, v.after], [*times, *weights, factor]))
+    return objectives
 
 
-def _weight(
-    model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, index: int
-) -> cp_model.LinearExprT:
+def _weight(model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, index: int) -> cp_model.IntVar:
     """W of a stage."""
-    at = stage.position
+    at, most = stage.position, plan.longest_stage
     steps = cp_model.LinearExpr.weighted_sum([stage.chunk], [int(plan.weight[at])]) + int(plan.weight_fixed[at])
+    weight = model.new_int_var(-most, most, f"weight_{index}_{at}")
     if plan.odd is None:
-        return steps
+        model.add(weight == steps)
+        return weight
     table = plan.weight_beyond_mean[stage.chip]
-    most = int(table.max() - table.min())
-    beyond = model.new_int_var(-most, most, f"weight_beyond_{index}_{at}")
+    span = int(table.max() - table.min())
+    beyond = model.new_int_var(-span, span, f"weight_beyond_{index}_{at}")
     _kinds_in_place(model, beyond, table, stage, v, v.places)
-    return steps + beyond
+    model.add(weight == steps + beyond)
+    return weight
 
 
 def _stage_time(plan: PlanData, stage: StageVars) -> cp_model.LinearExprT:

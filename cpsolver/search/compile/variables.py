@@ -54,8 +54,8 @@ class Variables:
 
     `which` plan is taken and `pick[i]`, its literals; degrees and flags by name; positions up to the longest pipeline
     of the plans; `stages[i]`, those of plan i; `start[p]`, where in each chunk's layers position p begins (one entry
-    more than positions; used with layers of several kinds), at most at `places`. The `slowest` stage's time and `after`,
-    what follows the pipeline, are in integer steps.
+    more than positions; used with layers of several kinds), at most at `places`. The `slowest` stage's time and
+    `after`, what follows the pipeline, are in integer steps.
     """
 
     which: cp_model.IntVar

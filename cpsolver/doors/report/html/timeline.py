@@ -128,7 +128,7 @@ def _tooltip(run: PipelineRun, span: Span) -> str:
     chunk = f", chunk {span.chunk}" if run.strategy.vpp > 1 and span.chunk >= 0 else ""
     which = f" of microbatch {span.microbatch}{chunk}" if span.microbatch >= 0 else ""
     end_s = run.end_s
-    return f"{KINDS[span.kind]}{which}: {seconds(span.start_s, of=end_s)} to {seconds(span.end_s, of=end_s)}"
+    return f"{span.told}{which}: {seconds(span.start_s, of=end_s)} to {seconds(span.end_s, of=end_s)}"
 
 
 def _rect(kind: SpanKind, x: float, y: float, width: float, told: str = "") -> Html:
