@@ -82,7 +82,7 @@ def run(
     delay = np.zeros(pp) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
     devices = [_Device(number, list(own), pp, chunks) for number, own in enumerate(order)]
     done: dict[tuple[int, Pass], float] = {}
-    while any([device.advance(done, seconds, delay) for device in devices]):
+    while sum(device.advance(done, seconds, delay) for device in devices):
         pass
     if any(device.waiting for device in devices):
         raise ValueError("a pass waits for ever")

@@ -105,8 +105,8 @@ def test_whole_backwards_make_it_1f1b() -> None:
     ]
     forward = np.array([[1.0], [1.2], [0.9], [1.1]])
     plain = simulate(forward, 2 * forward, 8)
-    assert run(order, forward, forward, forward).makespan_s == pytest.approx(plain.makespan_s)  # type: ignore[arg-type]
-    assert run(order, forward, forward, forward).peak.tolist() == peak_live_total(4, 1, 8).tolist()  # type: ignore[arg-type]
+    assert run(order, forward, forward, forward).makespan_s == pytest.approx(plain.makespan_s)
+    assert run(order, forward, forward, forward).peak.tolist() == peak_live_total(4, 1, 8).tolist()
 
 
 def test_a_schedule_that_cannot_go_on_is_refused() -> None:
