@@ -105,8 +105,8 @@ class Objective:
         dearest = np.where(used, prices, prices.min()).max(axis=0) * width
         numbers = counts_before(self.problem.model, 1)[:, -1:]
         work = (cheapest * numbers).sum(axis=0) * width
-        beside = np.where(WEIGHT_PASSES[rows.schedule] == 0, 1.0 / rows.vpp, 0.0)  # split backwards hide it
-        times = rows.microbatches + (np.maximum(1.0, lowest / dearest) - 1.0) * beside
+        beside = np.where(WEIGHT_PASSES[rows.schedule] == 0, np.maximum(1.0, lowest / dearest) - 1.0, 0.0)
+        times = rows.microbatches + beside / rows.vpp  # split backwards may hide all of it
         return np.asarray(np.maximum(scores, work * times * _DOWN_SUM))
 
 

@@ -18,7 +18,7 @@ from tests.support.selection import full
 from tests.support.split_backward import split_problem
 from tests.support.tables import quick_tables
 
-SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.1, "best 1f1b": 0.03, "mixed": 0.1}
+SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.05, "best 1f1b": 0.03, "mixed": 0.1}
 """Of the problems below: of how many it is so; shares at least."""
 
 
@@ -37,7 +37,8 @@ def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
         tally["feasible"] += bool(best)
         tally["mixed"] += problem.mixed
         if best:
-            first = dict(zip(KEY, min(best, key=lambda key: best[key]), strict=True))
+            fastest = min(best.items(), key=lambda item: item[1])[0]
+            first = dict(zip(KEY, fastest, strict=True))
             tally[f"best {first['schedule']}"] += 1
     assert tally["problems"] >= 0.8 * count
     if count > 20:

@@ -91,17 +91,19 @@ def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages
         total = total + stages.least_recompute_s(least).sum(axis=1)
         return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
 
-    return _over_edges(slowest, table.rows.take(first), rest)
+    return _over_edges(slowest, table.rows, first, rest)
 
 
-def _over_edges(slowest: Floats, rows: Candidates, rest: Callable[[Floats], tuple[Floats, Floats]]) -> Floats:
+def _over_edges(
+    slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], tuple[Floats, Floats]]
+) -> Floats:
     """The bound on step time where the slowest stage takes at least `slowest`; infinite where that is.
 
     The range of the slowest stage's time is cut at `_EDGES`. A plan whose slowest stage lies between two of them pays
     for the lower one at least, and besides what `rest` says of the upper one: the least sum of the stages when none
     takes longer, and the least that follows the pipeline.
     """
-    (first, second), times = weights(rows), least_microbatches(rows)
+    (first, second), times = weights(rows, row), least_microbatches(rows, row)
     possible = np.isfinite(slowest)
     least = np.where(possible, slowest, _FOREVER)
     best, start = np.full(len(slowest), np.inf), least
@@ -209,7 +211,7 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats
         total = _cheapest(layer, room.T, at_least.T, layers) + ends + fixed
         return total, _after_mix(by_type, most, at_least)
 
-    return _over_edges(_smallest(enough, by_type, layers), table.rows.take(row), rest)
+    return _over_edges(_smallest(enough, by_type, layers), table.rows, row, rest)
 
 
 def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:

@@ -173,8 +173,6 @@ class Coefficients:
             chunks=pipelines.vpp,
             after_layer=pipelines.at(time.sync_layer) + pipelines.at(time.update_layer),
             after_fixed=pipelines.data_parallel(no_places) + pipelines.optimizer(no_places),
-            weight_layer=pipelines.weight_gradients,
-            weight_fixed=pipelines.ends / 3.0,
             saving=saving,
             allowed={kind: allowed[chips] & self._may_recompute(kind, at) for kind, allowed in self.allowed.items()},
         )
@@ -269,26 +267,33 @@ class Coefficients:
 
     def weights(self, row: Ints) -> tuple[Floats, Floats]:
         """Step time = first * slowest stage + second * sum of stages + what follows; or more, with split backwards."""
-        return weights(self.rows.take(row))
+        return weights(self.rows, row)
+
+    def weight_gradients(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
+        """W of a layer, and of a stage beside its layers, where backward is split: (n, pp); as `stages`."""
+        pipelines = Pipelines(self.tables, row, chips)
+        return np.broadcast_to(pipelines.weight_gradients, chips.shape), pipelines.ends / 3.0
 
 
-def weights(rows: Candidates) -> tuple[Floats, Floats]:
-    """`Coefficients.weights` of all rows."""
-    vpp, passes = rows.vpp.astype(np.float64), passes_of(rows)
-    plain = rows.microbatches - 1.0 / vpp, 1.0 / vpp
-    split = bound_weights(passes, rows.microbatches)
-    whole = WEIGHT_PASSES[rows.schedule] == 0
-    return np.where(whole, plain[0], split[0]), np.where(whole, plain[1], split[1])
+def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, Floats]:
+    """`Coefficients.weights` of those rows."""
+    vpp, microbatches = rows.vpp[at].astype(np.float64), rows.microbatches[at]
+    plain = microbatches - 1.0 / vpp, 1.0 / vpp
+    splits = WEIGHT_PASSES[rows.schedule[at]] > 0
+    if not splits.any():
+        return plain
+    split = bound_weights(passes_of(rows, at), microbatches)
+    return np.where(splits, split[0], plain[0]), np.where(splits, split[1], plain[1])
 
 
-def passes_of(rows: Candidates) -> Ints:
+def passes_of(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
     """W passes that fill the bubble of each row; 0 where backward is not split."""
-    return filling_passes(WEIGHT_PASSES[rows.schedule], rows.pp, rows.microbatches)
+    return filling_passes(WEIGHT_PASSES[rows.schedule[at]], rows.pp[at], rows.microbatches[at])
 
 
-def least_microbatches(rows: Candidates) -> Ints:
+def least_microbatches(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
     """How often the slowest stage's time counts at least with split backwards, whatever `weights` say; 0 without."""
-    return np.where(WEIGHT_PASSES[rows.schedule] == 0, 0, rows.microbatches)
+    return np.where(WEIGHT_PASSES[rows.schedule[at]] == 0, 0, rows.microbatches[at])
 
 
 def row_of(row: Ints, chips: Ints, chip: int) -> Ints:

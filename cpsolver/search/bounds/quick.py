@@ -273,7 +273,9 @@ def _quick(
     total = total + seconds.ends(rows) + alone + rows.pp * beside
     slowest = np.maximum(slowest + beside, total / rows.pp)
     first, second = weights(rows)
-    step = np.maximum(first * slowest + second * total, least_microbatches(rows) * slowest)
+    step = first * slowest + second * total
+    if (least := least_microbatches(rows)).any():
+        step = np.maximum(step, least * slowest)
     return np.asarray(step * SAFETY)
 
 

@@ -44,7 +44,7 @@ class Stages:
     multiple of `chunks`, one or more in each. `set_seconds`, `set_bytes` and `set_replay` (sets, n, pp or 1) are a
     layer's further seconds, its bytes in flight, and the bytes that are there once while modules are recomputed, under
     the sets of modules that are worth it on some stage. `allowed` says which kinds of recomputation each stage may use;
-    `after_*` are the seconds that follow the pipeline, `weight_*` those of W where backward is split.
+    `after_*` are the seconds that follow the pipeline.
 
     With layers of several kinds `layer` and `states` are those of the mean layer; `fixed` is less by `saving`, the most
     that a stage can save by holding cheap layers, and `room` is larger by the same in bytes: bounds stay bounds.
@@ -65,8 +65,6 @@ class Stages:
     chunks: Floats
     after_layer: Floats
     after_fixed: Floats
-    weight_layer: Floats
-    weight_fixed: Floats
     saving: Floats
     allowed: dict[RecomputeKind, Bools]
 

@@ -148,9 +148,10 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
     vpp, longest = int(rows.vpp[row]), _longest_chunk(table, row, stages, within_s)
     plan = PlanRow(table, row_by_stage, chips, stages, longest)
     odd = odd_layers(table, row)
-    own = rows.take([row])
-    splits, passes = bool(least_microbatches(own)[0]), int(passes_of(own)[0])
-    first, second = (float(weight[0]) for weight in weights(own))
+    at = np.array([row])
+    splits, passes = bool(least_microbatches(rows, at)[0]), int(passes_of(rows, at)[0])
+    first, second = (float(weight[0]) for weight in weights(rows, at))
+    weight_layer, weight_fixed = table.weight_gradients(given, chips[None, :])
     if splits:  # W has rounded coefficients too
         first, second = 1.0 + first + passes, 2.0
     return PlanData(
@@ -171,8 +172,8 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         after_fixed=scale.integers(stages.after_fixed[0]),
         splits_backward=splits,
         passes=passes,
-        weight=scale.integers(np.broadcast_to(stages.weight_layer, chips[None, :].shape)[0]),
-        weight_fixed=scale.integers(stages.weight_fixed[0]),
+        weight=scale.integers(weight_layer[0]),
+        weight_fixed=scale.integers(weight_fixed[0]),
         weight_beyond_mean=_weight_beyond_mean(table, plan, scale) if splits else {},
         degrees=_degrees(rows, row_by_stage),
         meshes=_meshes(rows, row_by_stage, chips) if by_stage.ndim else {},
