@@ -214,16 +214,16 @@ def _min_block(s: int, pp: int) -> tuple[int, int, int, int]:
     return s, 2 * pp - s - 1, 2 * pp + more + s, 4 * pp + more - s - 1
 
 
-def _repeated(block: Callable[[int, int], tuple[int, int, int, int]]) -> Callable[[int, int], list[list[Turn]]]:
+def _in_blocks(block: Callable[[int, int], tuple[int, int, int, int]]) -> Callable[[int, int], list[list[Turn]]]:
     """Blocks of passes one after the other, W in the first grains that are free."""
 
     def order(pp: int, m: int) -> list[list[Turn]]:
-        return [_repeated_on(block(s, pp), m) for s in range(pp)]
+        return [_blocks_on(block(s, pp), m) for s in range(pp)]
 
     return order
 
 
-def _repeated_on(first: tuple[int, int, int, int], m: int) -> list[Turn]:
+def _blocks_on(first: tuple[int, int, int, int], m: int) -> list[Turn]:
     names: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("B", 1), ("B", 0))
     taken: dict[int, tuple[Kind, int, int]] = {
         start + _GRAINS * i: (kind, chunk, i)
@@ -288,7 +288,7 @@ _ORDERS: dict[SplitSchedule, Callable[[int, int], list[list[Turn]]]] = {
     "zb1p": _with_w_put_off(1),
     "zb2p": _with_w_put_off(2),
     "zbv": _zbv,
-    "v_half": _repeated(_half_block),
-    "v_min": _repeated(_min_block),
+    "v_half": _in_blocks(_half_block),
+    "v_min": _in_blocks(_min_block),
     "dualpipev": _dualpipev,
 }

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.pipeline_events import FloatArray, Timeline
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
@@ -52,7 +53,7 @@ class Span:
     weights: bool = False
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """What a picture calls it."""
         return "weights' gradients" if self.weights else KINDS[self.kind]
 
@@ -93,6 +94,12 @@ class PipelineRun:
     def end_s(self) -> float:
         """Seconds of the step: the pipeline and what follows it."""
         return self.pipeline_s + max(stage.after_s for stage in self.evaluation.stages)
+
+    @property
+    def step_s(self) -> float:
+        """The same, but for devices that begin the next step while others end this one (split_backward.py)."""
+        split = SCHEDULES[self.strategy.schedule].weight_passes > 0
+        return self.end_s - (self.pipeline_s - self.timeline.longest_span_s) * split
 
     @property
     def idle_share(self) -> FloatArray:

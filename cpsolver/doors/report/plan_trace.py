@@ -62,7 +62,7 @@ def _label(run: PipelineRun, stage: int) -> str:
 
 
 def _slice(run: PipelineRun, span: Span) -> Slice:
-    name, args = span.told, {}
+    name, args = span.label, {}
     if span.kind in _LETTERS:
         chunk = f" c{span.chunk}" if run.strategy.vpp > 1 else ""
         name = f"{'W' if span.weights else _LETTERS[span.kind]}{span.microbatch}{chunk}"
@@ -105,7 +105,7 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "step_time_s": evaluation.step_time_s,
         "pipeline_closed_form_s": evaluation.formula_s - after_s,
         "pipeline_simulated_s": run.pipeline_s if run.whole else None,
-        "simulated_step_time_s": run.end_s if run.whole else None,
+        "simulated_step_time_s": run.step_s if run.whole else None,
         "after_pipeline_s": after_s,
         "trace_end_s": run.end_s,
         "stage_idle_share": [round(share, 6) for share in run.idle_share.tolist()],
