@@ -46,6 +46,16 @@ def test_bubbles_are_those_of_the_paper(pp: int, m: int, f: float, b: float, w: 
         assert bubble("zbv", pp, m, f, b, w) == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("pp", "m"), SIZES)
+def test_bubble_rates_are_those_of_primus(pp: int, m: int) -> None:
+    """Where the next step waits for all devices, and F = B = W: of ZBV's step (p - 1) / (p - 1 + 6 m); ZB1P has a third
+    of 1F1B's bubble (AMD-AGI/Primus fd1eeab, docs_deprecated/tech_blogs/primus_pipeline/primus_pipeline.md)."""
+    whole = equal("zbv", pp, m, 1, 1, 1).makespan_s
+    assert (whole - 3 * m) / whole == pytest.approx((pp - 1) / (pp - 1 + 6 * m))
+    plain = 3 * (m + pp - 1)
+    assert equal("zb1p", pp, m, 1, 1, 1).makespan_s - 3 * m == pytest.approx((plain - 3 * m) / 3)
+
+
 @pytest.mark.parametrize("pp", [2, 4, 5, 6, 8, 9, 12])
 def test_peaks_are_those_of_the_papers(pp: int) -> None:
     """In microbatches of a whole device. arXiv:2401.10241: p and 2 p - 1, ZB-V p. arXiv:2405.15362 and the authors'
