@@ -13,10 +13,7 @@ Orders by schedule (`turns`), pp devices s = 0 .. pp - 1, m microbatches:
 - V-shaped placement: device s has stages s and 2 pp - 1 - s of 2 pp (chunks 0 and 1), so that the first and the last
   stage are on device 0.
 - zbv: arXiv:2401.10241, section 6, in the order of PyTorch's ScheduleZBVZeroBubble.
-- v_half, v_min: arXiv:2405.15362. A block of passes is repeated every six grains; where a device's first passes stand
-  in it is from the authors' scheduler (sail-sg/zero-bubble-pipeline-parallelism 39f2c18, zerobubble/scheduler,
-  zbv_greedy.py), W taking the first free grains. Grains without a pass are squeezed out; the authors' scheduler also
-  reorders the passes of the first and the last microbatches, which takes more of the bubble away in the same memory.
+- v_half, v_min: arXiv:2405.15362; see v_blocks.py.
 - dualpipev: deepseek-ai/DualPipe 3da1bbe, dualpipev.py, step; m is 2 pp at least.
 """
 
@@ -30,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cpsolver.cost.pipeline_events import FloatArray, IntArray
+from cpsolver.cost.v_blocks import half_blocks, min_blocks, order_of
 
 Kind = Literal["F", "B", "W"]
 Pass: TypeAlias = tuple[Kind, int, int]
@@ -199,46 +197,17 @@ def _zbv_device(s: int, pp: int, m: int) -> list[Turn]:
     return made
 
 
-_GRAINS = 6
-"""Of a block: two chunks' F, B and W of one grain each."""
+_NAMED: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("B", 1), ("B", 0), ("W", 1), ("W", 0))
+"""Kinds of passes as v_blocks counts them."""
 
 
-def _half_block(s: int, pp: int) -> tuple[int, int, int, int]:
-    """Where the first F of both chunks, and the first B of chunks 1 and 0, stand on a device."""
-    more = 3 if pp % 2 == 0 else 0
-    return 2 * s, 3 * pp - s - 2, 3 * pp + more + 2 * s - 1, 6 * pp + more - s - 2
-
-
-def _min_block(s: int, pp: int) -> tuple[int, int, int, int]:
-    more = 2 if pp % 3 == 0 else 0
-    return s, 2 * pp - s - 1, 2 * pp + more + s, 4 * pp + more - s - 1
-
-
-def _in_blocks(block: Callable[[int, int], tuple[int, int, int, int]]) -> Callable[[int, int], list[list[Turn]]]:
-    """Blocks of passes one after the other, W in the first grains that are free."""
+def _in_blocks(blocks: Callable[[int], list[tuple[int, ...]]]) -> Callable[[int, int], list[list[Turn]]]:
+    """Blocks of passes one after the other."""
 
     def order(pp: int, m: int) -> list[list[Turn]]:
-        return [_blocks_on(block(s, pp), m) for s in range(pp)]
+        return [[((*_NAMED[kind], i),) for kind, i in device] for device in order_of(blocks(pp), m)]
 
     return order
-
-
-def _blocks_on(first: tuple[int, int, int, int], m: int) -> list[Turn]:
-    names: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("B", 1), ("B", 0))
-    taken: dict[int, tuple[Kind, int, int]] = {
-        start + _GRAINS * i: (kind, chunk, i)
-        for start, (kind, chunk) in zip(first, names, strict=True)
-        for i in range(m)
-    }
-    made, waiting = list[Turn](), list[tuple[int, int]]()
-    for grain in range(max(taken) + 1):
-        if grain in taken:
-            each = taken[grain]
-            made.append((each,))
-            waiting += [each[1:]] * (each[0] == "B")
-        elif waiting:
-            made.append((("W", *waiting.pop(0)),))
-    return [*made, *((("W", chunk, i),) for chunk, i in waiting)]
 
 
 def _dualpipev(pp: int, m: int) -> list[list[Turn]]:
@@ -288,7 +257,7 @@ _ORDERS: dict[SplitSchedule, Callable[[int, int], list[list[Turn]]]] = {
     "zb1p": _with_w_put_off(1),
     "zb2p": _with_w_put_off(2),
     "zbv": _zbv,
-    "v_half": _in_blocks(_half_block),
-    "v_min": _in_blocks(_min_block),
+    "v_half": _in_blocks(half_blocks),
+    "v_min": _in_blocks(min_blocks),
     "dualpipev": _dualpipev,
 }

@@ -75,11 +75,29 @@ def test_dualpipev_has_the_bubble_of_its_authors_where_backward_is_twice_forward
         turns("dualpipev", pp, 2 * pp - 1)
 
 
-@pytest.mark.parametrize("pp", [4, 6, 8])
-def test_v_schedules_waste_no_more_than_1f1b_where_passes_are_equal(pp: int) -> None:
-    """Squeezed alone, without the authors' reordering, which brings V-Half to half of 1F1B's 3 (pp - 1)."""
-    for schedule in ("v_half", "v_min"):
-        assert bubble(schedule, pp, 4 * pp, 1, 1, 1) < 3 * (pp - 1)
+@pytest.mark.parametrize(
+    ("schedule", "pp", "m", "grains", "held"),
+    [
+        ("v_half", 4, 8, 5, 6),
+        ("v_half", 4, 16, 5, 6),
+        ("v_half", 6, 24, 11, 8),
+        ("v_half", 8, 16, 17, 10),
+        ("v_half", 8, 32, 17, 10),
+        ("v_min", 4, 8, 11, 4),
+        ("v_min", 4, 16, 11, 4),
+        ("v_min", 6, 24, 17, 6),
+        ("v_min", 8, 16, 27, 8),
+        ("v_min", 8, 32, 27, 8),
+    ],
+)
+def test_v_schedules_are_those_of_the_authors_scheduler(
+    schedule: SplitSchedule, pp: int, m: int, grains: int, held: int
+) -> None:
+    """What zbv_greedy.py of sail-sg/zero-bubble-pipeline-parallelism 39f2c18 says, run with passes of one grain, six of
+    them a microbatch: grains that its longest device waits, and chunks held. 1F1B waits 6 (pp - 1)."""
+    one = np.ones((pp, 2))
+    found = run(turns(schedule, pp, m), one, one, one)
+    assert (found.span_s.max() - 6 * m, found.peak.max()) == (grains, held)
 
 
 @pytest.mark.parametrize("schedule", get_args(SplitSchedule))
