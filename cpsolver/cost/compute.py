@@ -239,7 +239,8 @@ def part_operators(
     found = _gemms(problem, device, made_of, tokens)
     for each in traffic:
         seconds = stream(problem, device, each)
-        found.append(Operator(each.name, (seconds, backward * seconds), ("memory", each.constant, *unfused)))
+        again = seconds if each.moves_only else backward * seconds
+        found.append(Operator(each.name, (seconds, again), ("memory", each.constant, *unfused)))
     return found
 
 
@@ -334,12 +335,16 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
 
 
 class Traffic(NamedTuple):
-    """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often."""
+    """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often.
+
+    `moves_only`: backward moves gradients as forward moves activations, and has no saved input to read beside them.
+    """
 
     name: str
     elements: Floats
     kernels: float
     constant: Literal["elementwise_traffic", "norm_traffic"] = "elementwise_traffic"
+    moves_only: bool = False
 
 
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
@@ -369,14 +374,17 @@ def _activation(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]
 
 
 def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
-    """Experts' activation functions, and tokens copied into the experts' order and back."""
+    """Experts' activation functions, and tokens copied into the experts' order and back.
+
+    Each copy's backward is the other one's forward (Transformer Engine, pytorch/permutation.py).
+    """
     model, moe = problem.model, problem.model.moe
     assert moe is not None
     inside = 3 if model.gated_mlp else 2
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + moe.shared_width) / shard.tp * tokens
     copies = 4 * moe.top_k * model.expert_width * tokens / shard.sequence_split
-    return [Traffic("permutation, activation", activation + copies, 10)]
+    return [Traffic("activation function", activation, 2), Traffic("permutation", copies, 8, moves_only=True)]
 
 
 def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:

@@ -299,6 +299,17 @@ def test_traffic_scales_what_is_no_product(constant: str, each: int) -> None:
     assert twice.backward - once.backward == pytest.approx(2 * 2 * elements / 1e12)
 
 
+def test_backward_moves_tokens_between_experts_as_often_as_forward() -> None:
+    """Of 1024 tokens to two experts each: copies read and written twice in either pass, gradients in the second."""
+    problem, chip = ideal(model=small(moe=FEW))
+    found = {each.name: each.passes for each in compute.layer_operators(problem, chip, ONE, EXPERTS)}
+    forward, backward = found["permutation"]
+    assert forward == pytest.approx(2 * 4 * 2 * 1024 * 1024 / 1e12)
+    assert backward == forward
+    active, again = found["activation function"]
+    assert again == 2 * active == pytest.approx(2 * 2 * 3 * 2 * 512 * 1024 / 1e12)
+
+
 def test_a_pass_over_a_layer_takes_no_less_than_the_host_needs_to_launch_it() -> None:
     free = table(ideal()[0])
     backward = float(free.layer[0] - free.recompute[0])
