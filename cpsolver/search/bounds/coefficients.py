@@ -150,7 +150,8 @@ class Coefficients:
         fixed = pipelines.p2p(any_neighbours) + pipelines.host + (no_places * layer + pipelines.ends)
         if pipelines.pp == 1:
             fixed = fixed + pipelines.at(self.least_sharding)
-        states = pipelines.at_ends(memory.first_states[row], memory.last_states[at[:, -1]])
+        on_first = factor * (memory.first_stored + memory.first_buffer)
+        states = pipelines.at_ends((memory.first_states + on_first)[row], memory.last_states[at[:, -1]])
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)
@@ -272,7 +273,7 @@ class Coefficients:
     def weight_gradients(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
         """W of a layer, and of a stage beside its layers, where backward is split: (n, pp); as `stages`."""
         pipelines = Pipelines(self.tables, row, chips)
-        return np.broadcast_to(pipelines.weight_gradients, chips.shape), pipelines.ends / 3.0
+        return np.broadcast_to(pipelines.weight_gradients, chips.shape), pipelines.weight_ends
 
 
 def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, Floats]:

@@ -186,7 +186,7 @@ def _weight_beyond_mean(table: Coefficients, plan: PlanRow, scale: Scale) -> dic
     time, found = table.time, dict[int, Ints]()
     for chip in dict.fromkeys(plan.chips.tolist()):
         at = plan.row(chip)
-        share = weight_share(time.recompute[chip, at] / time.layer[chip, at])
+        share = weight_share(time.recompute[chip, at] / time.layer[chip, at]) * (table.problem.lora is None)
         found[chip] = scale.integers(table.beyond_mean(share * time.kind_layer[chip], plan.at(chip))[0])
     return found
 
