@@ -270,7 +270,7 @@ def test_more_than_one_training_command_is_told() -> None:
     text = torchrun(GPT) + torchrun(f"{GPT} --num-layers 12")
     told = json.loads(run("import", write("train.sh", text), "--chip", "h100", "--json").stdout)
     assert any("training commands in lines 2 too" in note for note in told["notes"])
-    text = f"if [ x ]; then\n  {torchrun(GPT)}fi\n"
+    text = f"if [ -d x ]; then\n  {torchrun(GPT)}fi\n"
     told = json.loads(run("import", write("train.sh", text), "--chip", "h100", "--json").stdout)
     assert any("stands in a conditional" in note for note in told["notes"])
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from cpsolver.doors.importing.lexer import Lexer
-from cpsolver.doors.importing.shell import Script, ScriptCommand
+from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
@@ -63,11 +62,10 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     shell_texts = [text for text in sentences if any(name in text for name in _MODEL_ARGUMENTS)]
     trainings: list[TrainingCommand] = []
     for text in shell_texts[:1]:
-        for command in Lexer(text, None, run.line).commands():
-            words = tuple(field for word in command.words for field in script.variables.fields(word))
-            if words and words != run.words:
-                before = run.words[: run.words.index(text)]
-                nested = _trainings(script, ScriptCommand(run.line, words, run.certain))
+        before = run.words[: run.words.index(text)]
+        for command in read_text_commands(script, text, run.line):
+            if command.words != run.words:
+                nested = _trainings(script, replace(command, line=run.line, certain=run.certain))
                 trainings += [replace(training, launch=(*before, *training.launch)) for training in nested]
     return trainings
 
