@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from cpsolver.doors.importing.printed import is_printer
+from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
 
@@ -15,6 +17,8 @@ _MODULES = ("torch.distributed.launch", "torch.distributed.run")
 _MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
 _NODES = ("nnodes", "num_nodes", "nodes")
+_NEVER_TRAIN = ("tee", "logger", "grep", "sed", "awk", "ls", "cp", "mv", "rm", "mkdir", "touch", "kill", "pkill", "find")
+"""Commands beside those whose output is known that only show or move what a training command is made of."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
 
@@ -45,16 +49,28 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         return TrainingCommand(commands[0].line, "", (), words, True)
     trainings = [training for command in commands for training in _trainings(script, command)]
     if not trainings:
-        message = "has no training command: none of its commands has model arguments"
+        ended = f"; it ends in line {script.ended}, before its last line (--args gives it arguments)" if script.ended else ""
+        message = f"has no training command: none of its commands has model arguments{ended}"
         allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
         raise InputError(Trouble("", message, allowed=allowed, file=file))
-    chosen = next((training for training in trainings if training.certain), trainings[0])
+    reasons = {id(training): out_of_scope(training.program, training.tokens) for training in trainings}
+    inside = [training for training in trainings if reasons[id(training)] is None]
+    if not inside:
+        first = trainings[0]
+        allowed = "pretraining or tuning of a decoder"
+        raise OutOfScopeError(
+            Trouble(first.program or "program", str(reasons[id(first)]), allowed=allowed, line=first.line, file=file)
+        )
+    chosen = next((training for training in inside if training.certain), inside[0])
+    trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
 
 
 def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     """The training commands in a command, also in a text that it passes to another shell (`bash -c`, `srun`)."""
+    if is_printer(run.words[0]) or run.words[0] in _NEVER_TRAIN:
+        return []
     split = _split(run.words)
     if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain)]

@@ -42,6 +42,7 @@ class ImportOptions:
     stack: str | None = None
     launcher: str | None = None
     given: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
-    script = read_script(text, name, dict(options.given))
+    script = read_script(text, name, dict(options.given), options.arguments)
     training = find_training(script, name)
     arguments = Arguments(training.tokens, script.variables, name, training.line)
     arguments.given |= _replaced(options)
@@ -225,6 +226,9 @@ def _notes(
         texts.append(f"not known, and arguments may be missing: {', '.join(unknown_words)} (--set NAME=VALUE)")
     if any(unclear.name in ("@", "*") for unclear in script.variables.unclear):
         texts.append("the script's own arguments ($@) are taken as none")
+    if absent := script.variables.absent:
+        names = ", ".join(absent)
+        texts.append(f"taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)")
     if defaults := script.variables.defaults:
         shown = ", ".join(f"{name}={value}" for name, value in defaults.items() if value)
         if shown:

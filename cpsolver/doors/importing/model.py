@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.scope import refuse_models
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
@@ -18,7 +19,6 @@ _POSITIONS = 2**31
 _NOT_SUPPORTED = {
     "full-attention-interval": "layers of linear attention",
     "enable-dsa-indexer": "sparse attention with an indexer",
-    "enable-mhc": "hyper-connections",
 }
 
 
@@ -31,6 +31,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     for name in (name for name, value in sizes.items() if value is None):
         if not any(trouble.where == f"--{name}" for trouble in arguments.troubles):
             arguments.trouble(f"--{name}", "is not given: " + _where_from(arguments))
+    refuse_models(arguments)
     for name, what in _NOT_SUPPORTED.items():
         if arguments.has(name):
             arguments.trouble(f"--{name}", f"{what}: not supported by the cost model")
@@ -109,14 +110,14 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
 
 def _attention(arguments: Arguments) -> dict[str, Any]:
     normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
-    if arguments.has("multi-latent-attention"):
+    if arguments.has("multi-latent-attention") or arguments.has("multi-head-latent-attention"):
         rank = arguments.number("q-lora-rank")
         return {
             "kind": "mla",
             **({"q_lora": rank} if rank else {}),
             "kv_lora": arguments.number("kv-lora-rank", 32),
-            "qk_nope": arguments.number("qk-head-dim", 128),
-            "qk_rope": arguments.number("qk-pos-emb-head-dim", 64),
+            "qk_nope": _either(arguments, "qk-head-dim", "qk-nope-head-dim", 128),
+            "qk_rope": _either(arguments, "qk-pos-emb-head-dim", "qk-rope-head-dim", 64),
             "v_head": arguments.number("v-head-dim", 128),
         }
     fields: dict[str, Any] = {"qk_norm": "head"} if normed else {}
@@ -132,6 +133,11 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
     if size := arguments.number("interleave-sliding-window"):
         fields |= {"sliding_window": size, "full_every": 2}
     return fields
+
+
+def _either(arguments: Arguments, name: str, former: str, default: int) -> int | None:
+    """An argument that MindSpeed-LLM takes by its former name too (arguments/deprecated_args.py)."""
+    return arguments.number(name) or arguments.number(former, default)
 
 
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
+from cpsolver.doors.importing.scope import plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, read_split
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
@@ -75,7 +76,7 @@ def _divisions(
 def _imported_plan(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
 ) -> ImportedPlan:
-    refusals, notes = [*split.refusals, *recomputed.refusals], []
+    refusals, notes = [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)], []
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:

@@ -76,7 +76,7 @@ class SimpleCommands:
         self.folder: str | None = None
         self.functions: dict[str, tuple[Node, bool]] = {}
         self.frames: list[dict[str, tuple[str | None, list[str] | None]]] = []
-        self.sources = 0
+        self.sources = 0  # files being read inside one another
         self.loops = 0
 
     @property
@@ -323,6 +323,8 @@ class SimpleCommands:
                 raise Leave(what, min(number, self.loops))
             self.doubts += 1  # up to the end of the loop
             return None
+        if what == "return" and not self.frames and not self.sources:
+            return False  # an error of the script, which goes on
         if what == "return" and not self.certain:
             self.doubts += 1  # up to the end of the function
             return None
@@ -372,6 +374,7 @@ class SimpleCommands:
                 raise
             return leave.status
         finally:
+            self.sources -= 1
             self.variables.positional = arguments if len(fields) > 2 else self.variables.positional
 
     def _found(self, name: str) -> Path | None:
