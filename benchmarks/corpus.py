@@ -1,6 +1,6 @@
 """Reads every training script of a folder of repositories, and says how many become a spec and a plan.
 
-    python -m benchmarks.corpus FOLDER [--bash] [--chip h100] [--list]
+    python -m benchmarks.corpus FOLDER [--bash] [--list]
 
 FOLDER holds a folder for each repository. A script counts where it starts a program with sizes of a model; what
 trains no decoder is out of scope. Scripts with arguments of their own are read with those of the command lines in the
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,8 +28,15 @@ _MODEL = re.compile(r"--(num-layers|hidden-size|num-attention-heads)\b")
 _STARTS = re.compile(r"\b(torchrun|deepspeed|srun|msrun|mpirun|torch\.distributed|python3?)\b")
 _VOCABULARY = 50_304
 """Given where a script leaves the vocabulary to a tokenizer's file."""
-_DEVICES = 64
-"""Given where a script leaves the devices to a cluster."""
+_DEVICES = (8, 16, 64, 128, 512, 1, 2, 4, 32, 256, 1024)
+"""Given one after the other where a script leaves the devices to a cluster."""
+_DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-model-parallel-size etp|interleaving: ")
+_CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
+_ASCEND = re.compile("hccl|npus_per_node|ascend|mindspeed|torch_npu", re.IGNORECASE)
+_USUAL = {"ENV": "dsw", "BATCH_SIZE": "1", "MICRO_BATCH_SIZE": "1", "GLOBAL_BATCH_SIZE": "64", "LR": "1e-5", "MIN_LR": "1e-6"}
+_USUAL |= {"SEQ_LEN": "2048", "PAD_LEN": "2048", "EXTRA_VOCAB_SIZE": "0", "PR": "bf16", "AC": "none", "DO": "true"}
+_USUAL |= {"FL": "true", "SP": "true", "TE": "true", "DATASET_PATH": "/data", "PRETRAIN_CHECKPOINT_PATH": "none"}
+"""What made-up arguments of a script are, by the names that it gives them; 1 where it has another."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,11 @@ def scripts(repository: Path) -> Iterator[Path]:
             yield file
 
 
+def is_shell(file: Path) -> bool:
+    """Whether bash takes the file for a script at all (templates with <placeholders> are none)."""
+    return subprocess.run(["bash", "-n", str(file)], capture_output=True, check=False).returncode == 0
+
+
 def documented(repository: Path) -> dict[str, list[tuple[str, ...]]]:
     """Arguments of scripts by file name, from the command lines of the repository's documents."""
     found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
@@ -64,23 +76,42 @@ def documented(repository: Path) -> dict[str, list[tuple[str, ...]]]:
     return found
 
 
-def read(file: Path, chip: str, lines: list[tuple[str, ...]]) -> Outcome:
+def made_up(text: str) -> tuple[str, ...] | None:
+    """Arguments as a user might give them, of a script that names them (`NAME=$1`) and compares them with words."""
+    names = {int(place): name for name, place in re.findall(r"^\s*(\w+)=\"?\$\{?(\d+)\}?\"?\s*(?:#.*)?$", text, re.MULTILINE)}
+    if not names:
+        return None
+    values = []
+    for place in range(1, max(names) + 1):
+        name = names.get(place, "")
+        compared_with = re.findall(rf"\$\{{?{name}\}}?\"?\s*={{1,2}}\s*\"?([\w.]+)", text) if name else []
+        values.append(next(iter(compared_with), _USUAL.get(name, "1")))
+    return tuple(values)
+
+
+def read(file: Path, chips: tuple[str, ...], lines: list[tuple[str, ...]]) -> Outcome:
     """Import a script, with help where it needs a vocabulary, devices or arguments from outside."""
-    outcome = Outcome(file, "refused", "not read")
-    tries: list[tuple[str, ...] | None] = [None, *lines]
-    for arguments in tries:
-        for helped in ((), ("vocabulary",), ("devices",), ("vocabulary", "devices")):
-            options = ImportOptions(
-                chip=chip,
-                vocab_size=_VOCABULARY if "vocabulary" in helped else None,
-                num_gpus=_DEVICES if "devices" in helped else None,
-                gpus_per_node=8 if "devices" in helped else None,
-                arguments=arguments,
-            )
-            outcome = _once(file, options, helped)
-            if outcome.what in ("spec and plan", "no words", "out of scope"):
-                return outcome
-    return outcome
+    text = file.read_text(errors="replace")
+    invented = made_up(text)
+    first: Outcome | None = None
+    for arguments in (None, *lines, *([invented] if invented else [])):
+        for vocabulary in (None, _VOCABULARY):
+            for devices in (None, *_DEVICES):
+                for chip in chips:
+                    helped = (("vocabulary",) if vocabulary else ()) + (("devices",) if devices else ())
+                    node = min(8, devices) if devices else None
+                    options = ImportOptions(chip, devices, node, vocabulary, arguments=arguments)
+                    outcome = _once(file, options, helped)
+                    first = first or outcome
+                    if outcome.what != "refused":
+                        return outcome
+                    if "cannot be planned for" not in outcome.why:
+                        break
+                if not _DEVICE_TROUBLE.search(outcome.why):
+                    break
+            if "--vocab-size" not in outcome.why:
+                break
+    return outcome if invented or lines else first or outcome
 
 
 def _once(file: Path, options: ImportOptions, helped: tuple[str, ...]) -> Outcome:
@@ -114,14 +145,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bash", action="store_true", help="compare with bash")
-    parser.add_argument("--chip", default="h100")
     parser.add_argument("--list", action="store_true", help="a line for each script")
     options = parser.parse_args()
     print("| repository | in scope | spec and plan | no words | refused | out of scope | share |\n|---|---|---|---|---|---|---|")
     everything: list[Outcome] = []
     for repository in sorted(path for path in options.folder.iterdir() if path.is_dir()):
         lines = documented(repository)
-        outcomes = [read(file, options.chip, lines.get(file.name, [])) for file in scripts(repository)]
+        outcomes = [
+            read(file, _CHIPS[not _ASCEND.search(file.read_text(errors="replace"))], lines.get(file.name, []))
+            for file in scripts(repository)
+            if is_shell(file)
+        ]
         everything += outcomes
         print(report(repository.name, outcomes), flush=True)
     print(report("all", everything))

@@ -148,7 +148,7 @@ def test_options_replace_what_the_script_says() -> None:
         ("--micro-batch-size $MBS", "needs MBS, which is not set in the script (line 1) (allowed: --set MBS=VALUE)"),
         ("--global-batch-size $(cat batch)", "is the output of a command, which is not run (line 1)"),
         ("--kv-channels 128 --group-query-attention --num-query-groups 3", "heads 32 is not a multiple of kv_heads 3"),
-        ("--full-attention-interval 4", "layers of linear attention: not supported"),
+        ("--full-attention-interval 4", "--linear-key-head-dim: must be given with layers of linear attention"),
     ],
 )
 def test_a_contradiction_is_an_error(arguments: str, said: str) -> None:

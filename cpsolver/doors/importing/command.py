@@ -75,7 +75,8 @@ def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain)]
     sentences = [word for word in run.words if any(char.isspace() for char in word)]
-    shell_texts = [text for text in sentences if any(name in text for name in _MODEL_ARGUMENTS)]
+    given = {after for before, after in zip(run.words, run.words[1:], strict=False) if before in ("-c", "-lc", "-xc")}
+    shell_texts = [text for text in sentences if text in given or any(name in text for name in _MODEL_ARGUMENTS)]
     trainings: list[TrainingCommand] = []
     for text in shell_texts[:1]:
         before = run.words[: run.words.index(text)]

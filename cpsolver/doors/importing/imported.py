@@ -127,7 +127,7 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     model: Architecture | None = None
     written: Any = None
     try:
-        model, written = match_model(fields, name, f"{training.program} {text}", notes) if fields else (None, None)
+        model, written = match_model(fields, name, _hint(arguments, training.program, text), notes) if fields else (None, None)
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or model is None:
@@ -141,6 +141,12 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     plan, refusals = imported_plan.strategy, imported_plan.refusals
     done = Imported(name, "script", model, spec, plan, framework, placeholders, refusals, tuple(notes))
     return replace(done, unused=unused, unknown=unknown)
+
+
+def _hint(arguments: Arguments, program: str, text: str) -> str:
+    """The text by whose words a model of the catalogue is likely; with Megatron's tokenizer of a merge file, its default."""
+    merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
+    return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
 
 
 def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:

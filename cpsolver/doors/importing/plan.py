@@ -8,7 +8,7 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
-from cpsolver.doors.importing.scope import plan_refusals
+from cpsolver.doors.importing.scope import notes_beside, plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, read_split
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
@@ -76,7 +76,7 @@ def _divisions(
 def _imported_plan(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
 ) -> ImportedPlan:
-    refusals, notes = [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)], []
+    refusals, notes = [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)], notes_beside(arguments)
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:
@@ -112,7 +112,10 @@ def _flash(arguments: Arguments) -> bool:
     """
     backend = arguments.text("attention-backend")
     local = arguments.text("transformer-impl", "transformer_engine") == "local"
-    if arguments.has("use-flash-attn") or (arguments.number("context-parallel-size", 1) or 1) > 1:
+    flash = [name for name in arguments.given if name.startswith("use-flash-attn")]  # and -v1, -v2, -triton of DeepSpeed
+    for name in flash:
+        arguments.note_read(name)
+    if flash or (arguments.number("context-parallel-size", 1) or 1) > 1:
         return True
     if backend in ("unfused", "local"):
         return False

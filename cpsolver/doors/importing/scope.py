@@ -61,6 +61,14 @@ def plan_refusals(arguments: Arguments) -> list[str]:
     return [f"--{name}: {what}, which no plan knows" for name, what in found if not _is_off(arguments, name)]
 
 
+def notes_beside(arguments: Arguments) -> list[str]:
+    """What the plan does not hold of the script, and which way predictions err without it."""
+    found = [(name, what) for name, what in _section("beside").items() if name in arguments.given]
+    for name, _ in found:
+        arguments.note_read(name)
+    return [f"--{name} is not in the plan: {what}" for name, what in found if not _is_off(arguments, name)]
+
+
 def _is_off(arguments: Arguments, name: str) -> bool:
     """Whether the argument's value says that it is not in use."""
     return arguments.given[name] in (("0",), ("False",), ("false",), ("None",), ("none",), ("disable",), ("standard",), ("0.0",))
