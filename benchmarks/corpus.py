@@ -85,7 +85,7 @@ def made_up(text: str) -> tuple[str, ...] | None:
     for place in range(1, max(names) + 1):
         name = names.get(place, "")
         compared_with = re.findall(rf"\$\{{?{name}\}}?\"?\s*={{1,2}}\s*\"?([\w.]+)", text) if name else []
-        values.append(next(iter(compared_with), _USUAL.get(name, "1")))
+        values.append(_USUAL.get(name) or next(iter(compared_with), "1"))
     return tuple(values)
 
 

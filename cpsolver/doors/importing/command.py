@@ -49,6 +49,7 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         return TrainingCommand(commands[0].line, "", (), words, True)
     trainings = [training for command in commands for training in _trainings(script, command)]
     if not trainings:
+        _other_programs(script, file)
         ended = f"; it ends in line {script.ended}, before its last line (--args gives it arguments)" if script.ended else ""
         message = f"has no training command: none of its commands has model arguments{ended}"
         allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
@@ -65,6 +66,16 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
+
+
+def _other_programs(script: Script, file: str | None) -> None:
+    """Raises OutOfScopeError for a script whose programs are known, and train no decoder."""
+    found = [(run, split) for run in script.commands if (split := _split(run.words)) and split[0]]
+    reasons = [out_of_scope(split[0], split[2]) for _, split in found]
+    if found and all(reasons):
+        run, (program, *_) = found[0]
+        allowed = "pretraining or tuning of a decoder"
+        raise OutOfScopeError(Trouble(program, str(reasons[0]), allowed=allowed, line=run.line, file=file))
 
 
 def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:

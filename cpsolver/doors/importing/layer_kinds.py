@@ -21,17 +21,19 @@ def indexer_fields(arguments: Arguments) -> dict[str, Any]:
     variant = arguments.text("experimental-attention-variant")
     if variant != "dsa" and not arguments.has("enable-dsa-indexer"):
         return {}
+    ours = variant == "dsa"  # Megatron-LM's names have no defaults there; MindSpeed-LLM's are in dsa_indexer_feature.py
     sizes = {
-        field: arguments.number(name) or arguments.number(other)
-        for field, name, other in (
-            ("heads", "dsa-indexer-n-heads", "index-n-heads"),
-            ("dim", "dsa-indexer-head-dim", "index-head-dim"),
-            ("topk", "dsa-indexer-topk", "index-topk"),
+        field: arguments.number(name) if ours else arguments.number(other, default)
+        for field, name, other, default in (
+            ("heads", "dsa-indexer-n-heads", "index-n-heads", 64),
+            ("dim", "dsa-indexer-head-dim", "index-head-dim", 128),
+            ("topk", "dsa-indexer-topk", "index-topk", 2048),
         )
     }
-    for field, name in (("heads", "index-n-heads"), ("dim", "index-head-dim"), ("topk", "index-topk")):
+    names = {"heads": "dsa-indexer-n-heads", "dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
+    for field, name in names.items():
         if sizes[field] is None:
-            arguments.trouble(f"--{name}", "must be given with an indexer")
+            arguments.trouble(f"--{name}", "must be given with --experimental-attention-variant dsa")
     every = arguments.number("dsa-indexer-topk-freq") or arguments.number("index-topk-freq", 1)
     first = arguments.number("dsa-indexer-skip-topk-offset") or arguments.number("index-skip-topk-offset")
     return {"indexer": {**sizes, **({"every": every, "first": first or 1} if every and every > 1 else {})}}

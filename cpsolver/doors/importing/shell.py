@@ -64,11 +64,14 @@ def read_script(text: str, file: str | None, given: dict[str, str], arguments: S
 def read_text_commands(script: Script, text: str, line: int) -> list[ScriptCommand]:
     """The commands of a text that a command of the script hands to another shell, in the script's variables."""
     inner = Script(script.variables)
-    saved = script.variables.saved()
+    saved, substitute = script.variables.saved(), script.variables.substitute
     try:
         _ScriptReader(inner, None).script_text(text, line)
+    except InputError:
+        return []  # a text of another kind
     finally:
         script.variables.restore(saved)
+        script.variables.substitute = substitute
     return inner.commands
 
 
@@ -202,11 +205,13 @@ class _ScriptReader(SimpleCommands):
         return status
 
     def _if(self, node: If) -> bool | None:
-        doubts = self.doubts
+        doubts, presumed = self.doubts, self.presumed
         decided = True
         try:
             for condition, body in node.branches:
+                absent = len(self.variables.absent)
                 holds = self.block(condition)
+                self.presumed |= len(self.variables.absent) > absent
                 if holds is False:
                     continue
                 if holds and decided:
@@ -220,7 +225,7 @@ class _ScriptReader(SimpleCommands):
             self._doubtful_branch(node.otherwise)
             return None
         finally:
-            self.doubts = max(self.doubts, doubts)
+            self.doubts, self.presumed = max(self.doubts, doubts), presumed
 
     def _doubtful_branch(self, nodes: Block) -> None:
         """Go through a branch of a conditional that is not decided; a `break` or `return` in it leaves doubt behind."""

@@ -78,6 +78,7 @@ class SimpleCommands:
         self.frames: list[dict[str, tuple[str | None, list[str] | None]]] = []
         self.sources = 0  # files being read inside one another
         self.loops = 0
+        self.presumed = False  # whether a condition at hand took a variable as not set
 
     @property
     def certain(self) -> bool:
@@ -328,6 +329,8 @@ class SimpleCommands:
         if what == "return" and not self.certain:
             self.doubts += 1  # up to the end of the function
             return None
+        if what == "exit" and self.presumed:
+            return None  # the environment has what the script asks for, else it would train nothing
         if self.certain:
             known = amount.isdigit() or not amount
             status = None if not known else number == 0 if amount else self.variables.status
