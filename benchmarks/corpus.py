@@ -33,7 +33,14 @@ _DEVICES = (8, 16, 64, 128, 512, 1, 2, 4, 32, 256, 1024)
 _DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-model-parallel-size etp|interleaving: ")
 _CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
 _ASCEND = re.compile("hccl|npus_per_node|ascend|mindspeed|torch_npu", re.IGNORECASE)
-_USUAL = {"ENV": "dsw", "BATCH_SIZE": "1", "MICRO_BATCH_SIZE": "1", "GLOBAL_BATCH_SIZE": "64", "LR": "1e-5", "MIN_LR": "1e-6"}
+_USUAL = {
+    "ENV": "dsw",
+    "BATCH_SIZE": "1",
+    "MICRO_BATCH_SIZE": "1",
+    "GLOBAL_BATCH_SIZE": "64",
+    "LR": "1e-5",
+    "MIN_LR": "1e-6",
+}
 _USUAL |= {"SEQ_LEN": "2048", "PAD_LEN": "2048", "EXTRA_VOCAB_SIZE": "0", "PR": "bf16", "AC": "none", "DO": "true"}
 _USUAL |= {"FL": "true", "SP": "true", "TE": "true", "DATASET_PATH": "/data", "PRETRAIN_CHECKPOINT_PATH": "none"}
 """What made-up arguments of a script are, by the names that it gives them; 1 where it has another."""
@@ -78,7 +85,9 @@ def documented(repository: Path) -> dict[str, list[tuple[str, ...]]]:
 
 def made_up(text: str) -> tuple[str, ...] | None:
     """Arguments as a user might give them, of a script that names them (`NAME=$1`) and compares them with words."""
-    names = {int(place): name for name, place in re.findall(r"^\s*(\w+)=\"?\$\{?(\d+)\}?\"?\s*(?:#.*)?$", text, re.MULTILINE)}
+    names = {
+        int(place): name for name, place in re.findall(r"^\s*(\w+)=\"?\$\{?(\d+)\}?\"?\s*(?:#.*)?$", text, re.MULTILINE)
+    }
     if not names:
         return None
     values = []
@@ -111,7 +120,7 @@ def read(file: Path, chips: tuple[str, ...], lines: list[tuple[str, ...]]) -> Ou
                     break
             if "--vocab-size" not in outcome.why:
                 break
-    return outcome if invented or lines else first or outcome
+    return first or outcome
 
 
 def _once(file: Path, options: ImportOptions, helped: tuple[str, ...]) -> Outcome:
@@ -147,7 +156,9 @@ def main() -> None:
     parser.add_argument("--bash", action="store_true", help="compare with bash")
     parser.add_argument("--list", action="store_true", help="a line for each script")
     options = parser.parse_args()
-    print("| repository | in scope | spec and plan | no words | refused | out of scope | share |\n|---|---|---|---|---|---|---|")
+    print(
+        "| repository | in scope | spec and plan | no words | refused | out of scope | share |\n|---|---|---|---|---|---|---|"
+    )
     everything: list[Outcome] = []
     for repository in sorted(path for path in options.folder.iterdir() if path.is_dir()):
         lines = documented(repository)
@@ -162,7 +173,9 @@ def main() -> None:
     print("\n".join(["", "refused:", *reasons(everything)]))
     if options.list:
         for outcome in everything:
-            print(f"{outcome.what}\t{outcome.file.relative_to(options.folder)}\t{' '.join(outcome.helped)}\t{outcome.why[:300]}")
+            print(
+                f"{outcome.what}\t{outcome.file.relative_to(options.folder)}\t{' '.join(outcome.helped)}\t{outcome.why[:300]}"
+            )
     if options.bash:
         print("\n".join(compared(everything, options.folder)))
 

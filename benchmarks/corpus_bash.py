@@ -7,6 +7,7 @@ program of this machine is run and nothing is fetched. Loops that wait are cut o
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,11 +20,54 @@ from cpsolver.doors.importing.command import find_training
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.inputs.errors import InputError
 
-_STUBS = ("torchrun", "deepspeed", "srun", "msrun", "mpirun", "python", "python3", "accelerate", "nohup", "ds", "mpiexec")
-_EMPTY = ("mkdir", "rm", "cp", "sleep", "hostname", "nvidia-smi", "npu-smi", "git", "pip", "conda", "module", "scontrol")
+_STUBS = (
+    "torchrun",
+    "deepspeed",
+    "srun",
+    "msrun",
+    "mpirun",
+    "python",
+    "python3",
+    "accelerate",
+    "nohup",
+    "ds",
+    "mpiexec",
+)
+_EMPTY = (
+    "mkdir",
+    "rm",
+    "cp",
+    "sleep",
+    "hostname",
+    "nvidia-smi",
+    "npu-smi",
+    "git",
+    "pip",
+    "conda",
+    "module",
+    "scontrol",
+)
 _SECONDS = 10
 _NOTE = '#!{bash}\n{{ printf "%s\\0" "$0" "$@"; printf "\\n\\0"; }} >> "$WORDS_NOTED"\n'
-_TOOLS = ("basename", "dirname", "expr", "seq", "tr", "cut", "wc", "cat", "tee", "head", "tail", "sort", "sed", "awk", "grep")
+_HANDS_ON = 'while [ $# -gt 1 ]; do if [ "$1" = -c ]; then exec {bash} "$@"; fi; shift; done\n'
+"""A launcher hands a text behind -c on to a shell."""
+_TOOLS = (
+    "basename",
+    "dirname",
+    "expr",
+    "seq",
+    "tr",
+    "cut",
+    "wc",
+    "cat",
+    "tee",
+    "head",
+    "tail",
+    "sort",
+    "sed",
+    "awk",
+    "grep",
+)
 
 
 def compared(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
@@ -34,6 +78,8 @@ def compared(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
             continue
         verdict, detail = _verdict(outcome.file, outcome.arguments)
         tally[verdict] += 1
+        if verdict == "no run":
+            yield f"no run\t{outcome.file.relative_to(folder)}\t{detail}"
         if verdict == "differs":
             yield f"differs\t{outcome.file.relative_to(folder)}\t{detail}"
     yield "compared with bash: " + ", ".join(f"{count} {what}" for what, count in sorted(tally.items()))
@@ -48,7 +94,7 @@ def _verdict(file: Path, arguments: Sequence[str] | None) -> tuple[str, str]:
     except InputError as error:
         return "no run", str(error)
     ours = [script.variables.shown(token) for token in training.tokens]
-    runs = bash_runs(file, arguments or ())
+    runs = bash_runs(file, arguments or ()) or bash_runs(file, arguments or (), stops=False)
     if not runs:
         return "no run", ""
     if any(_same(script, training.tokens, run) for run in runs):
@@ -71,15 +117,18 @@ def _fits(script: Script, tokens: list[str], words: list[str]) -> bool:
     return all(any(token == word for word in rest) for token in known)
 
 
-def bash_runs(file: Path, arguments: Sequence[str]) -> list[list[str]]:
-    """The words of each program with arguments of a model that the script starts, in the order of their starts."""
+def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[list[str]]:
+    """The words of each program with arguments of a model that the script starts, in the order of their starts.
+
+    `stops`: whether the script ends where a command fails, if it asks for that (`set -e`).
+    """
     bash = shutil.which("bash")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         programs, noted = folder / "bin", folder / "words"
         programs.mkdir()
         for stub in _STUBS:
-            _executable(programs / stub, _NOTE.format(bash=bash))
+            _executable(programs / stub, _NOTE.format(bash=bash) + _HANDS_ON.format(bash=bash))
         for stub in _EMPTY:
             _executable(programs / stub, f"#!{bash}\n")
         for tool in _TOOLS:
@@ -87,11 +136,21 @@ def bash_runs(file: Path, arguments: Sequence[str]) -> list[list[str]]:
                 os.symlink(found, programs / tool)
         for shell in ("bash", "sh"):
             _executable(programs / shell, _nested(str(bash)))
+        if not stops:
+            text = re.sub(r"^\s*set\s+-.*$", ":", file.read_text(errors="replace"), flags=re.MULTILINE)
+            file = folder / file.name
+            file.write_text(text)
         environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder)}
         command = [str(bash), "--norc", str(file.absolute()), *arguments]
         try:
             subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, timeout=_SECONDS, check=False, stdin=subprocess.DEVNULL
+                command,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+                stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired:
             pass

@@ -17,7 +17,22 @@ _MODULES = ("torch.distributed.launch", "torch.distributed.run")
 _MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
 _NODES = ("nnodes", "num_nodes", "nodes")
-_NEVER_TRAIN = ("tee", "logger", "grep", "sed", "awk", "ls", "cp", "mv", "rm", "mkdir", "touch", "kill", "pkill", "find")
+_NEVER_TRAIN = (
+    "tee",
+    "logger",
+    "grep",
+    "sed",
+    "awk",
+    "ls",
+    "cp",
+    "mv",
+    "rm",
+    "mkdir",
+    "touch",
+    "kill",
+    "pkill",
+    "find",
+)
 """Commands beside those whose output is known that only show or move what a training command is made of."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
@@ -50,7 +65,11 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = [training for command in commands for training in _trainings(script, command)]
     if not trainings:
         _other_programs(script, file)
-        ended = f"; it ends in line {script.ended}, before its last line (--args gives it arguments)" if script.ended else ""
+        ended = (
+            f"; it ends in line {script.ended}, before its last line (--args gives it arguments)"
+            if script.ended
+            else ""
+        )
         message = f"has no training command: none of its commands has model arguments{ended}"
         allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
         raise InputError(Trouble("", message, allowed=allowed, file=file))

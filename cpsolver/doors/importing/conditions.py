@@ -124,9 +124,13 @@ class _ConditionReader:
             return negated(self._one())
         if self._take("("):
             value = self.any_of()
-            return value if self._take(")") else self._give_up()
+            if self._take(")"):
+                return value
+            self._give_up()
+            return None
         if not self.words:
-            return self._give_up()
+            self._give_up()
+            return None
         first = self.words.pop(0)
         operator = self.words[0].plain if self.words else None
         if first.plain in _UNARY and self.words and operator not in ("&&", "||", ")", *_BINARY):

@@ -273,7 +273,11 @@ class ScriptParser:
                 head.append(following)
             while following != "do" and head[-1].plain != "do" and self.lexer.token(head) is None:
                 pass
-        words = None if len(head) < 3 or head[2].plain != "in" else tuple(w for w in head[3:] if w is not head[-1] or w.plain != "do")
+        words = (
+            None
+            if len(head) < 3 or head[2].plain != "in"
+            else tuple(w for w in head[3:] if w is not head[-1] or w.plain != "do")
+        )
         self._do(head)
         return self._closed(For(start.line, name, words, self._block(("done",)), start.plain == "for"))
 
@@ -316,7 +320,7 @@ class ScriptParser:
                 return
 
     def _condition(self, start: Word) -> Node:
-        words = []
+        words: list[Word] = []
         while (word := self.lexer.condition_word(words)).plain != "]]":
             words.append(word)
         return self._closed(Condition(start.line, tuple(words)))

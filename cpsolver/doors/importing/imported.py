@@ -11,7 +11,7 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.catalogue_match import match_model
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
-from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework
+from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.shell import Script, read_script
@@ -127,7 +127,9 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     model: Architecture | None = None
     written: Any = None
     try:
-        model, written = match_model(fields, name, _hint(arguments, training.program, text), notes) if fields else (None, None)
+        model, written = (
+            match_model(fields, name, _hint(arguments, training.program, text), notes) if fields else (None, None)
+        )
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or model is None:
@@ -135,7 +137,7 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     framework = guess_framework(arguments, training.launch, text, str(section["precision"]))
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec, left_out = _accepted(spec, options, name, placeholders)
-    notes += [*left_out, *_unread(arguments, written)]
+    notes += [*left_out, *_unread(arguments, written), *([] if options.stack else overlap_notes(arguments, framework))]
     notes = _notes(script, training, arguments, imported_plan, notes)
     unused, unknown = arguments.unused(), tuple(dict.fromkeys(arguments.unknown))
     plan, refusals = imported_plan.strategy, imported_plan.refusals

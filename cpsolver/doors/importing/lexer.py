@@ -212,8 +212,8 @@ class Lexer:
         if letter == "\\":
             if self.text.startswith("\\\n", self.at):
                 self.line += 1
-            else:
-                word.add(WordPart("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
+            elif self.at + 1 < len(self.text):  # at the end of a file bash leaves it out
+                word.add(WordPart("text", self.text[self.at + 1], True))
             self.at += 2
         elif letter == "'":
             end = self._find("'", self.at + 1)

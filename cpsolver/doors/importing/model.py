@@ -88,7 +88,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
     squared = arguments.has("squared-relu")
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
     positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
-    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
+    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "rotary": "rope", "alibi": "alibi", "none": "none"}
     biased = not arguments.has("disable-bias-linear")
     return {
         "gated_mlp": swiglu or geglu,
@@ -125,7 +125,9 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
             fields["full_every"] = every
     if size := arguments.number("sliding-window-size"):
         fields["sliding_window"] = size
-    if arguments.has("attention-output-gate") or arguments.has("full-attention-interval"):  # Qwen3-Next's, in MindSpeed-LLM
+    if arguments.has("attention-output-gate") or arguments.has(
+        "full-attention-interval"
+    ):  # Qwen3-Next's, in MindSpeed-LLM
         fields["output_gate"] = True
     if arguments.text("softmax-type") == "learnable":
         fields["sinks"] = True

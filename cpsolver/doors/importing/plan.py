@@ -112,7 +112,9 @@ def _flash(arguments: Arguments) -> bool:
     """
     backend = arguments.text("attention-backend")
     local = arguments.text("transformer-impl", "transformer_engine") == "local"
-    flash = [name for name in arguments.given if name.startswith("use-flash-attn")]  # and -v1, -v2, -triton of DeepSpeed
+    flash = [
+        name for name in arguments.given if name.startswith("use-flash-attn")
+    ]  # and -v1, -v2, -triton of DeepSpeed
     for name in flash:
         arguments.note_read(name)
     if flash or (arguments.number("context-parallel-size", 1) or 1) > 1:

@@ -52,7 +52,10 @@ def _printf(words: list[str], text: str | None) -> str | None:
     while True:
         places = re.findall("%[sd]", form)
         taken = [values.pop(0) if values else "" if place == "%s" else "0" for place in places]
-        if any(place == "%d" and not re.fullmatch("-?[1-9][0-9]*|0", value) for place, value in zip(places, taken, strict=True)):
+        if any(
+            place == "%d" and not re.fullmatch("-?[1-9][0-9]*|0", value)
+            for place, value in zip(places, taken, strict=True)
+        ):
             return None
         replacements = iter(taken)
         lines.append(re.sub("%[sd%]", lambda match: "%" if match.group() == "%%" else next(replacements), form))
@@ -122,7 +125,7 @@ def _tr(words: list[str], text: str | None) -> str | None:
         return text.upper() if text.isascii() else None
     if words[0] == "-d" and len(sets[1]) == 1:
         return text.replace(sets[1], "")
-    return text.replace(*sets) if all(len(each) == 1 for each in sets) else None
+    return text.replace(sets[0], sets[1]) if all(len(each) == 1 for each in sets) else None
 
 
 def _cut(words: list[str], text: str | None) -> str | None:

@@ -35,9 +35,9 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
     for argument, what in _section("arguments_scope").items():
         if argument in given:
             return f"is {what} (--{argument}): only the training of a decoder is planned"
-    stages = [after for before, after in zip(tokens, tokens[1:], strict=False) if before == "--stage"]
-    if stages and (what := _section("stages").get(stages[-1])):
-        return f"is {what} (--stage {stages[-1]}): only the training of one decoder is planned"
+    chosen = [after for before, after in zip(tokens, tokens[1:], strict=False) if before == "--stage"]
+    if chosen and (stage := _section("stages").get(chosen[-1])):
+        return f"is {stage} (--stage {chosen[-1]}): only the training of one decoder is planned"
     if _HYBRID.search(name) and not given & set(_PATTERNS):
         return "is a model of state-space layers whose places no pattern of the arguments says"
     return None
@@ -71,4 +71,13 @@ def notes_beside(arguments: Arguments) -> list[str]:
 
 def _is_off(arguments: Arguments, name: str) -> bool:
     """Whether the argument's value says that it is not in use."""
-    return arguments.given[name] in (("0",), ("False",), ("false",), ("None",), ("none",), ("disable",), ("standard",), ("0.0",))
+    return arguments.given[name] in (
+        ("0",),
+        ("False",),
+        ("false",),
+        ("None",),
+        ("none",),
+        ("disable",),
+        ("standard",),
+        ("0.0",),
+    )

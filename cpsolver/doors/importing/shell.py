@@ -33,7 +33,22 @@ from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
 
 __all__ = ["Script", "ScriptCommand", "read_script", "read_text_commands"]
-_ASKS = ("grep", "which", "type", "ls", "diff", "cmp", "pgrep", "hash", "nvidia-smi", "[", "[[", "test", "((", "command")
+_ASKS = (
+    "grep",
+    "which",
+    "type",
+    "ls",
+    "diff",
+    "cmp",
+    "pgrep",
+    "hash",
+    "nvidia-smi",
+    "[",
+    "[[",
+    "test",
+    "((",
+    "command",
+)
 """Commands whose failure is an answer: what `&&` joins to them may not run. Others are taken to succeed there."""
 _ROUNDS = 256
 """Rounds of a loop that are followed."""
@@ -81,6 +96,7 @@ def _batch_values(text: str) -> dict[str, str]:
     for option, names in (
         (r"(?:--nodes[=\s]|-N)", ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
         (r"--ntasks-per-node[=\s]", ("SLURM_NTASKS_PER_NODE",)),
+        (r"(?:--gpus-per-node=|--gres=gpu:(?:\w+:)?)", ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")),
         (r"(?:--ntasks[=\s]|-n)", ("SLURM_NTASKS", "SLURM_NPROCS")),
     ):
         if found := re.findall(rf"^#SBATCH\s+{option}\s*(\d+)\s*(?:#.*)?$", text, re.MULTILINE):
@@ -189,9 +205,18 @@ class _ScriptReader(SimpleCommands):
         if node.background:
             self._subshell((Chain(node.first, node.rest),))
             return True
+        presumed, absent = self.presumed, len(self.variables.absent)
+        try:
+            return self._chained(node, absent)
+        finally:
+            self.presumed = presumed
+
+    def _chained(self, node: Chain, absent: int) -> bool | None:
+        """The parts of a chain, as far as they run; `absent`: variables taken as not set before it."""
         status = self.node(node.first)
         last = node.first
         for operator, part in node.rest:
+            self.presumed |= len(self.variables.absent) > absent
             if status is None and operator == "&&" and not _asks(last):
                 status = self.node(part)
             elif status is None:

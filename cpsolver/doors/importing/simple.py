@@ -22,7 +22,23 @@ _STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)
 _SET = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%&|^]|<<|>>)?=(?!=)([^=].*)", re.DOTALL)
 _BEFORE = ("exec", "command", "builtin", "nohup", "time")
 """Words before a command that change nothing of what is read."""
-_QUIET = (":", "true", "false", "cd", "mkdir", "shopt", "ulimit", "umask", "trap", "sleep", "wait", "rm", "touch", "cp", "chmod")
+_QUIET = (
+    ":",
+    "true",
+    "false",
+    "cd",
+    "mkdir",
+    "shopt",
+    "ulimit",
+    "umask",
+    "trap",
+    "sleep",
+    "wait",
+    "rm",
+    "touch",
+    "cp",
+    "chmod",
+)
 
 
 @dataclass(frozen=True)
@@ -165,6 +181,8 @@ class SimpleCommands:
         return None if commands else True
 
     def _declare(self, kind: str, words: list[Word]) -> bool | None:
+        if kind == "local" and not self.frames:
+            return False  # an error of the script, which goes on
         options = "".join(word.plain for word in words if word.plain and word.plain.startswith("-"))
         for word in words:
             head = assignment_head(word)

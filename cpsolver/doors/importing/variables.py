@@ -440,7 +440,8 @@ def _letter(atom: WordPart) -> str:
 
 def _brace_end(atoms: list[WordPart], start: int) -> tuple[int | None, list[int]]:
     """The place of the closing brace, and of the commas between that belong to no inner pair."""
-    depth, commas = 0, []
+    depth = 0
+    commas: list[int] = []
     for place in range(start, len(atoms)):
         letter = _letter(atoms[place])
         depth += {"{": 1, "}": -1}.get(letter, 0)
