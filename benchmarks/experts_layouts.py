@@ -184,8 +184,8 @@ REMARKS = """## What the gains rest on
 - **Overlap of the experts' all-to-alls** where NVIDIA's recipe leaves it off (Kimi-K2 on GB300, Qwen3-30B on H100).
   Runs that differ in it alone gained 18 to 32 % (Qwen3-30B, 16 H100). An exchange hides under no more than another
   microbatch's compute; without that limit the best plan for B200 was one with ep 128 that hid 26 ms a layer under 13.
-- Kimi-K2's recipe trains with Muon, whose states are not modelled: Adam's stand for them, and its layout is then
-  refused."""
+- Kimi-K2's recipe trains with Muon by `dist_muon`, which is not modelled: Adam's states stand for its, and its layout
+  is then refused."""
 
 
 def mechanism(case: Case) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from models_zoo.hugging_face_hybrid import HYBRID
 from models_zoo.hugging_face_llama import LLAMA_LIKE, Config, Fields, Reader
 from models_zoo.hugging_face_more import MORE
+from models_zoo.hugging_face_vision import vision_fields
 
 
 class UnsupportedConfigError(ValueError):
@@ -41,14 +42,18 @@ def supported_families() -> tuple[str, ...]:
 
 
 def from_hugging_face(config: Config) -> Fields:
-    """The fields of the architecture that a configuration describes; the text model of one with several parts.
+    """The fields of the architecture that a configuration describes; of one with several parts the text model, and
+    the encoder of images where that is of a known kind.
 
     Raises UnsupportedConfigError for a family that is not known, keys that are missing, or what no field can say.
     """
     inner = config.get("text_config")
     if isinstance(inner, Mapping) and "hidden_size" in inner:
         outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        return from_hugging_face({**outer, **inner, "model_type": inner.get("model_type", config["model_type"])})
+        family = inner.get("model_type", config["model_type"])
+        vision = vision_fields(config)
+        beside = {} if vision is None else {"vision": vision}
+        return {**from_hugging_face({**outer, **inner, "model_type": family}), **beside}
     if isinstance(inner, Mapping) and "hidden_size" not in config:
         owner = inner.get("_name_or_path")
         whose = f" ({owner})" if isinstance(owner, str) and owner else ""
@@ -65,6 +70,8 @@ def from_hugging_face(config: Config) -> Fields:
     fields = _FAMILIES[family](reader)
     if reader.reasons:
         raise UnsupportedConfigError("", None, reader.reasons)
+    vision = vision_fields(config)  # a text model's keys beside a part for images, as older configurations have it
+    fields = fields if vision is None else {**fields, "vision": vision}
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 

@@ -271,6 +271,8 @@ LLAMA_LIKE: dict[str, Callable[[Reader], Fields]] = {
     "mistral": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
+    "qwen2_5_vl": _qwen2,
+    "qwen2_5_vl_text": _qwen2,
     "qwen2_moe": lambda r: _qwen_experts(r, _qwen2(r)),
     "qwen3": _qwen3,
     "qwen3_moe": lambda r: _qwen_experts(r, _qwen3(r)),

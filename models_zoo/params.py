@@ -1,4 +1,4 @@
-"""Exact parameter counts from an architecture, as integers. Totals are without multi-token prediction.
+"""Exact parameter counts from an architecture, as integers. Totals are without multi-token prediction and encoders.
 
 Legend: h hidden, a heads, g kv_heads, d head_dim, f a feed-forward width.
 """
@@ -118,6 +118,47 @@ def total_parameters(arch: Architecture) -> int:
 def active_parameters(arch: Architecture) -> int:
     """Parameters that one token uses: embeddings and head included, only the experts it visits."""
     return _outside_layers(arch) + sum(layer_parameters(arch, index).active for index in range(arch.layers))
+
+
+def encoder_of(arch: Architecture) -> Architecture | None:
+    """The layers of the encoder of images as a model of their own, without vocabulary; None: the model has none.
+
+    A block of patches that see one another counts as a window to either side of half as many.
+    """
+    vision = arch.vision
+    if vision is None:
+        return None
+    window = {} if vision.window is None else {"sliding_window": max(1, vision.window // 2)}
+    every = {} if vision.full_every is None else {"full_every": vision.full_every}
+    names = ("layers", "hidden", "ffn", "heads", "gated_mlp", "activation", "norm")
+    biases = ("bias_qkv", "bias_attention_out", "bias_mlp")
+    same = {name: getattr(vision, name) for name in (*names, *biases)}
+    position = "none" if vision.positions else "rope"
+    attention = {**window, **every}
+    fields = {"name": f"{arch.name}'s encoder", "vocab": 1, "position": position, "attention": attention}
+    return Architecture.model_validate({**same, **fields})
+
+
+def encoder_parameters(arch: Architecture) -> int:
+    """The encoder's parameters but for its projectors: patches, positions, layers, norms; 0 without one."""
+    vision, encoder = arch.vision, encoder_of(arch)
+    if vision is None or encoder is None:
+        return 0
+    each = layer_parameters(encoder).total + 2 * vision.hidden * vision.layer_scale
+    rows = vision.positions + vision.class_token
+    patches = _linear(vision.patch_inputs, vision.hidden, vision.patch_bias)
+    return patches + rows * vision.hidden + vision.layers * each + vision.final_norm * _norm(encoder)
+
+
+def projector_parameters(arch: Architecture) -> int:
+    """Of all projectors of the encoder: their norms and two linear layers each; 0 without one."""
+    vision, encoder = arch.vision, encoder_of(arch)
+    if vision is None or encoder is None:
+        return 0
+    width, per_element = vision.projector or arch.hidden, _norm(encoder) // vision.hidden
+    linear = _linear(vision.joined, width, True) + _linear(width, arch.hidden, True)
+    norm = {"patch": vision.hidden, "joined": vision.joined, "none": 0}[vision.projector_norm]
+    return linear + per_element * norm + vision.deepstack * (linear + per_element * vision.joined)
 
 
 def _outside_layers(arch: Architecture) -> int:

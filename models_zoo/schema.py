@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
+from models_zoo.vision import Vision
+
 Confidence = Literal["verified", "secondary", "assumed"]
 Mixer = Literal["attention", "linear", "mamba", "none"]
 """What mixes the tokens of a layer: attention, a linear recurrence, a state-space one, or nothing."""
@@ -162,7 +164,8 @@ class Architecture(_ArchitectureRecord):
     defaults to `heads` and `head_dim` to `hidden / heads` (an error when that does not divide). Widths
     count elements. `layer_pattern`, where given, has one letter a layer: M state space, * attention, E
     experts, - a dense feed-forward block, each a layer of its own with one norm. `residual_streams` above 1 are
-    hyper-connections: so many hidden states, mixed before and after each block. `published_params_gap` says why the
+    hyper-connections: so many hidden states, mixed before and after each block. `vision`: an encoder of images beside
+    the decoder, which is there where images are trained on. `published_params_gap` says why the
     computed count may be off the published one by over 1 %. `hugging_face` lists repositories there whose weights have
     this shape, base models first, by their own names.
 
@@ -202,6 +205,7 @@ class Architecture(_ArchitectureRecord):
     mamba: Mamba | None = None
     layer_pattern: str | None = Field(default=None, pattern=r"^[M*E-]+$")
     mtp_layers: NonNegativeInt = 0
+    vision: Vision | None = None
     published_params_billion: PositiveFloat | None = None
     published_params_basis: str | None = None
     published_params_gap: str | None = None

@@ -82,6 +82,10 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
         return none, {}
     saved = (problem.element_bytes - _input_bytes(problem)) * shard.tokens(problem.sequence)
     norm = saved * problem.model.hidden / shard.sequence_split
+    if problem.lora is not None and not kind.experts:  # frozen layers keep no inputs, and adapters theirs in 16 bits
+        gates = 2 if problem.model.gated_mlp else 1
+        inside = problem.stack.fp8_activation_inputs * gates * saved * problem.model.ffn / shard.tp * kind.dense
+        return inside, {"mlp": inside}
     if not kind.feed_forward:
         return norm, {"layernorm": norm * _separate_norm(problem)}
     routed, shared = (saved * width / shard.tp for width in _widths(problem, kind))
@@ -89,7 +93,7 @@ def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, I
     if kind.experts:
         inputs = saved * _expert_inputs(problem, shard, kind)
         inside = {"moe": inputs + fed * (routed + shared), "moe_act": routed, "shared_experts": fed * shared}
-        first = norm * (kind.mixer != "none")
+        first = norm * (kind.mixer != "none") * (problem.lora is None)
         return first + inside["moe"], {**inside, "layernorm": first * _separate_norm(problem)}
     block, fused = fed * saved * problem.model.ffn / shard.tp, problem.spec.training.fused_kernels
     norms = norm * np.minimum(_separate_norm(problem) + (not fused), kind.branches)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from cpsolver.cost.adapters import adapter_seconds
 from cpsolver.cost.collectives import collective_seconds, ranks_inside, tensor_parallel_seconds
 from cpsolver.cost.context import context_seconds, exchange_seconds
 from cpsolver.cost.kinds import LayerKind, problem_of
@@ -35,12 +36,14 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
     Tensor parallelism communicates the hidden states after attention, or what stands for it, and after the feed-forward
     block, in either direction; with experts the latter is theirs. Where both stand side by side it does so once. `core`
     is attention's core in seconds, under which the ring of context parallelism runs; `compute` what the layer computes
-    in a pass, the mean of both, under which exchanges of other microbatches' tokens do.
+    in a pass, the mean of both, under which exchanges of other microbatches' tokens do. Frozen layers have no weight
+    gradient to hide anything under: backward no more is hidden than forward. Adapters communicate beside them.
     """
     stack = problem.stack
     # A reduce-scatter, half of what sequence parallelism communicates backward, hides under the weight gradient's GEMM;
     # without it all of the all-reduce does (Megatron-LM core/tensor_parallel/layers.py).
     hidden = stack.tensor_overlap_backward * np.where(shard.sequence_parallel, 1.0, 2.0)
+    hidden = hidden if problem.lora is None else np.minimum(hidden, stack.tensor_overlap)
     once, none = end_comm(problem, chip, shard), np.zeros(len(shard.tp))
     attention, context = (none if kind.mixer == "none" else once), (none, none)
     if kind.attends:
@@ -54,10 +57,11 @@ def layer_comm(problem: Problem, chip: Chip, shard: Shard, core: Floats, kind: L
         routed = routed - hidden_seconds(problem, shard, routed, compute)
     two_gemms = _gate_apart(problem, shard, once, kind)
     tensor = attention + second
+    first, mlp = (adapter_seconds(problem, chip, shard, kind, block) for block in ("attention", "mlp"))
     return LayerComm(
-        forward=(tensor + two_gemms[0]) * (1 - stack.tensor_overlap) + context[0] + routed,
-        backward=(tensor + two_gemms[1]) * (1 - np.minimum(1.0, hidden)) + context[1] + routed,
-        block=(second + two_gemms[0]) * (1 - stack.tensor_overlap) + routed,
+        forward=(tensor + two_gemms[0]) * (1 - stack.tensor_overlap) + context[0] + routed + first[0] + mlp[0],
+        backward=(tensor + two_gemms[1]) * (1 - np.minimum(1.0, hidden)) + context[1] + routed + first[1] + mlp[1],
+        block=(second + two_gemms[0]) * (1 - stack.tensor_overlap) + routed + mlp[0],
     )
 
 

@@ -11,12 +11,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from cpsolver.cost import gemms
+from cpsolver.cost.adapters import Block, adapter_gemms, adapter_traffic
 from cpsolver.cost.chip_speeds import ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
-from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, model_of, norms, problem_of
-from cpsolver.cost.recurrence import counted_flops, mixer_gemms, recurrence
-from cpsolver.cost.selection import scored_keys, visible_share
+from cpsolver.cost.kinds import LayerKind, norms, problem_of
+from cpsolver.cost.recurrence import mixer_gemms, recurrence
+from cpsolver.cost.selection import attended_share, scored_keys
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.states import base_bytes
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -167,6 +169,7 @@ def _mixer(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[
         *part_operators(problem, device, made_of, tokens, outside),
         Operator(_CORE, _attention(problem, device, shard, tokens, kind), core),
         Operator("context-parallel sums", _context_traffic(problem, device, shard, tokens), ("memory",)),
+        *_adapters(problem, device, shard, kind, "attention"),
         *_indexer(problem, device, tokens, kind),
     ]
 
@@ -220,7 +223,23 @@ def _block(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> list[
     fused = problem.spec.training.fused_gate_up
     made_of = gemms.block_gemms(problem.model, shard, kind, gemms.routed_load(problem), fused)
     inside = (_routing if kind.experts else _activation)(problem, shard, tokens)
-    return part_operators(problem, device, made_of, tokens, inside)
+    beside = _adapters(problem, device, shard, kind, "mlp")
+    return [*part_operators(problem, device, made_of, tokens, inside), *beside]
+
+
+def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKind, block: Block) -> list[Operator]:
+    """A block's adapters: GEMMs in 16 bits whatever the frozen layers are in, with all three products."""
+    made_of, tokens = adapter_gemms(problem, shard, kind, block), shard.tokens(problem.sequence)
+    if not made_of:
+        return []
+    once, back = np.zeros(len(tokens)), np.zeros(len(tokens))
+    for gemm in made_of:
+        once = once + device.gemm(tokens, gemm.n, gemm.k)
+        back = back + device.gemm(tokens, gemm.k, gemm.n) + device.gemm(gemm.k, gemm.n, tokens)
+    traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
+    beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
+    passes = (once + next(beside), back + next(beside))
+    return [Operator("adapters", passes, (device.gemm_efficiency, "memory"))]
 
 
 def part_seconds(
@@ -239,23 +258,25 @@ def part_operators(
     found = _gemms(problem, device, made_of, tokens)
     for each in traffic:
         seconds = stream(problem, device, each)
-        found.append(Operator(each.name, (seconds, backward * seconds), ("memory", each.constant, *unfused)))
+        again = seconds if each.moves_only else backward * seconds
+        found.append(Operator(each.name, (seconds, again), ("memory", each.constant, *unfused)))
     return found
 
 
 def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> list[Operator]:
-    """Backward is one GEMM for the input's gradient and one for the weight's, added up in fp32.
+    """Backward is one GEMM for the input's gradient and one for the weight's, added up in fp32, unless it is frozen.
 
     Each operand that is not in 16 bits is cast where it is made; a stack without a fused sum runs over the weights'
     gradients once more.
     """
     found: list[Operator] = []
-    stack = problem.stack
+    stack, frozen = problem.stack, problem.lora is not None
     for gemm in made_of:
         m = tokens * gemm.rows
         once = device.layer_gemm(m, gemm.n, gemm.k, gemm.count)
         back = device.layer_gemm(m, gemm.k, gemm.n, gemm.count)
-        back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
+        if not frozen:
+            back = back + device.layer_gemm(gemm.k, gemm.n, m, gemm.count, summed=True)
         rests_on: tuple[str, ...] = (device.layer_gemm_efficiency,)
         if gemm.grouped:
             speed, slower = _grouped_speed(problem, gemm)
@@ -264,7 +285,10 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
         if device.casts:
             casts = [device.stream(gemm.count * stack.fp8_cast_bytes * m * side, 1) for side in (gemm.k, gemm.n)]
             found.append(Operator("fp8 casts", (casts[0], casts[1]), ("memory", "fp8_cast_bytes")))
-        if stack.gradient_sum_bytes:
+        if base := base_bytes(problem):  # read in the narrow form, written in 16 bits, for either pass
+            moved = (base + problem.element_bytes) * gemm.count * gemm.n * gemm.k
+            found.append(Operator("weights to 16 bits", 2 * (device.stream(moved, 1),), ("memory",)))
+        if stack.gradient_sum_bytes and not frozen:
             sums = stack.gradient_sum_bytes * gemm.count * gemm.n * gemm.k / device.memory_rate
             found.append(Operator("sums of gradients", (0 * sums, sums), ("memory", "gradient_sum_bytes")))
     return found
@@ -292,7 +316,7 @@ def _attention(
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
     rate = stack.sparse_attention_speed if kind.selects else 1.0
-    visible = flops * visible_share(model, kind, problem.sequence, stack.causal_fraction) / rate
+    visible = flops * attended_share(problem, kind) / rate
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
@@ -334,12 +358,16 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
 
 
 class Traffic(NamedTuple):
-    """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often."""
+    """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often.
+
+    `moves_only`: backward moves gradients as forward moves activations, and has no saved input to read beside them.
+    """
 
     name: str
     elements: Floats
     kernels: float
     constant: Literal["elementwise_traffic", "norm_traffic"] = "elementwise_traffic"
+    moves_only: bool = False
 
 
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
@@ -369,14 +397,17 @@ def _activation(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]
 
 
 def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
-    """Experts' activation functions, and tokens copied into the experts' order and back."""
+    """Experts' activation functions, and tokens copied into the experts' order and back.
+
+    Each copy's backward is the other one's forward (Transformer Engine, pytorch/permutation.py).
+    """
     model, moe = problem.model, problem.model.moe
     assert moe is not None
     inside = 3 if model.gated_mlp else 2
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
     activation = inside * (routed + moe.shared_width) / shard.tp * tokens
     copies = 4 * moe.top_k * model.expert_width * tokens / shard.sequence_split
-    return [Traffic("permutation, activation", activation + copies, 10)]
+    return [Traffic("activation function", activation, 2), Traffic("permutation", copies, 8, moves_only=True)]
 
 
 def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
@@ -413,11 +444,14 @@ def end_operators(problem: Problem, chip: Chip, shard: Shard) -> EndOperators:
     tokens = shard.tokens(problem.sequence)
     vocab = padded_vocabulary(model.vocab, shard.tp) / shard.tp.astype(np.float64)
     hidden, gemm = np.full_like(tokens, model.hidden), device.gemm
-    table = 4 * tokens * model.hidden * problem.element_bytes  # rows read and written, forward and backward
-    logits = gemm(tokens, vocab, hidden) + gemm(tokens, hidden, vocab) + gemm(hidden, vocab, tokens)
+    passes = 1 if problem.lora else 2  # a frozen table has no gradient
+    table = 2 * passes * tokens * model.hidden * problem.element_bytes  # rows read and written
+    logits = gemm(tokens, vocab, hidden) + gemm(tokens, hidden, vocab)
+    if problem.lora is None:
+        logits = logits + gemm(hidden, vocab, tokens)
     loss = device.stream(stack.logits_traffic_bytes * tokens * vocab, 8)
     norm = device.stream(6 * problem.element_bytes * tokens * model.hidden / shard.sequence_split, 2)
-    embedding = Operator("embedding", (device.stream(table, 4),), ("memory",))
+    embedding = Operator("embedding", (device.stream(table, 2 * passes),), ("memory",))
     head = [
         Operator("head", (logits,), (device.gemm_efficiency,)),
         Operator("loss", (loss,), ("memory", "logits_traffic_bytes")),
@@ -430,32 +464,3 @@ def end_operators(problem: Problem, chip: Chip, shard: Shard) -> EndOperators:
         head=[*head, replace(norms, passes=(norm,))],
         module=[embedding, norms, *joined, *head],
     )
-
-
-def model_flops_per_step(problem: Problem) -> float:
-    """FLOP of one step by the usual count for MFU: no recomputation, causal attention counted half.
-
-    Source of the convention: 6 FLOP a weight that a token uses, forward and backward, plus attention's two GEMMs.
-    Multi-token prediction counts, as in Megatron-LM training/training.py, num_floating_point_operations.
-    """
-    model = problem.model
-    kinds = layer_kinds(model)
-    layers = sum(share * _used(problem, kind) for kind, share in zip(kinds, kind_shares(model), strict=True))
-    module = 2 * model.hidden**2 + _used(problem, kinds[kind_of_layers(model)[-1]])
-    heads = (1 + model.mtp_layers) * model.hidden * model.vocab
-    per_token = model.layers * layers + model.mtp_layers * module + heads
-    return 6.0 * per_token * problem.sequence * problem.batch
-
-
-def _used(problem: Problem, kind: LayerKind) -> float:
-    """Weights of a layer of that kind that a token uses, and pairs of elements that attention multiplies for it."""
-    model, whole = model_of(problem.model, kind), Shard.of(1, 1, False, True)
-    made_of = mixer_gemms(model, whole, kind) + gemms.block_gemms(model, whole, kind)
-    weights = sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
-    if not kind.attends:
-        return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
-    visible = visible_share(model, kind, problem.sequence, problem.stack.causal_fraction)
-    scored = scored_keys(kind, problem.sequence, problem.stack.causal_fraction) * kind.scores
-    indexer = model.attention.indexer
-    scores = 0.0 if indexer is None else indexer.heads * indexer.dim * scored
-    return weights + model.heads * sum(gemms.core_widths(model)) * problem.sequence * visible + scores

@@ -123,7 +123,7 @@ def _joints(problem: Problem, islands: list[_Island], rows: Candidates) -> tuple
         one, ways = islands[ends[0]], _joint(problem, islands[ends[0]], islands[ends[1]], width)
         latency[ends] = max(own for _, own in ways)
         seconds[ends] = np.max([payload / rate + own for rate, own in ways], axis=0)
-        if problem.model.tied_embeddings:
+        if problem.model.tied_embeddings and problem.lora is None:
             summed = tied_payload(problem, table)
             both = np.max([one.pair_seconds(summed, rate, own) for rate, own in ways], axis=0)
             alone = tied_seconds(problem, one.supply.chip, table, rows)

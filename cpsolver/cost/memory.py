@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cpsolver.cost.adapters import adapter_bytes, layer_adapter_parameters, widest_result
 from cpsolver.cost.gemms import core_kv_heads, core_widths, routed_load, sent_widths, triangle_copies, unmasked_blocks
 from cpsolver.cost.kinds import LayerKind, examples, kind_of_layers, kind_shares, norms, problem_of
 from cpsolver.cost.modules import freed_bytes
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence
 from cpsolver.cost.selection import saved_elements
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard, padded_vocabulary
+from cpsolver.cost.states import base_bytes
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import (
     embedding_parameters,
+    encoder_parameters,
     final_norm_parameters,
     final_streams_parameters,
     layer_parameters,
+    projector_parameters,
 )
 
 
@@ -44,7 +48,8 @@ class StageParameters:
 
     `layer` and `experts`: of the mean layer, without routed experts and of these. `kind_layer` and `kind_experts`, of
     shape (kinds, rows): what a layer of that kind has more. `first`, `last` and `last_experts`: of what stands on the
-    first and the last stage beside their layers, multi-token prediction included.
+    first and the last stage beside their layers, multi-token prediction included. `encoder` and `frozen`: of the
+    encoder of images on the first stage, what is trained and what is not.
     """
 
     layer: Floats
@@ -54,6 +59,8 @@ class StageParameters:
     first: Floats
     last: Floats
     last_experts: Floats
+    encoder: Floats
+    frozen: Floats
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,9 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     """Activation bytes of a layer, tensor by tensor (the count of arXiv:2205.05198, for any widths and kernels).
 
     Kept: inputs of the norms and of the GEMMs after them, dropout masks (1 byte), q, k, v, attention's output,
-    feed-forward input and activation output. Without flash attention the softmax output (and, with dropout, its mask
+    feed-forward input and activation output. Frozen layers keep no input of their GEMMs but what other operators or
+    adapters need (Transformer Engine d0067d0, pytorch/module/linear.py: backward_needs_input).
+    Without flash attention the softmax output (and, with dropout, its mask
     and result) of every pair of tokens too, and keys and values for every head. Experts keep their inputs once for each
     expert that a token visits.
     """
@@ -104,7 +113,8 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     own = tokens / shard.sequence_split
     heads = model.heads / shard.tp.astype(np.float64)
     streams = model.residual_streams * (model.residual_streams > 1)  # what is joined before each block
-    inputs = problem.element_bytes * (norms(model) + kind.branches * (1 + streams)) * model.hidden * own
+    normed = kind.branches if problem.lora is None else int(kind.experts)
+    inputs = problem.element_bytes * (norms(model) + normed + kind.branches * streams) * model.hidden * own
     masks = kind.branches * dropout * model.hidden * own
     share, wide = unmasked_blocks(problem)[0], sum(core_widths(model))
     scores = ((1 + dropout) * problem.element_bytes + dropout) * heads * tokens * problem.sequence * share
@@ -112,25 +122,26 @@ def layer_bytes(problem: Problem, shard: Shard, kind: LayerKind) -> LayerBytes:
     scores = scores + problem.element_bytes * copies
     core = np.where(shard.flash_attention, 4 * heads * tokens, scores) * kind.attends
     inside, fed = _feed_forward_elements(problem, shard, kind)
-    rest = inputs + masks + problem.element_bytes * tokens * (_mixer_elements(problem, shard, kind) + fed)
+    fed_bytes = problem.element_bytes * tokens * fed + adapter_bytes(problem, shard, kind, "mlp")
+    mixed = problem.element_bytes * tokens * _mixer_elements(problem, shard, kind)
+    rest = inputs + masks + mixed + fed_bytes + adapter_bytes(problem, shard, kind, "attention")
     gathered = np.where(shard.sequence_parallel, problem.element_bytes * model.hidden * tokens, 0.0)
     gradients = (
         problem.stack.backward_buffer_share * problem.element_bytes * (2 * inside * tokens + 2 * model.hidden * own)
     )
-    weights = (
-        problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
-        if kind.dense
-        else 0.0
-    )
+    weights: Floats | float = 0.0
+    results = problem.element_bytes * tokens * widest_result(problem, shard, kind)
+    if kind.dense and (problem.lora is None or problem.lora.quantized_base):  # gradients, or weights in 16 bits
+        weights = problem.element_bytes * (3 if model.gated_mlp else 2) * model.hidden * model.ffn / shard.tp
     # Backward through unfused attention holds the gradients of dropout's output, of the softmax and of the scores.
     squares = 3 * problem.element_bytes * heads * tokens * problem.sequence * share * kind.attends
     pairs = np.where(shard.flash_attention, 0.0, squares)
     return LayerBytes(
         full=rest + core,
         # A flash kernel keeps no scores: recomputing attention's core saves its statistics at most.
-        freed=freed_bytes(problem, shard, kind, core, problem.element_bytes * tokens * fed),
+        freed=freed_bytes(problem, shard, kind, core, fed_bytes),
         checkpoint=problem.element_bytes * model.residual_streams * model.hidden * own,
-        buffer=gradients + gathered + weights + pairs + _exchanged_bytes(problem, shard, kind),
+        buffer=gradients + gathered + weights + results + pairs + _exchanged_bytes(problem, shard, kind),
     )
 
 
@@ -202,7 +213,7 @@ def _feed_forward_elements(problem: Problem, shard: Shard, kind: LayerKind) -> t
     if not kind.feed_forward:
         return _widest_of_mixer(problem, shard, kind), np.zeros(len(shard.tp))
     if not kind.experts:
-        return gates * model.ffn / tp, (gates + 1) * model.ffn / tp
+        return gates * model.ffn / tp, (gates + (problem.lora is None)) * model.ffn / tp
     moe, load = model.moe, routed_load(problem)
     assert moe is not None
     width = load * moe.top_k * moe.expert_ffn + moe.shared_width
@@ -242,7 +253,64 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
         first=first,
         last=last + model.mtp_layers * module,
         last_experts=model.mtp_layers * module_experts,
+        **_encoder_parameters(problem, rows),
     )
+
+
+def trained_parameters(problem: Problem, rows: Candidates) -> StageParameters:
+    """Of what is trained: all that a device holds, or the adapters, of whose matrices each rank has its share."""
+    if problem.lora is None:
+        return stage_parameters(problem, rows)
+    layers = np.array(layer_adapter_parameters(problem), dtype=np.float64)[:, None] / rows.tp
+    layer, none = _mean_layer(problem, layers), np.zeros(len(rows))
+    return StageParameters(layer, none, layers - layer, 0 * layers, *5 * (none,))
+
+
+def trained_and_held(problem: Problem, rows: Candidates, each: float) -> tuple[StageParameters, StageParameters]:
+    """`trained_parameters` and `weighed_parameters`, counted once where they are the same."""
+    held = weighed_parameters(problem, rows, each)
+    return (held if problem.lora is None else trained_parameters(problem, rows)), held
+
+
+def weighed_parameters(problem: Problem, rows: Candidates, each: float) -> StageParameters:
+    """All that a device holds, counted in trained parameters of `each` bytes a weight: trained ones, and as many more
+    as frozen weights take the bytes of. Linear layers may be in 4 bits, all else is as it is without adapters."""
+    held = stage_parameters(problem, rows)
+    if problem.lora is None:
+        return held
+    adapters, narrow = trained_parameters(problem, rows), base_bytes(problem) / each or 1.0
+    layers = narrow * (held.layer + held.kind_layer) + (1 - narrow) * _not_linear(problem)[:, None]
+    layers = layers + adapters.layer + adapters.kind_layer
+    layer = _mean_layer(problem, layers)
+    experts = {"experts": narrow * held.experts, "kind_experts": narrow * held.kind_experts}
+    return replace(held, layer=layer, kind_layer=layers - layer, **experts)
+
+
+def _not_linear(problem: Problem) -> Floats:
+    """Parameters of a layer of each kind that are in no linear layer: norms."""
+    counted = [layer_parameters(problem.model, index) for index in examples(problem.model)]
+    return np.array([each.norms + each.attention_norms for each in counted], dtype=np.float64)
+
+
+def _mean_layer(problem: Problem, of_kinds: Floats) -> Floats:
+    """The mean over the model's layers of values (kinds, rows)."""
+    return np.asarray((np.array(kind_shares(problem.model))[:, None] * of_kinds).sum(axis=0))
+
+
+def _encoder_parameters(problem: Problem, rows: Candidates) -> dict[str, Floats]:
+    """Of the encoder of images: layers and projectors are split over tp; patches, positions, norms and biases after
+    sums are whole on every rank."""
+    model, none = problem.model, np.zeros(len(rows))
+    alone, vision, images = problem.encoder, model.vision, problem.spec.training.images
+    if alone is None or vision is None or images is None:
+        return {"encoder": none, "frozen": none}
+    of_layers = vision.layers * _layer_parameters(alone.model, rows, 0)[0]
+    whole = encoder_parameters(model) - vision.layers * layer_parameters(alone.model).total
+    own, projectors = of_layers + whole, projector_parameters(model)
+    width, count = vision.projector or model.hidden, 1 + vision.deepstack
+    split = count * width * (vision.joined + model.hidden + 1)
+    projected = split / rows.tp + (projectors - split)
+    return {"encoder": projected + own * images.trained, "frozen": own * (not images.trained)}
 
 
 def _module_parameters(model: Architecture, rows: Candidates, layers: Floats, experts: Floats) -> tuple[Floats, Floats]:

@@ -135,7 +135,8 @@ def replayed(freed: Floats, sets: tuple[Modules, ...]) -> Floats:
 def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, fed: Floats) -> Floats:
     """Bytes of a layer that each module does not keep: (MODULES, n).
 
-    `core` are attention's core's beside its inputs and output; `fed` all that the feed-forward block keeps.
+    Outputs of norms before frozen layers are not there to be dropped, but before experts. `core` are attention's core's
+    beside its inputs and output; `fed` all that the feed-forward block keeps.
     """
     problem = problem_of(problem, kind)
     model, moe = problem.model, problem.model.moe
@@ -143,7 +144,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
     fused = problem.spec.training.fused_kernels
     norm, separate = (
         problem.element_bytes * model.hidden * tokens / shard.sequence_split,
-        _separate_norms(model, fused, kind),
+        _separate_norms(model, fused, kind) if problem.lora is None else int(kind.experts),
     )
     freed = dict.fromkeys(MODULES, np.zeros(len(tokens)))
     freed["core_attn"], freed["layernorm"] = np.where(shard.flash_attention, 0.0, core), separate * norm
@@ -157,7 +158,7 @@ def freed_bytes(problem: Problem, shard: Shard, kind: LayerKind, core: Floats, f
         freed["moe_act"] = problem.element_bytes * tokens * gemms.routed_load(problem) * moe.top_k * moe.expert_ffn / tp
         freed["shared_experts"] = problem.element_bytes * tokens * (gates + 1) * moe.shared_width / tp
     elif kind.dense:
-        freed["mlp"] = fed + (norm if fused else 0.0)
+        freed["mlp"] = fed + (norm if fused and problem.lora is None else 0.0)
     if "operators" in applicable(problem) and kind.attends and kind.feed_forward:
         freed["operators"] = _freed_operators(problem, shard, kind, freed)
     return np.stack([freed[name] for name in MODULES])

@@ -12,10 +12,24 @@ import numpy as np
 
 from cpsolver.cost.gemms import Gemm, absorbed
 from cpsolver.cost.gemms import visible_share as plain_share
-from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.kinds import LayerKind, model_of
 from cpsolver.cost.shard import Floats, Shard
+from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
 from models_zoo.params import compressor_widths
+
+
+def attended_share(problem: Problem, kind: LayerKind) -> float:
+    """Share of all pairs of a window's tokens that attention's core computes in a layer of that kind.
+
+    Of packed sequences of L_i tokens in a window of W each attends to itself alone: the sum of (L_i / W)^2 times the
+    share of its own pairs that it sees.
+    """
+    model = model_of(problem.model, kind)
+    return sum(
+        count * (tokens / problem.sequence) ** 2 * visible_share(model, kind, tokens, problem.stack.causal_fraction)
+        for tokens, count in problem.windows.attended
+    )
 
 
 def visible_share(model: Architecture, kind: LayerKind, sequence: int, causal: float) -> float:

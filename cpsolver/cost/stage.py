@@ -157,7 +157,8 @@ class Pipelines:
         """Communication within `ends`."""
         time = self.tables.time
         end, module = self._of_last(time.end_tp), self._of_last(time.mtp_tp)
-        return np.asarray(self.at_ends(self._of_first(time.end_tp), end) + self.at_ends(0.0, module))
+        first = self._of_first(time.end_tp) + self._of_first(time.encoder_tp)
+        return np.asarray(self.at_ends(first, end) + self.at_ends(0.0, module))
 
     def p2p(self, any_neighbours: bool = False) -> Floats:
         """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.
@@ -259,6 +260,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         kinds: each stage's layers of each kind, (kinds, n, pp).
     """
     time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
+    passes = 3.0 if stages.tables.problem.lora is None else 2.0
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
     forward = stages.at(time.recompute)
@@ -271,9 +273,9 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         pipeline_p2p=stages.p2p(),
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
-        # A recomputed layer runs its forward again; of embedding and head, forward is a third, of the host's work
-        # half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
-        forward=(layers + beyond / layer) * forward + stages.ends / 3.0 + stages.host / 2.0,
+        # A recomputed layer runs its forward again; of embedding and head, forward is a third (frozen: half), of the
+        # host's work half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
+        forward=(layers + beyond / layer) * forward + stages.ends / passes + stages.host / 2.0,
     )
 
 

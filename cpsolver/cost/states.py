@@ -14,6 +14,7 @@ import numpy as np
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.switches import OptimizerName
 from cpsolver.profiles.techniques import Optimizer, techniques
 from hw_specs import Chip
 
@@ -54,8 +55,8 @@ class StateBytes:
 
 
 def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
-    """State of each parameter, its sharded part divided by `shards`."""
-    depth, each = np.where(rows.distributed_optimizer, rows.sharded, 0), held(problem)
+    """State of each parameter that the optimizer takes by elements, its sharded part divided by `shards`."""
+    depth, each = np.where(rows.distributed_optimizer, rows.sharded, 0), held(problem, _of_elements(problem))
     return StateBytes(
         weight=each.weight / np.where(depth >= 3, shards, 1),
         gradient=each.gradient / np.where(depth >= 2, shards, 1),
@@ -63,16 +64,31 @@ def state_bytes(problem: Problem, rows: Candidates, shards: Ints) -> StateBytes:
     )
 
 
+def saved_bytes(problem: Problem, rows: Candidates, shards: Ints) -> Floats:
+    """State that an element of a matrix has less than `state_bytes` where the optimizer takes matrices whole."""
+    less = held(problem, _of_elements(problem)).optimizer - held(problem).optimizer
+    return np.asarray(less / np.where(rows.distributed_optimizer, shards, 1))
+
+
+def _of_elements(problem: Problem) -> OptimizerName:
+    """The optimizer of the weights that are taken by elements: Adam where it takes matrices alone."""
+    training = problem.spec.training
+    return "adam" if training.whole_matrices else training.optimizer
+
+
 _FULL = 4.0
 """Bytes of an fp32 value: weights, gradients and moments alike, where the training is in fp32."""
 
 
-def held(problem: Problem) -> Held:
-    """What the stack keeps, sends and moves of a parameter, as the training's switches change it."""
+def held(problem: Problem, optimizer: OptimizerName | None = None) -> Held:
+    """What the stack keeps, sends and moves of a parameter, as the training's switches change it.
+
+    `optimizer`: instead of the training's own.
+    """
     stack, training = problem.stack, problem.spec.training
     if training.precision == "fp32":
         return _held_in_fp32(problem)
-    own, adam = techniques().optimizers[training.optimizer], techniques().optimizers["adam"]
+    own, adam = techniques().optimizers[optimizer or training.optimizer], techniques().optimizers["adam"]
     most = inf if own.gradient_bytes is None else own.gradient_bytes
     if training.precision == "fp16":
         most = min(most, stack.fp16_gradient_bytes)
@@ -136,6 +152,13 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     return stack.parameter_bytes + copies, stack.parameter_gather_bytes
 
 
+def base_bytes(problem: Problem) -> float:
+    """Of a frozen weight in 4 bits (QLoRA), its share of the blocks' constants with it; 0: frozen weights are held as
+    the layers use them, or none is."""
+    base = None if problem.lora is None else problem.lora.quantized_base
+    return 0.0 if base is None else float(getattr(techniques(), f"{base}_bytes"))
+
+
 def gathered_bytes(problem: Problem) -> float:
     """Of a parameter of a layer while it is gathered whole; embedding and head are gathered in 16 bits."""
     if problem.narrow_weights or problem.spec.training.precision == "fp32":
@@ -144,12 +167,12 @@ def gathered_bytes(problem: Problem) -> float:
 
 
 def optimizer_seconds(problem: Problem, chip: Chip, parameters: Floats) -> Floats:
-    """One optimizer step over that many parameters held by a device.
+    """One optimizer step over that many parameters held by a device, which are taken by elements.
 
     The device's own share takes its memory traffic. Swapped states come in and go out in turn, for the next slice
     waits for the last one. The host's share: gradients out, weights in, and the host's own update, which dominates.
     """
-    training, each = problem.spec.training, held(problem)
+    training, each = problem.spec.training, held(problem, _of_elements(problem))
     share = training.optimizer_offload
     seconds = (1.0 - share) * each.step / ChipSpeeds(problem, chip).memory_rate
     if training.host_link:

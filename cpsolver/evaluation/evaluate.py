@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import memory, states
-from cpsolver.cost.compute import model_flops_per_step
+from cpsolver.cost import memory, muon, states
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
@@ -48,7 +48,7 @@ def evaluate(
         pipeline = _by_events(strategy, stages, m, pipeline)
     breakdown = {**pipeline, **after}
     step = sum(breakdown.values())
-    tokens = problem.batch * problem.sequence
+    tokens = problem.useful_tokens
     chips, precision = (problem.supply(name).chip for name in strategy.stage_chips), problem.spec.training.precision
     peak = sum(chip.peak_flops(DTYPES[precision]) * width for chip, width in zip(chips, strategy.widths, strict=True))
     return Evaluation(
@@ -194,7 +194,11 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
-    dense, routed = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    trained, in_all = memory.trained_and_held(problem, rows, states.held(problem).weight)
+    in_buffers = muon.buffers(problem, rows, trained)
+    dense, routed = _held(problem, strategy, in_buffers.held, row)
+    weights, expert_weights = (dense, routed) if problem.lora is None else _held(problem, strategy, in_all, row)
+    saved = _saved(problem, strategy, rows, row, in_buffers.matrices)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)
@@ -204,11 +208,14 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
         last = index == strategy.pp - 1 or (both_ways and index == 0)
-        buffers = (table.last_buffer if last else table.buffer)[at]
+        buffers = (table.last_buffer if last else table.buffer)[at] + (index == 0) * table.first_buffer[at]
+        activations = activations + (index == 0) * table.first_stored[at]
+        frozen = (index == 0) * in_buffers.held.frozen[at]
         needed = StageBytes(
-            weights=float(held * state.weight[at] + experts * expert.weight[at]),
+            weights=float((weights[index] + frozen) * state.weight[at] + expert_weights[index] * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
-            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at]) / (1 + both_ways),
+            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index])
+            / (1 + both_ways),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -217,6 +224,17 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         cached = float((activations + buffers) * stack.cached_share + stack.cached_bytes)
         stages.append(replace(needed, cached=max(0.0, min(cached, whole_device - needed.total))))
     return stages
+
+
+def _saved(
+    problem: Problem, strategy: Strategy, rows: Candidates, row: Ints, matrices: StageParameters | None
+) -> Floats:
+    """Bytes of optimizer state that a device of each stage has less for matrices that are taken whole: (pp,)."""
+    if matrices is None:
+        return np.zeros(strategy.pp)
+    dense, routed = _held(problem, strategy, matrices, row)
+    of_dense, of_routed = (states.saved_bytes(problem, rows, ranks)[row] for ranks in (rows.shards, rows.expert_shards))
+    return np.asarray(dense * of_dense + routed * of_routed)
 
 
 def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row: Ints) -> list[float]:
@@ -290,6 +308,7 @@ def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
     """Parameters that one device of each stage holds, first to last, vocabulary padded."""
     rows, row = _rows(problem, strategy)
     dense, experts = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
+    dense[0] += memory.stage_parameters(problem, rows).frozen[row[0]]
     return [float(count) for count in dense + experts]
 
 
@@ -301,7 +320,7 @@ def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Int
     layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
     dense = layers * parts.layer[row] + (parts.kind_layer[:, row] * kinds).sum(axis=0)
     experts = layers * parts.experts[row] + (parts.kind_experts[:, row] * kinds).sum(axis=0)
-    dense[0] += parts.first[row[0]]
+    dense[0] += parts.first[row[0]] + parts.encoder[row[0]]
     dense[-1] += parts.last[row[-1]]
     experts[-1] += parts.last_experts[row[-1]]
     if SCHEDULES[strategy.schedule].bidirectional:

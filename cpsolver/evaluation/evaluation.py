@@ -61,6 +61,7 @@ class Evaluation:
     """A strategy's predicted numbers. `breakdown_s` has the names of PARTS and sums to `step_time_s`.
 
     `formula_s`: the step time by the closed form, which the search bounds; the prediction itself on one chip type.
+    `tokens_per_s` leaves padding out, which `mfu` counts as what is computed.
     """
 
     step_time_s: float

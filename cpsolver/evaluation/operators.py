@@ -162,6 +162,9 @@ def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iter
     if index == 0:
         yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.embedding)
         waits += max(0.0, float(row.embedding_slot[0] * time.layer[0] - time.embedding[0]))
+        if problem.encoder is not None:
+            before = sum(float(np.sum(each.passes)) for each in ends.embedding) + float(time.end_tp[0])
+            yield _Part("encoder of images", float(time.embedding[0] - time.encoder_tp[0]) - before, ())
     if index == strategy.pp - 1:
         yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.head)
         module = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.module]

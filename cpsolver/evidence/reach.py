@@ -97,7 +97,18 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
             continue
         found.append(f"{quantity.words.format(f'{value:,.0f}')} ({quantity.end} measured: {limit:,.0f})")
     unmeasured = (SPECIAL_LAYERS[name] for name in special_layers(problem.model) if name in WITHOUT_RUNS)
-    return (*found, *unmeasured, *_of_cluster(problem, strategy))
+    training = problem.spec.training
+    optimizer = (f"optimizer {training.optimizer}",) * training.whole_matrices  # it takes time that Adam's does not
+    images = ("an encoder of images",) * (problem.encoder is not None)
+    return (*found, *unmeasured, *optimizer, *images, *_of_finetuning(problem), *_of_cluster(problem, strategy))
+
+
+def _of_finetuning(problem: Problem) -> Iterator[str]:
+    """Adapters and packed sequences: no published run that constants were fitted to has had these."""
+    if problem.lora is not None:
+        yield "adapters beside frozen layers" + " in 4 bits" * (problem.lora.quantized_base is not None)
+    if problem.spec.training.packs:
+        yield "attention within packed sequences"
 
 
 def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:

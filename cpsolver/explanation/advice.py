@@ -81,7 +81,7 @@ def merit_of(problem: Problem, plan: Plan) -> float:
     Tokens a second and device of the cluster; for cost one over dollars a token, for the fewest devices one over these.
     """
     if problem.spec.search.objective == "throughput":
-        return problem.batch * problem.sequence / (problem.num_gpus * plan.evaluation.step_time_s)
+        return problem.useful_tokens / (problem.num_gpus * plan.evaluation.step_time_s)
     devices, score = rank(problem, plan.strategy, plan.evaluation.step_time_s)
     return 1.0 / (devices or score)
 
@@ -154,7 +154,7 @@ def score_of_merit(problem: Problem, merit: float) -> float:
     """What a plan's score in a search is below where it has more merit; infinite where the score says nothing of it."""
     objective = problem.spec.search.objective
     if objective == "throughput":
-        return problem.batch * problem.sequence / (problem.num_gpus * merit)
+        return problem.useful_tokens / (problem.num_gpus * merit)
     return 1.0 / merit if objective == "cost" else INFINITE
 
 

@@ -189,7 +189,7 @@ def _margins(problem: Problem) -> Iterator[Alternative]:
 def _sequences(problem: Problem) -> Iterator[Alternative]:
     """As many tokens a step in sequences half as long: what a spec can say of data whose documents are short."""
     length, batch = problem.sequence // 2, 2 * problem.batch
-    if problem.sequence % 2 or length < SHORTEST or batch > MOST:
+    if problem.sequence % 2 or length < SHORTEST or batch > MOST or problem.spec.training.lengths is not None:
         return
     changes: Changes = {("training", "sequence_length"): length, ("training", "global_batch_size"): batch}
     text = f"{batch:,} sequences of {length:,} tokens instead of {problem.batch:,} of {problem.sequence:,}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cpsolver.cost.states import held
+from cpsolver.cost.adapters import trained_in_all
+from cpsolver.cost.states import base_bytes, held
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import StageEvaluation
 from cpsolver.explanation.changes import Budget, best_plan, leanest
@@ -132,11 +133,20 @@ def _states_bytes(problem: Problem) -> tuple[float, float]:
         count = min(left, supply.limit)
         have += count * problem.capacity_bytes(supply.chip)
         left -= count
-    return total_parameters(problem.model) * held(problem).each, have
+    return _one_copy(problem), have
+
+
+def _one_copy(problem: Problem) -> float:
+    """Bytes of one copy of all states: of adapters, and of the weights that are frozen beside them."""
+    parameters, each = total_parameters(problem.model), held(problem)
+    trained = trained_in_all(problem)
+    if trained is None:
+        return parameters * each.each
+    return parameters * (base_bytes(problem) or each.weight) + trained * each.each
 
 
 def _states_line(problem: Problem) -> str:
-    parameters, each = total_parameters(problem.model), held(problem).each
+    parameters, each = total_parameters(problem.model), _one_copy(problem) / total_parameters(problem.model)
     need, have = _states_bytes(problem)
     verdict = "more than" if need > have else "of"
     return (

@@ -138,6 +138,8 @@ def _more_gpus(changer: Changer) -> Iterator[Remedy | None]:
 
 def _shorter(changer: Changer) -> Iterator[Remedy | None]:
     now = changer.problem.sequence
+    if changer.problem.spec.training.lengths is not None:  # which say how long sequences are
+        return
     for times in (2**power for power in range(1, _TIMES.bit_length())):
         if now % times == 0 and now // times >= SHORTEST:
             text = f"with sequences of {now // times:,} tokens instead of {now:,}"

@@ -8,14 +8,16 @@ from functools import cached_property
 from typing import Any
 
 from cpsolver.problem.network import ClusterNetwork
-from cpsolver.profiles.constants import ConstantLayer, Overlay
+from cpsolver.problem.packing import Windows, windows_of
+from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import FP8_RECIPES, GRAPH_SCOPES, GraphScope, Recipe
 from cpsolver.spec.spec import Spec
+from cpsolver.spec.training import Lora
 from hw_specs import Chip
-from models_zoo import Architecture
+from models_zoo import Architecture, encoder_of
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,21 @@ class Problem:
         """Tokens in a sequence."""
         return self.spec.training.sequence_length
 
+    @cached_property
+    def windows(self) -> Windows:
+        """What sequences of the spec's lengths make of the `sequence` tokens that the model takes in as one."""
+        return windows_of(self.spec.training)
+
+    @property
+    def useful_tokens(self) -> float:
+        """Tokens of an optimizer step that are no padding."""
+        return self.batch * self.sequence * self.windows.useful
+
+    @property
+    def lora(self) -> Lora | None:
+        """The adapters that are trained beside frozen weights; None: all weights are trained."""
+        return self.spec.training.lora
+
     @property
     def mixed(self) -> bool:
         """More than one chip type is on offer."""
@@ -221,16 +238,33 @@ class Problem:
         per_stage = self.launcher is None or self.launcher.recompute_per_chip
         return self.spec.search.recompute_scope == "stage" and per_stage
 
+    @cached_property
+    def encoder(self) -> Problem | None:
+        """The model's encoder of images as a problem of its own, its sequences the patches of an image, all of which
+        attend to all; None where no images are trained on."""
+        images, model = self.spec.training.images, encoder_of(self.model)
+        if images is None or model is None:
+            return None
+        training = self.spec.training.model_copy(update={"sequence_length": images.patches, "images": None})
+        constants = self.stack.constants.model_copy(update=replacements({"causal_fraction": 1}))
+        spec, stack = (
+            self.spec.model_copy(update={"training": training}),
+            self.stack.model_copy(update={"constants": constants}),
+        )
+        return replace(self, spec=spec, model=model, stack=stack)
+
     @property
     def degrees_by_chip(self) -> bool:
         """Chip types may have degrees of their own: the spec asks for it, or its launcher runs that.
 
-        Searched for throughput on all devices; with prices, or devices that may idle, degrees are equal.
+        Searched for throughput on all devices; with prices, devices that may idle, Muon, or an encoder of images,
+        degrees are equal.
         """
         search = self.spec.search
         known = self.launcher is not None and self.launcher.degrees_by_chip
         wanted = known if search.degrees_by_chip is None else search.degrees_by_chip
-        return wanted and self.mixed and search.objective == "throughput" and not self.may_idle
+        able = self.mixed and not self.spec.training.whole_matrices and self.encoder is None
+        return wanted and able and search.objective == "throughput" and not self.may_idle
 
     @property
     def chip_names(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from cpsolver.profiles.stack import Stack, load_stack
 from cpsolver.profiles.switches import DTYPES, Switch
 from cpsolver.spec.cluster import ChipRequest
 from cpsolver.spec.spec import Spec, names_a_file
-from cpsolver.spec.training import Training
+from cpsolver.spec.training import Target, Training
 from hw_specs import Chip, UnknownChipError, complete_chip, load_chip, unusable_reasons
 from models_zoo import (
     Architecture,
@@ -36,6 +36,7 @@ from models_zoo import (
     nearest_plannable,
     unsupported_reasons,
 )
+from models_zoo.schema import SPECIAL_LAYERS, special_layers
 
 _Found = TypeVar("_Found")
 
@@ -82,6 +83,8 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     choice = choose_stack(spec.stack, launcher, chips.values())
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
+    troubles += [] if model is None else _not_counted(spec.training, model)
+    troubles += [] if model is None else _images(spec, model)
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -153,6 +156,70 @@ def _too_many_away(training: Training, model: Architecture) -> Iterator[Trouble]
         yield Trouble(dotted(path), message, training.offload_layers, f"0 to {most}", path=path)
 
 
+_OF_MLP: tuple[Target, ...] = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
+_ELSEWHERE = ("sparse_attention", "compressed_attention")
+"""Layers whose attention over packed sequences is not counted."""
+
+
+def _not_counted(training: Training, model: Architecture) -> Iterator[Trouble]:
+    """What of `training.lora` and `training.lengths` a plan of the model could not be told for."""
+    if training.lora is not None:
+        yield from _of_adapters(training, model)
+    selects = [SPECIAL_LAYERS[name] for name in special_layers(model) if name in _ELSEWHERE]
+    if selects and training.packs:
+        message = f"{model.name} has {selects[0]}, of which packed sequences are not counted"
+        yield _finetuning_trouble(("lengths",), message, allowed="null, or packing false")
+
+
+def _of_adapters(training: Training, model: Architecture) -> Iterator[Trouble]:
+    assert training.lora is not None
+    special = [SPECIAL_LAYERS[name] for name in special_layers(model)]
+    special += ["latent attention (mla)"] if model.attention.kind == "mla" else []
+    special += ["multi-token prediction"] if model.mtp_layers else []
+    if special:
+        yield _finetuning_trouble(("lora",), f"adapters beside {special[0]} are not counted, and {model.name} has that")
+        return
+    targets = training.lora.targets
+    if model.moe is not None and (named := [name for name in targets if name in _OF_MLP]):
+        message = f"{model.name} has experts, beside which adapters are not counted: {', '.join(named)}"
+        yield _finetuning_trouble(
+            ("lora", "targets"), message, allowed="linear_qkv, linear_proj, or parts of linear_qkv"
+        )
+    if "linear_fc1_gate" in targets and not model.gated_mlp:
+        message = f"{model.name} has no gate in its feed-forward block"
+        yield _finetuning_trouble(("lora", "targets"), message, "linear_fc1_gate", "linear_fc1_up, linear_fc2")
+
+
+def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed: str | None = None) -> Trouble:
+    path = ("training", *path)
+    return Trouble(dotted(path), message, value, allowed, path=path)
+
+
+def _images(spec: Spec, model: Architecture) -> Iterator[Trouble]:
+    """What images do not go together with."""
+    images, path = spec.training.images, ("training", "images")
+    if images is None:
+        return
+    vision = model.vision
+    if vision is None:
+        yield Trouble(dotted(path), f"{model.name} has no encoder of images (model.vision)", allowed="null", path=path)
+        return
+    if images.patches % vision.merge**2:
+        message = f"{vision.merge} x {vision.merge} patches are joined to a token of {model.name}"
+        where: KeyPath = (*path, "patches")
+        yield Trouble(dotted(where), message, images.patches, f"a multiple of {vision.merge**2}", path=where)
+    tokens = images.per_sequence * images.patches // vision.merge**2
+    if tokens > spec.training.sequence_length:
+        message = f"they take {tokens:,} tokens of a sequence of {spec.training.sequence_length:,}"
+        yield Trouble(dotted(path), message, allowed="fewer images or patches", path=path)
+    for name, value in {"launcher": spec.launcher, "training.optimizer": spec.training.optimizer}.items():
+        if name == "launcher" and value is not None:
+            yield Trouble(name, "plans with an encoder of images are exported to none", value, "null", path=(name,))
+        elif value == "muon":
+            message = "its step over an encoder's matrices is not planned for"
+            yield Trouble(name, message, value, "another optimizer", path=("training", "optimizer"))
+
+
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
     """What no plan of the spec could be run with: precision, optimizer, techniques, places of experts."""
     training, whose, pinned = spec.training, f"{what} {profile.name}", spec.search.pin.sharded
@@ -169,6 +236,9 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         default = Training.model_fields[name].default
         if getattr(training, name) != default and name not in profile.switches:
             yield trouble(name, f"{whose} has no setting for it", str(default).lower())
+    for name, allowed in profile.lacks(training.lora is not None, training.packs).items():
+        path: KeyPath = ("training", name)
+        yield Trouble(f"training.{name}", f"{whose} does not have it", None, f"{allowed}, or another {what}", path=path)
     if not set(training.activation_offload) <= set(profile.activation_offload):
         has = ", ".join(profile.activation_offload)
         yield trouble("activation_offload", f"{whose} does not send these to the host", has or "null")

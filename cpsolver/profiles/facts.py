@@ -98,9 +98,9 @@ class Facts(BaseModel):
     activation_offload: tuple[OffloadModule, ...] = _stated("what training.activation_offload may have")
     partial_offload: tuple[Sharded, ...] = _stated("what may be sharded where optimizer_offload is between 0 and 1")
     special_layers: tuple[SpecialLayer, ...] = _stated("layers beside attention and feed-forward, one after the other")
-    experts_anywhere: bool = _stated(
-        "layers with experts need not be every n-th one, counted from the first behind the dense ones"
-    )
+    adapters: bool = _stated("training.lora: low-rank adapters beside frozen layers")
+    packed_sequences: bool = _stated("training.lengths, packed: attention within each of the sequences in a window")
+    experts_anywhere: bool = _stated("layers with experts need not be every n-th one from the first behind dense ones")
     plain_tensor: bool = Field(default=True, description="tp > 1 without sequence parallelism")
     plain_weights: bool = Field(
         default=True, description="the optimizer's states may be whole on every rank: DDP, or a single replica"

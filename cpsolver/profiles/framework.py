@@ -41,6 +41,11 @@ class Framework(Facts):
         """What the model has beside attention and feed-forward blocks that the framework lacks, in words."""
         return tuple(SPECIAL_LAYERS[name] for name in special_layers(model) if name not in self.special_layers)
 
+    def lacks(self, adapters: bool, packed: bool) -> dict[str, str]:
+        """Fields of `training` that ask for adapters or packed sequences it does not have, and what they may be."""
+        found = {"lora": "null"} if adapters and not self.adapters else {}
+        return {**found, "lengths": "null, or packing false"} if packed and not self.packed_sequences else found
+
     def kinds(self, wanted: tuple[RecomputeKind, ...]) -> tuple[RecomputeKind, ...]:
         """The kinds of recomputation among those wanted that it has."""
         return tuple(kind for kind in wanted if kind == "none" or kind in self.recompute)

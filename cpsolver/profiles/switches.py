@@ -26,7 +26,11 @@ OptimizerName = Literal[
     "cadam",
     "ema_adamw",
     "lion",
+    "muon",
 ]
+MuonTpMode = Literal["duplicated", "distributed", "blockwise"]
+"""What Muon orthogonalizes where tensor parallelism splits a matrix: the whole, on every rank or by all of them at once
+(Gram matrices summed over the ranks), or each rank its own share of it."""
 OffloadModule = Literal[
     "attention", "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"
 ]

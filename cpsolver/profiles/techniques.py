@@ -22,13 +22,15 @@ class Optimizer(_Frozen):
     """An optimizer's states in bytes of a parameter, before sharding.
 
     `gradient_bytes`: the most that a gradient takes, in its buffer and on its way; None: as the stack has it.
-    `sharded`: it needs the distributed optimizer.
+    `sharded`: it needs the distributed optimizer. `matrices`: the bytes are of matrices, which it takes whole; all
+    other weights have Adam's.
     """
 
     master_bytes: float
     moment_bytes: float
     gradient_bytes: float | None
     sharded: bool
+    matrices: bool = False
     source: str
     confidence: Confidence
 
@@ -62,6 +64,16 @@ class Figures(_Frozen):
     triangle_block: Figure
     state_space_chunk: Figure
     delta_rule_chunk: Figure
+    nf4_bytes: Figure
+    nf4_double_bytes: Figure
+    muon_steps: Figure
+    muon_iterate_bytes: Figure
+    muon_own_bytes: Figure
+    muon_iterated_bytes: Figure
+    muon_gathered_bytes: Figure
+    muon_gather_bytes: Figure
+    muon_kernels: Figure
+    muon_host_us: Figure
 
 
 class Narrow(_Frozen):

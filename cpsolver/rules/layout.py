@@ -73,6 +73,10 @@ def meshes(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"degrees by chip type need 1f1b with vpp 1 and equal microbatches: {s.schedule} with vpp {s.vpp}"
     if s.sharded != "optimizer" or s.grouped:
         yield "degrees by chip type shard the optimizer's states alone, over all replicas"
+    if problem.encoder is not None:
+        yield "degrees by chip type do not go together with an encoder of images"
+    if problem.spec.training.whole_matrices:
+        yield f"degrees by chip type do not go together with optimizer {problem.spec.training.optimizer}"
     if len({mesh.ep > 1 for mesh, _ in s.meshes}) > 1:
         yield "ep is 1 on all meshes or on none"
     yield from _borders(s)

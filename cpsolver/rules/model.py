@@ -30,6 +30,8 @@ def _recurrent_in_short(problem: Problem) -> Iterator[str]:
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
+    if problem.encoder is not None and problem.encoder.model.heads % s.tp:
+        yield f"{problem.encoder.model.heads} heads of the encoder of images are not a multiple of tp {s.tp}"
     groups = problem.model.attention.o_groups
     if groups is not None and groups % s.tp:
         yield f"{groups} groups of heads that share an output projection are not a multiple of tp {s.tp}"
@@ -148,6 +150,18 @@ def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
         whole = f"sequence length {problem.sequence} is"
         part = f"{tokens} tokens of a sequence on each of cp {s.cp} ranks are"
         yield f"{whole if s.cp == 1 else part} not a multiple of tp {s.tp}"
+
+
+@rule(
+    "the adapters' rank is split evenly over tp beside column-parallel layers",
+    briefly=lambda p, _: f"tp must divide the adapters' rank {p.lora.rank}" if p.lora else "",
+    by_mesh=True,
+)
+def adapters(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Their first linear layer is split by its results there (Megatron-Bridge 067f987, peft/utils.py)."""
+    lora = problem.lora
+    if lora is not None and lora.splits_rank and lora.rank % s.tp:
+        yield f"the adapters' rank {lora.rank} is not a multiple of tp {s.tp}"
 
 
 def _experts_in_short(problem: Problem, asked: Set[str]) -> str:

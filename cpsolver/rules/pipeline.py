@@ -74,6 +74,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     needs = SCHEDULES[s.schedule]
     if s.dynamic:
         yield from _dynamic(problem, s)
+    if problem.encoder is not None and (s.dynamic or s.schedule != "1f1b"):
+        yield f"an encoder of images runs 1f1b with equal microbatches alone: schedule is {s.schedule}"
     if s.schedule == "1f1b":
         return
     if s.pp == 1:
@@ -88,6 +90,8 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"schedule {s.schedule} needs an even pp, and an even number of microbatches, 2 pp at least: {sizes}"
     if needs.bidirectional and len(set(s.stage_chips)) > 1:
         yield f"schedule {s.schedule} has two stages on each device: all chips must be of one type"
+    if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe"):
+        yield f"schedule {s.schedule} fills its bubble with weights' gradients, which frozen layers do not have"
     launcher = problem.launcher
     if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
         others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""

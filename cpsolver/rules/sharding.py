@@ -21,9 +21,20 @@ def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
         yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
 
 
-@rule("some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer", by_mesh=True)
+@rule(
+    "some optimizers, offload and swap of states, and 8-bit weights need the distributed optimizer; one of whole "
+    "matrices shards its own states alone, over all replicas",
+    by_mesh=True,
+)
 def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
-    """They work on a rank's share; without replicas that is the whole, and the plain optimizer does."""
+    """They work on a rank's share; without replicas that is the whole, and the plain optimizer does.
+
+    Muon's distributed optimizer knows neither FSDP nor groups of replicas (Megatron-LM core_v0.19.0,
+    training/arguments.py; core/optimizer/layer_wise_optimizer.py).
+    """
+    if problem.spec.training.whole_matrices and (s.sharded != "optimizer" or s.sharding_group):
+        told = f"sharded {s.sharded}, sharding_group {s.sharding_group}"
+        yield f"{problem.spec.training.optimizer} shards the optimizer's states alone, over all replicas: {told}"
     switch = problem.sharded_switch
     if switch is not None and s.dp * s.cp > 1 and not s.distributed_optimizer:
         yield f"{switch} needs the distributed optimizer"

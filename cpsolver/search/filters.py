@@ -151,6 +151,8 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
 @mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
     allowed = problem.model.heads % rows.tp == 0
+    if problem.encoder is not None:
+        allowed &= problem.encoder.model.heads % rows.tp == 0
     if problem.model.attention.o_groups is not None:
         allowed &= problem.model.attention.o_groups % rows.tp == 0
     return np.asarray(allowed & _recurrent(problem, rows))
@@ -183,6 +185,14 @@ def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
     if model.moe is not None and model.moe.shared_experts:
         allowed &= model.moe.shared_width % rows.tp == 0
     return allowed
+
+
+@mask("adapters", "layout", any_size=True)
+def _adapters(problem: Problem, rows: Candidates) -> Bools:
+    lora = problem.lora
+    if lora is None or not lora.splits_rank:
+        return np.ones(len(rows), dtype=np.bool_)
+    return np.asarray(lora.rank % rows.tp == 0)
 
 
 @mask("tensor_nodes", "layout", any_size=True)
@@ -240,8 +250,9 @@ def _distributed_optimizer(_problem: Problem, rows: Candidates) -> Bools:
 
 @mask("optimizer", "variant")
 def _optimizer(problem: Problem, rows: Candidates) -> Bools:
-    plain_will_do = problem.sharded_switch is None
-    return np.asarray(rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do)
+    plain_will_do, elements = problem.sharded_switch is None, not problem.spec.training.whole_matrices
+    of_all = (rows.sharded == 1) & (rows.sharding_group == 0)
+    return np.asarray((rows.distributed_optimizer | (rows.replicas == 1) | plain_will_do) & (elements | of_all))
 
 
 @mask("context_parallel", "variant")

@@ -111,7 +111,7 @@ class Objective:
 def objective_of(problem: Problem) -> Objective:
     """The objective that the spec names. The fastest plan is an answer whether or not it is in time."""
     search = problem.spec.search
-    tokens = problem.batch * problem.sequence
+    tokens = problem.useful_tokens
     limit_s = None if search.objective == "throughput" else deadline_step_s(problem)
     deadline_s = float("inf") if limit_s is None else limit_s
     prices = None
@@ -134,7 +134,7 @@ def rank(problem: Problem, strategy: Strategy, step_s: float) -> tuple[int, floa
 def deadline_step_s(problem: Problem) -> float | None:
     """The longest step with which the spec's deadline is met; None without one."""
     deadline = problem.spec.deadline
-    return None if deadline is None else deadline.step_time_s(problem.batch * problem.sequence)
+    return None if deadline is None else deadline.step_time_s(problem.useful_tokens)
 
 
 def device_prices(problem: Problem) -> dict[str, float]:
@@ -150,7 +150,7 @@ def dollars_per_million_tokens(problem: Problem, strategy: Strategy, step_s: flo
     Devices that the plan leaves idle cost nothing.
     """
     hourly = dollars_per_hour(problem, strategy)
-    return None if hourly is None else step_s * hourly / _HOUR_S / (problem.batch * problem.sequence) * _TOKENS
+    return None if hourly is None else step_s * hourly / _HOUR_S / problem.useful_tokens * _TOKENS
 
 
 def dollars_per_hour(problem: Problem, strategy: Strategy) -> float | None:

@@ -161,7 +161,7 @@ class Deadline(Part):
     )
     days: Annotated[Number, Field(gt=0)] = Field(description="days in which that must be done")
 
-    def step_time_s(self, tokens_per_step: int) -> float:
+    def step_time_s(self, tokens_per_step: float) -> float:
         """The longest step with which the deadline is met; `Spec.deadline` is sure to have the tokens."""
         assert self.tokens is not None
         return self.days * _DAY_S / ceil(self.tokens / tokens_per_step)

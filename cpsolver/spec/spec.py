@@ -30,7 +30,7 @@ from cpsolver.spec.search import (
     pin_lengths,
     unknown_chips,
 )
-from cpsolver.spec.training import Name, Part, Training, against_pins, contradictions
+from cpsolver.spec.training import Images, Length, Lora, Name, Part, Training, against_pins, contradictions
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
 """A model whose text ends so is a file, not a catalogue name."""
@@ -131,6 +131,8 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
     ("cluster",): Cluster,
     NETWORK: Network,
     ("training",): Training,
+    ("training", "lora"): Lora,
+    ("training", "images"): Images,
     ("search",): Search,
     ("search", "deadline"): Deadline,
     ("search", "pin"): Decisions,
@@ -141,7 +143,8 @@ _PARTS: dict[KeyPath, type[BaseModel]] = {
 def _fields_at(path: KeyPath) -> Mapping[str, Any]:
     if path[:2] == NETWORK:
         return network_fields_at(path[2:])
-    part = ChipRequest if path[:2] == _CHIPS and len(path) == 3 else _PARTS.get(path)
+    items: dict[KeyPath, type[BaseModel]] = {_CHIPS: ChipRequest, _LENGTHS: Length}
+    part = items.get(path[:2]) if len(path) == 3 and path[:2] in items else _PARTS.get(path)
     return part.model_fields if part else {}
 
 
@@ -251,6 +254,7 @@ def _goals(spec: Spec) -> Iterator[Trouble]:
     yield from deadline_troubles(spec.search.deadline, spec.search.objective, spec.training.tokens)
 
 
+_LENGTHS = ("training", "lengths")
 _NUM_GPUS, _NODE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "gpus_per_node"), ("cluster", "chips")
 _CHECKS: tuple[tuple[Callable[[Spec], Iterator[Trouble]], tuple[KeyPath, ...]], ...] = (
     (_node_size, (_NUM_GPUS, _NODE)),

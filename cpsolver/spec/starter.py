@@ -36,8 +36,9 @@ training:
   expert_capacity_factor: null  # no device's experts take more than this times their share, 1 or more; default null
   # Techniques that save memory or time (docs/techniques.md):
   # One of adam, precision_aware, precision_aware_bf16, precision_aware_bf16_grads, precision_aware_fp8,
-  # quantized_states, cadam, ema_adamw, lion; default adam
+  # quantized_states, cadam, ema_adamw, lion, muon; default adam
   optimizer: adam
+  muon_tp_mode: duplicated  # muon and tp: duplicated or distributed (whole matrices), blockwise; default duplicated
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
   reuse_fp32_parameters: false  # bf16: weights are half of their master (MindSpeed --reuse-fp32-param); default false
   optimizer_offload: 0.0  # share of the optimizer's states and work on the host, 0 to 1; default 0
@@ -54,6 +55,10 @@ training:
   fp8_attention: null  # fp8, nvfp4: attention's products are in 8 bits too; default null: as the stack does
   cuda_graph: null  # what CUDA graphs replay: none, te (parts of layers) or full; default null: as the stack does
   moe_dispatcher: null  # how tokens reach experts: alltoall, deepep or hybridep; default null: as the stack does
+  lora: null  # {{rank: 16, targets: [linear_qkv, linear_proj]}}: adapters alone are trained; default null: all weights
+  lengths: null  # sequences' lengths: [{{tokens: 512, share: 3}}, {{tokens: 4096, share: 1}}]; default null: all equal
+  packing: null  # with lengths: false: each is padded to sequence_length; default null: they fill windows of it
+  images: null  # {{per_sequence: 4, patches: 1024, trained: true}}, for a model with vision; default null: text alone
   tokens: null  # of the whole training, 1.0e+12 say: days and dollars in reports; default null: not known
 
 stack: null  # software-stack profile (`apss-cp stacks`); default null: the launcher's own, else the chips'

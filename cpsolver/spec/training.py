@@ -5,13 +5,22 @@ docs/techniques.md says what each switch saves and costs, and by which flag a fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema
 
-from cpsolver.inputs.errors import Trouble
-from cpsolver.profiles.switches import Dispatcher, Fp8Recipe, GraphScope, OffloadModule, OptimizerName, Precision
+from cpsolver.inputs.errors import Path, Trouble, dotted
+from cpsolver.profiles.switches import (
+    Dispatcher,
+    Fp8Recipe,
+    GraphScope,
+    MuonTpMode,
+    OffloadModule,
+    OptimizerName,
+    Precision,
+)
 from cpsolver.profiles.techniques import techniques
 from hw_specs import BlockFormat
 
@@ -43,6 +52,107 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+Target = Literal[
+    "linear_qkv",
+    "linear_q",
+    "linear_k",
+    "linear_v",
+    "linear_proj",
+    "linear_fc1",
+    "linear_fc1_gate",
+    "linear_fc1_up",
+    "linear_fc2",
+]
+"""A linear layer with an adapter, by Megatron-Bridge's names: LoRA's, and CanonicalLoRA's for parts of fused ones."""
+QuantizedBase = Literal["nf4", "nf4_double"]
+"""Frozen weights in 4 bits (QLoRA); double: the blocks' constants are quantised too."""
+_OF_OTHERS: Mapping[str, tuple[Target, ...]] = {
+    "attention": ("linear_qkv", "linear_proj"),
+    "mlp": ("linear_fc1", "linear_fc2"),
+    "all": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+    "q_proj": ("linear_q",),
+    "k_proj": ("linear_k",),
+    "v_proj": ("linear_v",),
+    "o_proj": ("linear_proj",),
+    "gate_proj": ("linear_fc1_gate",),
+    "up_proj": ("linear_fc1_up",),
+    "down_proj": ("linear_fc2",),
+}
+"""What NeMo 1 and PEFT call them."""
+FUSED: tuple[Target, ...] = ("linear_qkv", "linear_fc1")
+"""Layers whose parts may have adapters of their own instead."""
+SPLIT: tuple[Target, ...] = ("linear_q", "linear_k", "linear_v", "linear_fc1_gate", "linear_fc1_up")
+"""Those parts."""
+
+
+def _targets(value: Any) -> Any:
+    """Names of any vocabulary as Target's, each once."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return value
+    found = [each for name in names for each in (_OF_OTHERS.get(name, (name,)) if isinstance(name, str) else (name,))]
+    return tuple(dict.fromkeys(found)) if all(isinstance(each, str) for each in found) else tuple(found)
+
+
+_NAME = {"enum": [*get_args(Target), *_OF_OTHERS]}
+Targets = Annotated[
+    tuple[Target, ...],
+    BeforeValidator(_targets),
+    Field(min_length=1),
+    WithJsonSchema({"anyOf": [_NAME, {"type": "array", "items": _NAME, "minItems": 1}]}),
+]
+
+
+class Lora(Part):
+    """Low-rank adapters beside frozen linear layers, as Megatron-Bridge runs them."""
+
+    rank: Count = Field(default=32, description="width of the adapters")
+    targets: Targets = Field(
+        default=("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        description="linear layers with an adapter; PEFT's names are taken too",
+    )
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="dropout of the adapters' inputs: above 0 its masks and results are kept"
+    )
+    all_to_all: StrictBool = Field(
+        default=False,
+        description="results beside row-parallel layers go by all-to-all, not gathered (a2a_experimental)",
+    )
+    quantized_base: QuantizedBase | None = Field(
+        default=None, description="QLoRA: frozen linear layers are held in nf4, or nf4_double; null: as they are used"
+    )
+
+    @property
+    def of_parts(self) -> bool:
+        """Parts of fused layers have adapters of their own: CanonicalLoRA."""
+        return any(name in SPLIT for name in self.targets)
+
+    @property
+    def splits_rank(self) -> bool:
+        """Tensor-parallel ranks share the rank of some adapter: of one beside a column-parallel layer."""
+        return any(name not in ("linear_proj", "linear_fc2") for name in self.targets)
+
+
+class Length(Part):
+    """Sequences of one length in a histogram."""
+
+    tokens: Count = Field(description="tokens of each")
+    share: Annotated[Number, Field(gt=0)] = Field(
+        description="how many sequences have it, relative to the other shares"
+    )
+
+
+Histogram = Annotated[tuple[Length, ...], Field(min_length=1)]
+
+
+class Images(Part):
+    """Images among the tokens of a sequence, for a model with an encoder of them."""
+
+    per_sequence: Count = Field(description="images in a sequence, each of so many patches")
+    patches: Count = Field(description="patches of an image that the encoder takes in, before they are joined")
+    trained: StrictBool = Field(default=True, description="false: the encoder is frozen, its projector is not")
+
+
 class Training(Part):
     """What is trained in a step, and how the layers are computed."""
 
@@ -60,6 +170,10 @@ class Training(Part):
         default=None, description="no device's experts take more than this times their even share; null: no limit"
     )
     optimizer: OptimizerName = Field(default="adam", description="what keeps which states; see docs/techniques.md")
+    muon_tp_mode: MuonTpMode = Field(
+        default="duplicated",
+        description="muon: split matrices are orthogonalized whole on every rank, by all together, or each share alone",
+    )
     release_fp32_gradients: StrictBool = Field(
         default=False, description="fp16: no fp32 copy of the gradients is kept (AscendSpeed --release-fp32-grad)"
     )
@@ -106,6 +220,19 @@ class Training(Part):
     moe_dispatcher: Dispatcher | None = Field(
         default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
     )
+    lora: Lora | None = Field(
+        default=None, description="low-rank adapters are trained and all else is frozen; null: all weights are trained"
+    )
+    lengths: Histogram | None = Field(
+        default=None, description="how long sequences are; null: all have sequence_length tokens"
+    )
+    packing: StrictBool | None = Field(
+        default=None,
+        description="true, or null: sequences fill windows of sequence_length; false: each is padded to it",
+    )
+    images: Images | None = Field(
+        default=None, description="images in the sequences, which the model's encoder takes; null: text alone"
+    )
     tokens: Annotated[Number, Field(ge=1)] | None = Field(
         default=None, description="tokens of the whole training: reports say its days and dollars; null: not known"
     )
@@ -120,6 +247,16 @@ class Training(Part):
             "fp8_parameter_gather": self.fp8_parameter_gather is True,
         }
         return next((name for name, on in switches.items() if on), None)
+
+    @property
+    def packs(self) -> bool:
+        """Several sequences share a window, and attend to themselves."""
+        return self.lengths is not None and self.packing is not False
+
+    @property
+    def whole_matrices(self) -> bool:
+        """The optimizer works on whole matrices, which replicas share out one by one."""
+        return techniques().optimizers[self.optimizer].matrices
 
     @property
     def block_format(self) -> BlockFormat | None:
@@ -173,6 +310,7 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         if getattr(training, name) and training.optimizer not in optimizers:
             message = f"contradicts training.optimizer = '{training.optimizer}'"
             yield _trouble(training, name, message, f"false, or optimizer {' or '.join(optimizers)}")
+    yield from _against_muon(training)
     for first, second in _APART:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
@@ -184,8 +322,74 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         yield _trouble(training, "offload_layers", "excludes training.activation_offload: a layer's tensors go once")
     if training.offload_layers and training.cuda_graph == "te":
         yield _trouble(training, "offload_layers", "excludes training.cuda_graph = 'te': replayed parts keep theirs")
+    yield from _finetuning(training)
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
+
+
+def _finetuning(training: Training) -> Iterator[Trouble]:
+    """What sections `lora` and `lengths` of a spec's training contradict."""
+    yield from _of_lora(training)
+    yield from _of_lengths(training)
+
+
+def _finetuning_trouble(path: Path, message: str, value: Any = None, allowed: str | None = None) -> Trouble:
+    path = ("training", *path)
+    return Trouble(dotted(path), message, value, allowed, path=path)
+
+
+def _of_lora(training: Training) -> Iterator[Trouble]:
+    lora = training.lora
+    if lora is None:
+        return
+    split = [name for name in lora.targets if name in SPLIT]
+    fused = [name for name in lora.targets if name in FUSED]
+    if split and fused:
+        told = f"{', '.join(split)} beside {', '.join(fused)}: adapters are of fused layers, or of their parts"
+        yield _finetuning_trouble(("lora", "targets"), told, allowed=f"{', '.join(FUSED)}, or {', '.join(SPLIT)}")
+    if lora.quantized_base is not None and training.precision != "bf16":
+        message = f"contradicts training.precision = '{training.precision}': weights become 16 bits before each GEMM"
+        yield _finetuning_trouble(("lora", "quantized_base"), message, lora.quantized_base, "null, or precision bf16")
+    for name in ("images", "whole_matrices"):
+        if getattr(training, name):
+            field, what = ("images", "an encoder of images") if name == "images" else ("optimizer", "whole matrices")
+            yield _trouble(training, field, f"excludes training.lora: adapters beside {what} are not counted")
+    if training.activation_offload:
+        message = "excludes training.lora: what frozen layers send to the host is not counted"
+        yield _finetuning_trouble(
+            ("activation_offload",), message, list(training.activation_offload), "null, or offload_layers"
+        )
+
+
+def _of_lengths(training: Training) -> Iterator[Trouble]:
+    if training.lengths is None:
+        if training.packing is not None:
+            yield _finetuning_trouble(("packing",), "says nothing without training.lengths", training.packing, "null")
+        return
+    if training.images is not None:
+        yield _finetuning_trouble(("lengths",), "excludes training.images: sequences with images are all as long", None)
+    for index, length in enumerate(training.lengths):
+        if length.tokens > training.sequence_length:
+            message = f"is more than training.sequence_length = {training.sequence_length}, which holds any sequence"
+            yield _finetuning_trouble(("lengths", index, "tokens"), message, length.tokens)
+    for tokens, count in Counter(length.tokens for length in training.lengths).items():
+        if count > 1:
+            yield _finetuning_trouble(("lengths",), f"has {tokens} tokens {count} times", allowed="each length once")
+
+
+def _against_muon(training: Training) -> Iterator[Trouble]:
+    """What an optimizer of whole matrices does not go together with, and the switch that is its alone."""
+    told = f"contradicts training.optimizer = '{training.optimizer}'"
+    if not training.whole_matrices:
+        if training.muon_tp_mode != "duplicated":
+            yield _trouble(training, "muon_tp_mode", f"{told}: it orthogonalizes no matrices", "duplicated")
+        return
+    if training.precision in ("fp16", "fp32"):
+        message = f"{told}: Megatron-LM's takes no fp16, and its products are in bf16"
+        yield _trouble(training, "precision", message, "bf16, fp8 or nvfp4")
+    if training.optimizer_offload:
+        message = f"{told}: the host's update is Adam's (core/optimizer/cpu_offloading)"
+        yield _trouble(training, "optimizer_offload", message, "0")
 
 
 def against_pins(training: Training, sharded: Iterable[bool], flash: Iterable[bool]) -> Iterator[Trouble]:

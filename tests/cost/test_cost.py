@@ -10,6 +10,7 @@ import pytest
 from cpsolver.cost import collectives, comm, compute, memory, states
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.kinds import LayerKind
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.shard import Candidates, Shard, padded_vocabulary
 from cpsolver.cost.stage import crosses_domain
 from cpsolver.cost.tables import memory_table, time_table
@@ -316,7 +317,7 @@ def test_model_flops_are_six_a_weight_and_token_besides_attention() -> None:
     problem = problem_of({"a800": 8}, "llama2-70b", gpus=8, node=8, batch=8, sequence=4096)
     tokens, model = 8 * 4096, problem.model
     attention = 6 * model.layers * 4096 * model.heads * model.head_dim * tokens
-    found = compute.model_flops_per_step(problem) - attention
+    found = model_flops_per_step(problem) - attention
     assert found == pytest.approx(6 * total_parameters(model) * tokens, rel=0.02)
 
 

@@ -11,6 +11,7 @@ from cpsolver.cost import compute, gemms
 from cpsolver.cost.chip_speeds import ChipSpeeds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, layer_kinds
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.problem.problem import Problem
@@ -224,7 +225,7 @@ def test_the_most_loaded_experts_take_longer() -> None:
         ]
         silu = 2 * 3 * (load - 1) * 2 * 512 * 1024 / 1e12  # bytes of the activation of two experts a token
         assert seconds(uneven).forward - seconds(plain).forward == pytest.approx(both[1] - both[0] + silu)
-        assert compute.model_flops_per_step(uneven) == compute.model_flops_per_step(plain)
+        assert model_flops_per_step(uneven) == model_flops_per_step(plain)
 
 
 def test_a_gate_on_attentions_output_is_one_more_projection() -> None:
@@ -299,6 +300,17 @@ def test_traffic_scales_what_is_no_product(constant: str, each: int) -> None:
     assert twice.backward - once.backward == pytest.approx(2 * 2 * elements / 1e12)
 
 
+def test_backward_moves_tokens_between_experts_as_often_as_forward() -> None:
+    """Of 1024 tokens to two experts each: copies read and written twice in either pass, gradients in the second."""
+    problem, chip = ideal(model=small(moe=FEW))
+    found = {each.name: each.passes for each in compute.layer_operators(problem, chip, ONE, EXPERTS)}
+    forward, backward = found["permutation"]
+    assert forward == pytest.approx(2 * 4 * 2 * 1024 * 1024 / 1e12)
+    assert backward == forward
+    active, again = found["activation function"]
+    assert again == 2 * active == pytest.approx(2 * 2 * 3 * 2 * 512 * 1024 / 1e12)
+
+
 def test_a_pass_over_a_layer_takes_no_less_than_the_host_needs_to_launch_it() -> None:
     free = table(ideal()[0])
     backward = float(free.layer[0] - free.recompute[0])
@@ -349,12 +361,12 @@ def test_model_flops_count_the_experts_that_a_token_visits() -> None:
     tokens = 8 * 1024
     core = 6 * 61 * 1024 / 2 * 128 * (192 + 128) * tokens
     per_token = active_parameters(DEEPSEEK) - DEEPSEEK.vocab * DEEPSEEK.hidden  # the embedding is looked up
-    assert compute.model_flops_per_step(problem) - core == pytest.approx(6 * per_token * tokens, rel=1e-3)
+    assert model_flops_per_step(problem) - core == pytest.approx(6 * per_token * tokens, rel=1e-3)
 
 
 def test_model_flops_count_multi_token_prediction_as_megatron_does() -> None:
     """A layer more like the last, 2 h h weights, and the head once more."""
-    plain, more = (compute.model_flops_per_step(ideal(model=small(mtp_layers=count))[0]) for count in (0, 2))
+    plain, more = (model_flops_per_step(ideal(model=small(mtp_layers=count))[0]) for count in (0, 2))
     layer = (plain / (6 * 8 * 1024) - 1024 * 4000) / 4
     assert more - plain == pytest.approx(6 * 8 * 1024 * 2 * (layer + 2 * 1024**2 + 1024 * 4000))
 
@@ -380,5 +392,5 @@ def test_ranks_of_a_module_exchange_as_a_layer_and_five_times_the_hidden_states(
 
 
 def test_model_flops_are_the_same_in_any_precision() -> None:
-    flops = {compute.model_flops_per_step(ideal(training={"precision": p})[0]) for p in ("bf16", "fp8")}
+    flops = {model_flops_per_step(ideal(training={"precision": p})[0]) for p in ("bf16", "fp8")}
     assert len(flops) == 1

@@ -9,9 +9,9 @@ import pytest
 
 from cpsolver.cost import compute, memory
 from cpsolver.cost.comm import layer_comm
-from cpsolver.cost.compute import model_flops_per_step
 from cpsolver.cost.context import exchange_seconds
 from cpsolver.cost.kinds import LayerKind, layer_kinds
+from cpsolver.cost.model_flops import model_flops_per_step
 from cpsolver.cost.recurrence import held_whole, mixer_gemms, recurrence, split_heads
 from cpsolver.cost.shard import Shard
 from cpsolver.evaluation.evaluate import stage_parameters

@@ -34,6 +34,29 @@ def test_derived_sizes() -> None:
         problem.supply("a100")
 
 
+VISION = {"layers": 2, "hidden": 64, "ffn": 128, "heads": 2, "merge": 2}
+IMAGES = {"per_sequence": 4, "patches": 1024}
+
+
+def test_what_images_do_not_go_together_with() -> None:
+    with_encoder = model_spec(vision=VISION)
+    assert problem_of(model=with_encoder, training={"images": IMAGES}).encoder is not None
+    (plain,) = troubles(model=model_spec(), training={"images": IMAGES})
+    assert "has no encoder of images (model.vision)" in plain
+    several = {"images": {"per_sequence": 5, "patches": 1026}, "optimizer": "muon"}
+    found = troubles(model=with_encoder, training=several, launcher="megatron-lm")
+    assert [text.split(" ")[0] for text in found] == [
+        "training.images.patches",
+        "training.images:",
+        "launcher",
+        "training.optimizer",
+    ]
+    assert "(allowed: a multiple of 4)" in found[0]
+    assert "they take 1,282 tokens of a sequence of 1,024" in found[1]
+    (wrong,) = troubles(model=with_encoder, training={"images": {**IMAGES, "patch": 3}})
+    assert "did you mean 'patches'" in wrong
+
+
 def test_a_limit_above_the_cluster_is_the_cluster() -> None:
     assert problem_of({"a800": 1000}, gpus=8).supplies[0].limit == 8
 

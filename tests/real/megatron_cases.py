@@ -63,6 +63,11 @@ _BLOCK: dict[str, Any] = {"recompute": "block", "amount": 3}
 _HIDDEN = {"routing_overlap": 0.5, "copies_once_per_node": 1, "tensor_overlap": 0.5}
 _SHOWN = dict.fromkeys(("gradient_overlap", "parameter_overlap", "pipeline_overlap_interleaved"), 0.0)
 
+
+def _muon(mode: str = "duplicated") -> dict[str, Any]:
+    return {"optimizer": "muon", "muon_tp_mode": mode}
+
+
 CASES = (
     _case("dense, one stage", "llama2-7b", "x:32", tp=4, dp=2),
     _case("dense, tp 1", "llama2-7b", "x:32", flags="fz", tp=1, dp=8),
@@ -167,6 +172,14 @@ CASES = (
     _case("delta rules, experts, uneven", "qwen3.5-35b-a3b", "x:9,11,11,9", flags="fz", tp=1, dp=8, ep=8, targets=NEW),
     _case("an indexer's keys", "glm5-744b-a40b", "x:39,39", tp=2, dp=32, ep=32, targets=NEW),
     _case("breadth first", "llama2-70b", EVEN_70B, tp=4, dp=2, vpp=5, schedule="breadth_first"),
+    *(
+        _case(f"muon, {mode}", "llama2-70b", EVEN_70B, tp=4, dp=2, training=_muon(mode), targets=NEW)
+        for mode in ("duplicated", "distributed", "blockwise")
+    ),
+    _case(
+        "muon, experts", "kimi-k2-1t", "x:16,15,15,15", flags="fz", tp=1, dp=64, ep=64, training=_muon(), targets=NEW
+    ),
+    _case("muon, no sharing", "llama2-7b", "x:32", flags="sf", tp=2, dp=4, training=_muon(), targets=NEW),
     _case("precision aware, offload", "llama2-7b", "x:32", tp=2, dp=4, training={"optimizer_offload": 0.5}),
     *(
         _case(f"fp8, {recipe}", "llama2-7b", "x:32", tp=2, dp=4, targets=targets, training=training)

@@ -163,6 +163,16 @@ def test_feed_forward() -> None:
     assert said("feed_forward", strategy_of(tp=4), problem) == ["feed-forward width 2818 is not a multiple of tp 4"]
 
 
+def test_adapters() -> None:
+    """Beside qkv the first layer of a pair is split by its 6 results; beside proj by its inputs."""
+    names = ("linear_qkv", "linear_proj")
+    beside_qkv, beside_proj = (problem_of(training={"lora": {"rank": 6, "targets": name}}) for name in names)
+    assert said("adapters", strategy_of(tp=4), beside_qkv) == ["the adapters' rank 6 is not a multiple of tp 4"]
+    assert not said("adapters", strategy_of(tp=2), beside_qkv)
+    assert not said("adapters", strategy_of(tp=4), beside_proj)
+    assert not said("adapters", strategy_of(tp=4), problem_of())
+
+
 def test_tensor_nodes() -> None:
     problem = problem_of(gpus=12, node=6)
     assert not said("tensor_nodes", strategy_of(tp=3), problem)

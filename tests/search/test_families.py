@@ -209,6 +209,13 @@ def test_tensor_nodes() -> None:
     assert rows_where(problem, tp=12)
 
 
+def test_adapters() -> None:
+    problem = problem_of(training={"lora": {"rank": 6, "targets": "linear_qkv"}})
+    assert not rows_where(problem, tp=4)
+    assert rows_where(problem, tp=2)
+    assert rows_where(problem_of(training={"lora": {"rank": 6, "targets": "linear_proj"}}), tp=4)
+
+
 def test_pipeline_depth() -> None:
     problem = problem_of(model=model_spec(layers=3))
     assert not rows_where(problem, pp=4)

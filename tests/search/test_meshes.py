@@ -14,12 +14,14 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.search.frontier import Limits
 from cpsolver.search.meshes.bounds import MeshBounds, Options
 from cpsolver.search.meshes.rounds import rounds_of
 from cpsolver.search.meshes.search import MeshSearch
 from cpsolver.search.search import search
+from cpsolver.spec.spec import parse_spec
 from tests.support.mesh_problems import mesh_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import chip_spec, model_spec, problem_of
@@ -73,6 +75,19 @@ def test_search_agrees_with_brute_force(block: int, tally: Counter[str]) -> None
         tally.update(["problem"])
         tally.update(["first is unequal"] * any(plan.strategy.unequal for plan in result.plans[:1]))
         tally.update(["unequal"] * any(plan.strategy.unequal for plan in result.plans))
+
+
+def test_a_first_stage_that_takes_less_than_those_between_is_no_worse_bounded() -> None:
+    """A frozen embedding is done sooner than a transfer, of which the first stage has one and those between two."""
+    given = mesh_problem(5).spec.model_dump(mode="json")
+    alone = {"tp": [1], "flash_attention": [True], "distributed_optimizer": [True], "sequence_parallel": [False]}
+    given["search"]["pin"] |= {**alone, "cp_gather": [False], "ulysses": [1], "sharding_group": [0]}
+    given["model"] = model_spec(layers=2)
+    given["training"]["lora"] = {"rank": 8, "targets": "attention"}
+    problem = resolve(parse_spec(given))
+    wanted = sorted(best_of_each(problem).values())[: problem.spec.search.top]
+    found = [plan.evaluation.step_time_s for plan in search(problem).plans]
+    assert found == pytest.approx(wanted, rel=1e-6)
 
 
 def test_brute_force_met_plans_with_unequal_degrees(tally: Counter[str]) -> None:

@@ -40,6 +40,11 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
         ({"activation_offload": ["atention"]}, "did you mean 'attention'?"),
         ({"optimizer": "adamw"}, "did you mean 'adam'"),
         ({"optimizer_offload": 1.5}, "must be at most 1"),
+        ({"optimizer": "muon", "precision": "fp16"}, "precision = 'fp16': contradicts training.optimizer = 'muon'"),
+        ({"optimizer": "muon", "optimizer_offload": 0.5}, "the host's update is Adam's"),
+        ({"optimizer": "muon", "swap_optimizer": True}, "(allowed: false, or optimizer adam)"),
+        ({"muon_tp_mode": "blockwise"}, "it orthogonalizes no matrices (allowed: duplicated)"),
+        ({"optimizer": "muon", "muon_tp_mode": "blokwise"}, "did you mean 'blockwise'"),
     ],
     ids=str,
 )

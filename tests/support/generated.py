@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ KINDS = ("chips",)
 """And where the stages shall differ: in their layers and chips."""
 
 
-def random_problem(seed: int, tight: bool = True, special: bool = False) -> Problem:
-    """Memory binds in many when `tight`; `special`: of models with layers that few have."""
+def random_problem(seed: int, tight: bool = True, special: bool = False, finetuned: bool = False) -> Problem:
+    """Memory binds in many when `tight`; `special`: layers that few have; `finetuned`: adapters, lengths, or both."""
     rng = np.random.default_rng(seed)
     left = {str(name) for name in (rng.permutation(DIMENSIONS)[:3] if rng.random() < 0.65 else KINDS)}
     gpus = int(rng.choice([2, 4, 4, 4, 8])) if "chips" not in left else 4
@@ -34,8 +35,8 @@ def random_problem(seed: int, tight: bool = True, special: bool = False) -> Prob
     model = special_model(np.random.default_rng((seed, 4)), layers) if special else usual
     order = [str(name) for name in rng.permutation(["x", "y", "z"])]
     names = order[: int(rng.choice([1, 2, 2, 3])) if "chips" not in left else 2]
-    states = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
-    need = states + 0.04e-3 * layers * sequence
+    parameters = total_parameters(Architecture.model_validate({"name": "any", **model}))
+    need = (2e-9 if finetuned else 18e-9) * parameters / gpus + 0.04e-3 * layers * sequence
     chips: dict[str, Any] = {}
     spanning = np.random.default_rng((seed, 1))  # apart from the rest, whose draws are what they were
     for index, name in enumerate(names):
@@ -63,6 +64,7 @@ def random_problem(seed: int, tight: bool = True, special: bool = False) -> Prob
     training |= _narrow(np.random.default_rng((seed, 2)), chips)
     batch = int(rng.choice([4, 8]))
     search["launcher"] = None if rng.random() < 0.75 else str(rng.choice(launcher_names()))
+    training |= _finetuned(seed, training, (chips, model, gpus, node, batch, sequence)) if finetuned else {}
     given = {"training": training, **search}
     network = _network(np.random.default_rng((seed, 3)), gpus, node, names)
     if _trains(chips, model, gpus, node, batch, sequence, {"network": network}):
@@ -88,6 +90,35 @@ def _narrow(rng: np.random.Generator, chips: dict[str, Any]) -> dict[str, str]:
     if recipe == "nvfp4":
         return {"precision": recipe}
     return {"precision": "fp8", **({} if recipe == "usual" else {"fp8_recipe": recipe})}
+
+
+def _finetuned(seed: int, training: dict[str, Any], rest: Any) -> dict[str, Any]:
+    """Fields of fine-tuning that a problem of the rest may have: the first of those drawn."""
+    (chips, model, gpus, node, batch, sequence), found = rest, dict[str, Any]()
+    for fields in _finetuning(np.random.default_rng((seed, 5)), sequence):
+        new = {**fields, **found}
+        given = {"training": {**training, **new}}
+        found = new if _trains(chips, model, gpus, node, batch, sequence, given) else found
+    return found
+
+
+def _finetuning(rng: np.random.Generator, sequence: int) -> Iterator[dict[str, Any]]:
+    """Adapters beside some layers, which not every model may have; a histogram of lengths, packed or padded."""
+    names = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    parts = ["linear_q", "linear_v", "linear_proj", "linear_fc1_up", "linear_fc2"]
+    kind, lora = rng.random(), dict[str, Any]()
+    lora |= {"rank": int(rng.choice([2, 8, 16])), "all_to_all": bool(rng.random() < 0.3)}
+    lora["dropout"] = float(rng.choice([0.0, 0.1]))
+    chosen = [str(name) for name in rng.permutation(names if rng.random() < 0.7 else parts)]
+    narrow = {"quantized_base": str(rng.choice(["nf4", "nf4_double"]))} if rng.random() < 0.25 else {}
+    if kind < 0.8:
+        for targets in (chosen[: int(rng.integers(1, 5))], ["linear_qkv", "linear_proj"]):
+            yield {"lora": {**lora, "targets": targets, **narrow}}
+            yield {"lora": {**lora, "targets": targets}}
+    if kind > 0.4:
+        tokens = rng.permutation([sequence // 8, sequence // 3, sequence // 2, sequence])[: int(rng.integers(1, 4))]
+        lengths = [{"tokens": int(each), "share": float(rng.uniform(0.5, 5))} for each in tokens]
+        yield {"lengths": lengths, "packing": bool(rng.random() < 0.8)}
 
 
 def _network(rng: np.random.Generator, gpus: int, node: int, names: list[str]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
-from cpsolver.doors.export.launch import Launch
+from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
 from cpsolver.doors.export.model_args import PADDING, model_notes
 from cpsolver.doors.export.parallel_args import layer_flags, recompute_flags, uses_fsdp
@@ -22,6 +22,7 @@ DIALECT = replace(
     name="megatron-bridge",
     source="Megatron-Bridge 067f987",
     switches=(*MEGATRON_LM.switches, "fp8_attention"),
+    muon=False,
 )
 _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",
@@ -118,8 +119,9 @@ _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-pa
 def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     """Megatron-Bridge of 2026-08; raises CannotExpress."""
     check_switches(problem.spec.training, DIALECT.name, DIALECT.switches)
+    refuse(_unknown_here(problem))
     flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
-    fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s))}
+    fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s)), **dict(_adapters(problem))}
     overrides = tuple(f"{name}={_plain(value)}" for name, value in fields.items())
     environment = environment_of(s)
     files = {
@@ -130,10 +132,11 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     own_notes = model_notes(problem.model, problem.sequence, DIALECT)
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
-        "plan.py's configure(cfg) sets the fields on any recipe; run as a script it trains on made-up data",
+        f"plan.py's configure(cfg) sets the fields on any recipe; run as a script {_as_script(problem)}",
         "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
         *(note.replace("no option says so", "no field says so") for note in own_notes),
+        *_finetuning_notes(problem),
     )
     return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes)
 
@@ -192,6 +195,41 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
         yield "rerun_state_machine.check_for_nan_in_loss", False
 
 
+def _adapters(problem: Problem) -> Iterator[tuple[str, Any]]:
+    """Fields of LoRA, or of CanonicalLoRA where parts of fused layers have adapters of their own."""
+    lora = problem.lora
+    if lora is None:
+        return
+    yield "peft.target_modules", list(lora.targets)
+    yield "peft.dim", lora.rank
+    yield "peft.dropout", lora.dropout
+    if not lora.of_parts:
+        yield "peft.a2a_experimental", lora.all_to_all
+
+
+def _unknown_here(problem: Problem) -> Iterator[str]:
+    """What of adapters Megatron-Bridge has no field for."""
+    lora = problem.lora
+    if lora is not None and lora.quantized_base is not None:
+        yield f"training.lora.quantized_base is {lora.quantized_base}: Megatron-Bridge holds no frozen layers in 4 bits"
+    if lora is not None and lora.of_parts and lora.all_to_all:
+        yield "training.lora.all_to_all: Megatron-Bridge has it for adapters of fused layers alone"
+
+
+def _as_script(problem: Problem) -> str:
+    if problem.lora is None:
+        return "it trains on made-up data"
+    return "it fine-tunes the weights in PRETRAINED_CHECKPOINT on SQuAD, once cfg.tokenizer names a tokenizer"
+
+
+def _finetuning_notes(problem: Problem) -> Iterator[str]:
+    if problem.lora is not None:
+        yield "LoRA's alpha is not the plan's: cfg.peft.alpha"
+    if problem.spec.training.packs:
+        size = f"packed_sequence_size {problem.sequence:,}"
+        yield f"sequences are packed by cfg.dataset.offline_packing_specs with {size}, first_fit_decreasing say"
+
+
 def _precision(problem: Problem) -> dict[str, bool]:
     """Fields of MixedPrecisionConfig, which overwrites those of ddp when the training starts (mixed_precision.py)."""
     fields = {"grad_reduce_in_fp32": problem.stack.gradient_reduce_bytes != 2}
@@ -245,6 +283,7 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "",
         "def configure(cfg):",
         '    """Set the plan on a ConfigContainer whose model is set."""',
+        *_new_adapters(problem),
         "    for name, value in FIELDS.items():",
         "        *path, last = name.split('.')",
         "        part = cfg",
@@ -258,18 +297,50 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "",
         "",
         "if __name__ == '__main__':",
-        "    from megatron.bridge.recipes.common import _pretrain_common",
-        "    from megatron.bridge.training.gpt_step import forward_step",
-        "    from megatron.bridge.training.pretrain import pretrain",
-        "",
-        "    cfg = _pretrain_common()",
-        "    cfg.model = model()",
-        "    cfg.tokenizer.tokenizer_type = 'NullTokenizer'",
-        f"    cfg.tokenizer.vocab_size = {problem.model.vocab - 1}",
-        "    cfg.train.train_iters = 10",
-        "    pretrain(config=configure(cfg), forward_step_func=forward_step)",
+        *(_trains(problem) if problem.lora is None else _FINETUNES),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _new_adapters(problem: Problem) -> Iterator[str]:
+    """Lines that give a configuration adapters of the plan's class."""
+    lora = problem.lora
+    if lora is not None:
+        module, name = ("canonical_lora", "CanonicalLoRA") if lora.of_parts else ("lora", "LoRA")
+        yield f"    from megatron.bridge.peft.{module} import {name}"
+        yield ""
+        yield f"    if not isinstance(cfg.peft, {name}):"
+        yield f"        cfg.peft = {name}()"
+
+
+def _trains(problem: Problem) -> Iterator[str]:
+    """Lines that train all weights on made-up data."""
+    yield "    from megatron.bridge.recipes.common import _pretrain_common"
+    yield "    from megatron.bridge.training.gpt_step import forward_step"
+    yield "    from megatron.bridge.training.pretrain import pretrain"
+    yield ""
+    yield "    cfg = _pretrain_common()"
+    yield "    cfg.model = model()"
+    yield "    cfg.tokenizer.tokenizer_type = 'NullTokenizer'"
+    yield f"    cfg.tokenizer.vocab_size = {problem.model.vocab - 1}"
+    yield "    cfg.train.train_iters = 10"
+    yield "    pretrain(config=configure(cfg), forward_step_func=forward_step)"
+
+
+_FINETUNES = (
+    "    import os",
+    "",
+    "    from megatron.bridge.recipes.common import _peft_common",
+    "    from megatron.bridge.training.finetune import finetune",
+    "    from megatron.bridge.training.gpt_step import forward_step",
+    "",
+    "    cfg = _peft_common()",
+    "    cfg.model = model()",
+    "    cfg.checkpoint.pretrained_checkpoint = os.environ['PRETRAINED_CHECKPOINT']",
+    "    cfg.train.train_iters = 10",
+    "    finetune(config=configure(cfg), forward_step_func=forward_step)",
+)
+"""Lines that train adapters beside a checkpoint's weights."""
 
 
 def _in_docstring(text: str) -> str:

@@ -53,6 +53,10 @@ def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ..
     """Why the target's launcher cannot run the plan, by its profile; none where it can."""
     retargeted = with_launcher(problem, target)
     layers = [f"{target} does not train {what}" for what in load_launcher(target).untrained(problem.model)]
+    training = problem.spec.training
+    lacking = load_launcher(target).lacks(training.lora is not None, training.packs)
+    layers += [f"{target} does not have training.{name}: may be {allowed}" for name, allowed in lacking.items()]
+    layers += [f"{target}: no export here writes an encoder of images"] * (problem.encoder is not None)
     return tuple(dict.fromkeys([*layers, *launcher(retargeted, s), *schedule(retargeted, s)]))
 
 

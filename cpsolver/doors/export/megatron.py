@@ -52,6 +52,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     yield from parallel_args.batch_flags(problem, s)
     yield from training_args.precision_flags(problem, dialect)
     yield from training_args.kernel_flags(problem, s)
+    training_args.check_matrices(problem, s)
     yield from training_args.optimizer_flags(training, dialect)
     yield from training_args.activation_flags(training, dialect)
 
@@ -79,10 +80,14 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
     padded = model_args.padded_vocabulary(problem.model, s.tp)
     yield f"vocabulary: {problem.model.vocab} rows, padded to {padded}; --vocab-size or the tokenizer says the first"
     yield "data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
+    if problem.spec.training.packs:
+        yield "packed sequences: --sft and its tokenizer's options among DATA_ARGS; it fills windows of --seq-length"
     if parallel_args.uses_fsdp(s) and dialect.fsdp == "--use-custom-fsdp":
         yield "from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp"
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
+    if problem.spec.training.whole_matrices:
+        yield "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 on"
     yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)
 

@@ -10,6 +10,7 @@ from cpsolver.doors.export.parallel_args import uses_fsdp
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import Fp8Recipe
+from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import Training
 
 _BF16_STATES = (("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16"))
@@ -82,6 +83,9 @@ def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
         choices["precision_aware_bf16_grads"] = (*states, _BF16_GRADIENTS)
     if dialect.lion:
         choices["lion"] = (("--optimizer", "lion"),)
+    if dialect.muon:
+        steps = ("--muon-num-ns-steps", f"{techniques().muon_steps:g}")
+        choices["muon"] = (("--optimizer", "muon"), ("--muon-tp-mode", training.muon_tp_mode), steps)
     if training.optimizer not in choices:
         allowed = ", ".join(choices)
         raise CannotExpress((f"training.optimizer is {training.optimizer}: {dialect.name} has {allowed}",))
@@ -91,6 +95,15 @@ def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
         yield ("--optimizer-offload-fraction", f"{training.optimizer_offload:g}")
         if PRECISION_AWARE not in choices[training.optimizer]:
             yield PRECISION_AWARE
+
+
+def check_matrices(problem: Problem, s: Strategy) -> None:
+    """Raises CannotExpress where replicas cannot share out whole matrices (core/optimizer/__init__.py asserts that
+    experts have no weights but these)."""
+    biased = problem.model.moe is not None and problem.model.bias_mlp
+    if problem.spec.training.whole_matrices and s.distributed_optimizer and biased:
+        message = f"Muon's distributed optimizer has no place for the biases of {problem.model.name}'s experts"
+        raise CannotExpress((f"{message}: distributed_optimizer must be false",))
 
 
 def activation_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:

@@ -136,7 +136,8 @@ def _sharded(arguments: Arguments) -> tuple[bool, Sharded]:
             arguments.trouble("--zero-stage", "is not one of the choices", stage, "0, 1, 2, 3")
         what = _ZERO.get(stage)
         return what is not None or arguments.has("use-distributed-optimizer"), what or "optimizer"
-    return arguments.has("use-distributed-optimizer"), "optimizer"
+    layer_wise = arguments.text("optimizer") == "dist_muon"
+    return layer_wise or arguments.has("use-distributed-optimizer"), "optimizer"
 
 
 def _group(arguments: Arguments, replicas: int) -> int:

@@ -13,7 +13,7 @@ from cpsolver.doors.importing.imported import Imported
 from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.strategy_file import strategy_to_dict
-from models_zoo import Architecture, total_parameters
+from models_zoo import Architecture, encoder_parameters, projector_parameters, total_parameters
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./+-]*", re.ASCII)
 _YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
@@ -145,6 +145,8 @@ def model_text(model: Architecture) -> str:
     ]
     if model.moe is not None:
         parts.append(f"{model.moe.experts} experts of {model.moe.expert_ffn:,}, {model.moe.top_k} a token")
+    if beside := encoder_parameters(model) + projector_parameters(model):
+        parts.append(f"beside it an encoder of images of {beside / 1e9:,.2f} billion (training.images plans it too)")
     return ", ".join(parts)
 
 

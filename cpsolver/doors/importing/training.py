@@ -5,9 +5,11 @@ docs/techniques.md has the flag of each switch, with its source.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.profiles.switches import MuonTpMode
+from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
 
 _SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_attention_norm": "mlp_norm"}
@@ -85,11 +87,13 @@ def _precision(arguments: Arguments) -> str:
 def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     name = arguments.text("optimizer", "adam")
-    names = {"adam": None, "lion": "lion", "cadam": "cadam", "sgd": "sgd"}
-    if name not in names or name == "sgd":
-        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam")
+    names = {"adam": None, "lion": "lion", "cadam": "cadam", "muon": "muon", "dist_muon": "muon"}
+    if name not in names:
+        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon")
     elif names[name]:
         fields["optimizer"] = names[name]
+    if fields.get("optimizer") == "muon":
+        fields["muon_tp_mode"] = _muon(arguments)
     if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):
         fields["optimizer"] = "ema_adamw"
     if arguments.has("quant-states"):
@@ -102,6 +106,19 @@ def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
     if arguments.has("reuse-fp32-param"):
         fields["reuse_fp32_parameters"] = True
     return fields
+
+
+def _muon(arguments: Arguments) -> str:
+    """What is orthogonalized of a split matrix; left out, each rank's share, as in Megatron-Core 0.16 to 0.19."""
+    known = get_args(MuonTpMode)
+    mode, steps = arguments.text("muon-tp-mode", "blockwise"), arguments.number("muon-num-ns-steps", 5)
+    if mode not in known:
+        arguments.trouble("--muon-tp-mode", "is not one of the choices", mode, ", ".join(known))
+    if steps != techniques().muon_steps:
+        arguments.trouble("--muon-num-ns-steps", "is not planned for", steps, f"{techniques().muon_steps:g}")
+    if (precision := arguments.text("muon-fp32-matmul-prec", "medium")) != "medium":
+        arguments.trouble("--muon-fp32-matmul-prec", "is not planned for", precision, "medium, products in bf16")
+    return str(mode) if mode in known else "duplicated"
 
 
 def _precision_aware(arguments: Arguments) -> str:

@@ -13,6 +13,7 @@ from cpsolver.doors.report.cluster import changed_mark
 from cpsolver.doors.report.columns import ShownPlan, shown_plan, shown_result, to_run
 from cpsolver.doors.report.evidence import TITLE as EVIDENCE
 from cpsolver.doors.report.evidence import evidence
+from cpsolver.doors.report.finetuning import long_tail_words, task_words
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
@@ -29,7 +30,7 @@ from cpsolver.doors.report.goals import (
 from cpsolver.doors.report.interval import Interval, in_words, provenance
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, switches_table
-from cpsolver.doors.report.operators import operators_table, operators_title
+from cpsolver.doors.report.operators import matrices_notes, operators_table, operators_title
 from cpsolver.doors.report.outlook import outlook_words
 from cpsolver.doors.report.plan_table import PlanTable
 from cpsolver.doors.report.terminal_timeline import timeline_section
@@ -112,7 +113,7 @@ def task(problem: Problem) -> Group:
     most = "up to " if problem.may_idle else ""
     nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
     nodes += f", network {problem.network.name}" if problem.network else ""
-    batch = "\n".join(filter(None, (batch, objective_line(problem))))
+    batch = "\n".join(filter(None, (batch, task_words(problem), objective_line(problem))))
     return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
 
 
@@ -130,9 +131,11 @@ def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
 
 
 def whole_training(problem: Problem, column: ShownPlan) -> Iterator[Text]:
-    """Days and dollars of the whole training, where its tokens are known."""
+    """Days and dollars of the whole training, where its tokens are known; what waits for long sequences."""
     if said := outlook_words(problem, column.outlook):
         yield Text(said, style="bold")
+    for said in long_tail_words(problem, column.strategy, column.evaluation):
+        yield Text(said)
 
 
 def foreign(problem: Problem) -> Iterator[RenderableType]:
@@ -224,6 +227,7 @@ def time_sections(
     if simulated is not None:
         off = simulated / evaluation.step_time_s - 1
         said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
+    said += "".join(f"\n{line}" for line in matrices_notes(problem, strategy))
     times = Text(said, style="dim")
     operators = compute_by_operator(problem, strategy, evaluation)
     return [

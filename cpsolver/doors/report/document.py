@@ -12,9 +12,10 @@ from typing import Any
 
 from cpsolver.doors.report.cluster import cluster_document
 from cpsolver.doors.report.columns import ShownPlan, compared, plan_fields, shown_plan
+from cpsolver.doors.report.finetuning import finetuning_fields
 from cpsolver.doors.report.goals import objective_document
 from cpsolver.doors.report.open_switches import open_document
-from cpsolver.doors.report.operators import operators_document
+from cpsolver.doors.report.operators import matrices_document, operators_document
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
@@ -130,12 +131,14 @@ def _numbers(problem: Problem, plan: ShownPlan) -> dict[str, Any]:
     strategy, evaluation = plan.strategy, plan.evaluation
     return {
         **plan_fields(problem, plan),
+        **finetuning_fields(problem, strategy, evaluation),
         "family": family_name(strategy),
         "beyond_runs": list(beyond_runs(problem, strategy)),
         "unmeasured": unmeasured(problem, strategy),
         "evidence": [run.id for run in nearest_runs(problem, strategy)],
         "breakdown_s": dict(evaluation.breakdown_s),
         "operators": operators_document(compute_by_operator(problem, strategy, evaluation)),
+        **matrices_document(problem, strategy),
         "simulated_step_time_s": simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch)),
         "stages": [_stage(stage) for stage in evaluation.stages],
         "strategy": strategy_to_dict(strategy),

@@ -15,7 +15,12 @@ from cpsolver.doors.report.goals import better_word, cost_and_devices, worse_wor
 from cpsolver.doors.report.interval import interval_of
 from cpsolver.doors.report.layout import item, section
 from cpsolver.doors.report.open_switches import TITLE, open_document, open_line, switches_table
-from cpsolver.doors.report.operators import differing_table, operators_table, operators_title
+from cpsolver.doors.report.operators import (
+    differing_table,
+    matrices_notes,
+    operators_table,
+    operators_title,
+)
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
@@ -146,6 +151,7 @@ def prices_report(problem: Problem, best: Plan, prices: Prices, advice: Advice) 
     lines += advice_report(problem, best, advice)
     operators = compute_by_operator(problem, best.strategy, best.evaluation)
     lines += section(operators_title(operators, best.strategy.pp), *operators_table(operators))
+    lines += [Text(note, style="dim") for note in matrices_notes(problem, best.strategy)]
     return Group(*lines, *(section(f"{TITLE}: a step", *switches_table(left_open)) if left_open else ()))
 
 

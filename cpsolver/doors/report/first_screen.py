@@ -16,6 +16,7 @@ from cpsolver.doors.report.blocks import LABEL, Block, drawn, fitted, joined, pa
 from cpsolver.doors.report.columns import ShownPlan, shown_result, to_run
 from cpsolver.doors.report.compact_table import DOUBTFUL, GOOD, WRONG, plans_block
 from cpsolver.doors.report.console import STOPS, foreign, verdict
+from cpsolver.doors.report.finetuning import long_tail_words, task_words
 from cpsolver.doors.report.goals import (
     best_word,
     better_word,
@@ -81,6 +82,7 @@ def _task(problem: Problem, width: int) -> Iterator[Block]:
     said += f"{training.precision}, {problem.stack.name}"
     launcher = problem.named_launcher
     said += f", launcher {launcher.name}" if launcher and launcher.name != problem.stack.name else ""
+    said += f"; {words}" if (words := task_words(problem)) else ""
     yield Block("", paragraph(said, width, "bold"), yields=2, indent=0)
     yield Block("", paragraph(objective_line(problem), width, "dim"), yields=2, indent=0)
 
@@ -174,6 +176,8 @@ class _Answer:
         probability = run.outlook.deadline_probability
         style = "" if probability is None else GOOD if probability >= _LIKELY else DOUBTFUL
         yield Block("Training", paragraph(_hard(outlook_words(problem, run.outlook)), width, style), yields=2)
+        for said in long_tail_words(problem, strategy, evaluation):
+            yield Block("Long tail", paragraph(_hard(said), width), yields=4)
 
     def _given_up(self) -> str:
         """By how much the plan to run falls behind the best one, and what speaks against that one."""

@@ -10,12 +10,18 @@ from rich.console import RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from cpsolver.evaluation.matrices import matrix_costs
 from cpsolver.evaluation.operators import OperatorSeconds, StageOperators
 from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
 from cpsolver.profiles.provenance import Provenance
+from cpsolver.profiles.techniques import techniques
+from hw_specs.units import bytes_to_gib
 
 _SHOWN = 0.001  # operators with a smaller share of compute are told together
 _DIFFERS = 0.002  # and differences that are a smaller share of it are not told
+_NO_PADDING_GIB = 0.05  # less would be shown as none
 _ELSE = "all else"
 HEADS = ("", "a step", "", "of peak", "known by")
 """Of the columns of `operator_rows`."""
@@ -98,6 +104,32 @@ def operators_document(found: StageOperators) -> dict[str, Any]:
 
 def _constant(found: Provenance) -> dict[str, Any]:
     return {name: value for name, value in asdict(found).items() if name != "constant"}
+
+
+def matrices_notes(problem: Problem, strategy: Strategy) -> Iterator[str]:
+    """What Muon's matrices cost in time and memory; nothing with another optimizer."""
+    costs = matrix_costs(problem, strategy)
+    if costs is None:
+        return
+    whose = f"{problem.spec.training.optimizer}'s matrices"
+    where = f"stage {costs.stage}'s fullest rank" if strategy.pp > 1 else "the fullest rank"
+    steps = f"{techniques().muon_steps:g} iterations"
+    yield f"{whose}: {seconds(costs.matrices_s)} of {where}, {steps} and the momentum; no run with it was measured"
+    if (more := bytes_to_gib(costs.padding_bytes)) >= _NO_PADDING_GIB:
+        yield (
+            f"buffers of dense matrices are {costs.padded:.2f} times as long as these, for ranks take whole ones: "
+            f"{more:.1f} GiB, reduced and gathered too"
+        )
+
+
+def matrices_document(problem: Problem, strategy: Strategy) -> dict[str, Any]:
+    """The same for machines, under one key."""
+    costs = matrix_costs(problem, strategy)
+    if costs is None:
+        return {}
+    found = asdict(costs)
+    padding = bytes_to_gib(found.pop("padding_bytes"))
+    return {"matrices": {**found, "padding_gib": padding}}
 
 
 def differing_table(own: StageOperators, other: StageOperators) -> Iterator[RenderableType]:

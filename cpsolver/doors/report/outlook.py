@@ -70,7 +70,7 @@ def outlook(problem: Problem, strategy: Strategy, step_s: float, interval: Inter
 
 def steps_of(problem: Problem, tokens: float) -> int:
     """Optimizer steps that see so many tokens: the last one may see some more."""
-    return ceil(tokens / (problem.batch * problem.sequence))
+    return ceil(tokens / problem.useful_tokens)
 
 
 EVEN = 0.5

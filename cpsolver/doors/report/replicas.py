@@ -60,7 +60,7 @@ def replicas_report(problem: Problem, found: ReplicasPlan, counts: Counts) -> Re
 def _headline(problem: Problem, found: ReplicasPlan) -> Iterator[RenderableType]:
     step, plan = found.evaluation.step_time_s, found.plan.kinds[0].strategy
     low, high = replicas_interval(problem, found.plan, step)
-    tokens = problem.batch * problem.sequence / step
+    tokens = problem.useful_tokens / step
     yield Text.assemble(
         (f"{seconds(step)} a step", "bold green"),
         f" ({seconds(low, of=step)} to {seconds(high, of=step)}, four times in five), {tokens:,.0f} tokens/s",

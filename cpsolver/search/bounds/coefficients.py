@@ -147,7 +147,8 @@ class Coefficients:
         fixed = pipelines.p2p(any_neighbours) + pipelines.host + (no_places * layer + pipelines.ends)
         if pipelines.pp == 1:
             fixed = fixed + pipelines.at(self.least_sharding)
-        states = pipelines.at_ends(memory.first_states[row], memory.last_states[at[:, -1]])
+        on_first = factor * (memory.first_stored + memory.first_buffer)
+        states = pipelines.at_ends((memory.first_states + on_first)[row], memory.last_states[at[:, -1]])
         states = states + no_places * memory.layer_states[at]
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)

@@ -294,6 +294,10 @@ class Hosts:
         """`first` places from the end on `count` stages; `at_end`: the chip type has the last stage."""
         depth = min(first + count, table.problem.model.layers) + 2
         stages = table.stages(rows, np.full((len(rows), depth), chip), any_neighbours=True)
+        # The pipeline's first stage has the embedding, but a neighbour less than those between: it may take less.
+        least = np.minimum(stages.fixed, stages.fixed[:, :1])
+        least[:, -1] = stages.fixed[:, -1]
+        stages = replace(stages, fixed=least)
         fixed = np.broadcast_to(stages.fixed + stages.saving, (len(rows), depth))
         after = np.broadcast_to(stages.after_fixed, fixed.shape)
         return cls(

@@ -117,7 +117,16 @@ def _parts(table: Coefficients) -> Floats:
         *np.moveaxis(time.kind_layer, 1, 0),
         *np.moveaxis(time.modules, 1, 0),
     ]
-    of_memory = ("layer_states", "first_states", "last_states", "full", "checkpoint", "buffer", "last_buffer")
+    of_memory = (
+        "layer_states",
+        "first_states",
+        "first_stored",
+        "last_states",
+        "full",
+        "checkpoint",
+        "buffer",
+        "last_buffer",
+    )
     bytes_needed = [
         np.stack([getattr(memory, name) for name in of_memory]),
         memory.kind_states + memory.layer_states,

@@ -13,8 +13,9 @@ from cpsolver.doors.export.parallel_args import layout_string, stage_chunks
 from cpsolver.doors.export.script import grouped
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import launcher_names
 from models_zoo import load_architecture
-from tests.support.problems import chip_spec, problem_of, strategy_of, with_stack
+from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
 
 MEGATRON = ("megatron-lm", "megatron-core-0.13", "megatron-core-0.12")
 FAMILY = (*MEGATRON, "mindspeed-llm", "loongforge")
@@ -228,6 +229,11 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"optimizer": "precision_aware"}, {"--use-precision-aware-optimizer": ()}, ()),
         ({"optimizer": "precision_aware_bf16"}, {"--exp-avg-dtype": ("bf16",)}, ("megatron-core-0.12",)),
         ({"optimizer_offload": 0.5}, {"--optimizer-cpu-offload": (), "--optimizer-offload-fraction": ("0.5",)}, ()),
+        (
+            {"optimizer": "muon", "muon_tp_mode": "distributed"},
+            {"--optimizer": ("muon",), "--muon-tp-mode": ("distributed",), "--use-distributed-optimizer": ()},
+            MEGATRON[1:],
+        ),
         ({"activation_offload": "core_attn"}, {"--offload-modules": ("core_attn",)}, MEGATRON[1:]),
         ({"offload_layers": 3}, {"--cpu-offloading-num-layers": ("3",)}, MEGATRON[1:]),
         ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),
@@ -273,6 +279,24 @@ def test_techniques(training: dict[str, Any], flags: dict[str, Any], without: tu
             assert flags.items() <= exported(target, strategy, training=training).items()
     if set(flags) & set(mine):
         assert flags.items() <= exported("mindspeed-llm", strategy, training=training).items()
+
+
+@pytest.mark.parametrize("target", launcher_names())
+def test_no_target_is_told_of_an_encoder_of_images(target: str) -> None:
+    model = model_spec(vision={"layers": 2, "hidden": 64, "ffn": 128, "heads": 2})
+    given: dict[str, Any] = {"model": model, "training": {"images": {"per_sequence": 1, "patches": 256}}}
+    assert "no export here writes an encoder of images" in refusal(target, strategy_of(dp=4), **given)
+
+
+def test_muon_shares_out_no_biases_of_experts() -> None:
+    """core/optimizer/__init__.py: Adam has no distributed optimizer for what is left of experts' weights."""
+    given: dict[str, Any] = {"training": {"optimizer": "muon"}}
+    model = {"moe": {"experts": 4, "top_k": 1, "expert_ffn": 512}, "bias_mlp": True}
+    given["model"] = model_spec(**model)
+    assert "no place for the biases" in refusal("megatron-lm", strategy_of(dp=4), **given)
+    assert "--optimizer" in exported("megatron-lm", strategy_of(dp=4, flags="f"), **given)
+    plain = {"moe": model["moe"]}
+    assert exported("megatron-lm", strategy_of(dp=4), **{**given, "model": model_spec(**plain)})
 
 
 def test_schedules_that_no_megatron_has() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
-from cpsolver.doors.importing.output import spec_text, strategy_text
+from cpsolver.doors.importing.output import model_text, spec_text, strategy_text
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.resolve import resolve
 from cpsolver.problem.strategy_file import load_strategy
 from cpsolver.spec.spec import load_spec
+from models_zoo import Architecture
 from tests.support.command import in_tmp, write  # noqa: F401
 
 LLAMA = (
@@ -271,6 +272,8 @@ def test_ends_that_count_for_a_layer() -> None:
         ),
         ("--hidden-dropout 0.1", {"dropout": True}),
         ("--optimizer lion", {"optimizer": "lion"}),
+        ("--optimizer muon --muon-tp-mode duplicated", {"optimizer": "muon", "muon_tp_mode": "duplicated"}),
+        ("--optimizer muon --muon-fp32-matmul-prec medium", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
         ("--seq-length=2048 --global-batch-size 128", {"sequence_length": 2048, "global_batch_size": 128}),
     ],
 )
@@ -376,3 +379,11 @@ def test_a_launcher_whose_profile_lacks_what_the_script_runs_is_left_out() -> No
     found = imported(torchrun(f"{LLAMA} {STEP} --optimizer lion"))
     assert "launcher" not in found.spec
     assert any("no launcher is written: training.optimizer: launcher megatron-lm" in note for note in found.notes)
+
+
+def test_an_encoder_of_images_is_named_beside_the_text_model() -> None:
+    vision = {"layers": 24, "hidden": 1024, "ffn": 4096, "heads": 16, "merge": 2}
+    plain = {"name": "x", "layers": 2, "hidden": 1024, "ffn": 2048, "heads": 8, "vocab": 1000}
+    told = model_text(Architecture.model_validate({**plain, "vision": vision}))
+    assert told.endswith("beside it an encoder of images of 0.31 billion (training.images plans it too)")
+    assert "encoder" not in model_text(Architecture.model_validate(plain))

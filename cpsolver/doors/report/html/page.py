@@ -20,7 +20,7 @@ from cpsolver.doors.report.html.elements import Html, block, inline, section, ta
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
 from cpsolver.doors.report.html.timeline import timeline_figure
 from cpsolver.doors.report.open_switches import TITLE, open_line, open_of_plan, open_of_result
-from cpsolver.doors.report.operators import operators_title
+from cpsolver.doors.report.operators import matrices_notes, operators_title
 from cpsolver.doors.report.pipeline_run import run_pipeline
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
@@ -105,7 +105,8 @@ def _of_plan(
     if strategy.pp > 1:
         run = run_pipeline(strategy, evaluation, strategy.microbatches(problem.batch), _MOST_PASSES)
         yield section("timeline", f"The pipeline over time: a step{whose}", timeline_figure(run))
-    yield section("time", f"Where the time goes: a step{whose}", sections.time_parts(plans[0], strategy))
+    costs = [tag("p", note, class_="dim") for note in matrices_notes(problem, strategy)]
+    yield section("time", f"Where the time goes: a step{whose}", sections.time_parts(plans[0], strategy), *costs)
     operators = compute_by_operator(problem, strategy, evaluation)
     yield section("compute", f"{operators_title(operators, strategy.pp)}{whose}", sections.compute_parts(operators))
     if left_open is not None:

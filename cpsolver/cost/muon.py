@@ -1,0 +1,170 @@
+"""Muon over replicas: whole matrices on ranks, the padding that this takes, and the seconds of a step.
+
+Megatron-LM's layer-wise distributed optimizer (core_v0.19.0, core/optimizer/layer_wise_optimizer.py) gives every matrix
+of a model chunk to one of the ranks that share states, the largest first, each to the rank that has least; experts'
+matrices to the ranks that share these. Every rank's part of the buffers of weights and gradients is as long as the
+longest, so that reducing and gathering stay collectives of equal parts. All other weights are Adam's, cut by elements.
+
+The fullest rank of N matrices of at least s elements among d ranks has ceil(N / d) of them, and none has less than the
+mean in the mean: the largest of these numbers over all sizes is the least that the fullest can have, and what that way
+of giving them out comes to within some per cent (tests/cost/test_muon.py). A stage has as many layers as the mean one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
+from cpsolver.cost.matrices import Matrix, layer_matrices, orthogonalizing_seconds
+from cpsolver.cost.memory import StageParameters
+from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.problem.problem import Problem
+from hw_specs import Chip
+
+_WHOLE = 1.0 - 1e-9
+"""Counts are means over layers: what is no more than rounding above a whole number is that number."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a device's buffers of weights and gradients hold, padding included, and of these the matrices (None: no
+    optimizer takes matrices whole)."""
+
+    held: StageParameters
+    matrices: StageParameters | None
+
+
+def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffers:
+    """`parts`: the parameters on a device (`memory.stage_parameters`)."""
+    if not problem.spec.training.whole_matrices:
+        return Buffers(parts, None)
+    found = LayerMatrices(problem, rows)
+    padded = _matrices(problem, rows, parts, found, found.padding(False), found.padding(True))
+    beside = beside_matrices(problem, rows, parts)
+    return Buffers(_each(padded, beside, 1.0), padded)
+
+
+def beside_matrices(problem: Problem, rows: Candidates, parts: StageParameters) -> StageParameters:
+    """The parameters that are no matrices."""
+    one = np.ones(len(rows))
+    return _each(parts, _matrices(problem, rows, parts, LayerMatrices(problem, rows), one, one), -1.0)
+
+
+def _each(one: StageParameters, other: StageParameters, times: float) -> StageParameters:
+    names = StageParameters.__dataclass_fields__
+    return StageParameters(**{name: getattr(one, name) + times * getattr(other, name) for name in names})
+
+
+def _matrices(
+    problem: Problem, rows: Candidates, parts: StageParameters, found: LayerMatrices, *paddings: Floats
+) -> StageParameters:
+    """Elements of the matrices among `parts`, times the paddings of dense and of routed ones."""
+    padding, of_experts = paddings
+    dense = np.minimum(found.elements(False), parts.layer + parts.kind_layer)
+    routed = np.minimum(found.elements(True), parts.experts + parts.kind_experts)
+    last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
+    modules = np.minimum(mtp * (dense[last] + 2.0 * problem.model.hidden**2 / rows.tp), parts.last)
+    own_experts = np.minimum(mtp * routed[last], parts.last_experts)
+    ends = {"last": padding * modules, "last_experts": of_experts * own_experts}
+    return _by_kind(problem, padding * dense, of_experts * routed, **ends)
+
+
+def _by_kind(problem: Problem, dense: Floats, routed: Floats, **ends: Floats) -> StageParameters:
+    """From the parameters of a layer of each kind, (kinds, n)."""
+    share, nothing = np.array(kind_shares(problem.model)), np.zeros(dense.shape[1])
+    layer, experts = share @ dense, share @ routed
+    told = {**dict.fromkeys(("first", "last", "last_experts", "encoder", "frozen"), nothing), **ends}
+    return StageParameters(
+        layer=layer, experts=experts, kind_layer=dense - layer, kind_experts=routed - experts, **told
+    )
+
+
+def matrix_seconds(problem: Problem, chip: Chip, rows: Candidates) -> tuple[Floats, Floats]:
+    """Seconds of the step of matrices on the fullest rank: of a layer, and of what the last stage has more."""
+    found = LayerMatrices(problem, rows)
+    each = found.seconds(chip)
+    per_layer = rows.pp * rows.vpp / problem.model.layers
+    layer = sum(found.busiest(each, routed)[0] for routed in (False, True)) * per_layer
+    return np.asarray(layer), found.modules(each, chip)
+
+
+class LayerMatrices:
+    """The matrices of all kinds of layers on the devices of some rows, by class: arrays (classes, n)."""
+
+    def __init__(self, problem: Problem, rows: Candidates) -> None:
+        self._problem, self._rows = problem, rows
+        code, self._back = rows.first_of_each(("tp", "ep", "etp"))
+        self._shard: Shard = rows.take(code).shard
+        model = problem.model
+        numbers = np.bincount(kind_of_layers(model))
+        of_kinds = [layer_matrices(problem, self._shard, kind) for kind in layer_kinds(model)]
+        self._classes: list[Matrix] = [matrix for of_kind in of_kinds for matrix in of_kind]
+        self._kind = np.array([index for index, of_kind in enumerate(of_kinds) for _ in of_kind], dtype=np.int64)
+        self._layers = numbers[self._kind][:, None]
+        self._routed = np.array([matrix.routed for matrix in self._classes], dtype=np.bool_)
+
+    def _columns(self, of_class: list[Floats]) -> Floats:
+        return np.stack(of_class)[:, self._back]
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        return self._columns([matrix.elements for matrix in self._classes])
+
+    @cached_property
+    def _counts(self) -> Floats:
+        """In one layer of the class's kind."""
+        return self._columns([matrix.count for matrix in self._classes])
+
+    def elements(self, routed: bool) -> Floats:
+        """Of a layer of each kind, (kinds, n)."""
+        all_of = self._sizes * self._counts * (self._routed == routed)[:, None]
+        return np.stack(
+            [all_of[self._kind == kind].sum(axis=0) for kind in range(len(layer_kinds(self._problem.model)))]
+        )
+
+    def seconds(self, chip: Chip) -> Floats:
+        """Of one matrix of each class."""
+        each = [orthogonalizing_seconds(self._problem, chip, self._shard, matrix) for matrix in self._classes]
+        return self._columns(each)
+
+    def _ranks(self, routed: bool) -> Ints:
+        return self._rows.expert_shards if routed else self._rows.shards
+
+    def busiest(self, values: Floats, routed: bool) -> tuple[Floats, Floats]:
+        """The sum of some values over the matrices of a mean model chunk that the fullest rank has at least, and over
+        all of them; (n,) each. Kinds of which not every stage has a layer count in the mean only.
+        """
+        own = self._routed == routed
+        if not own.any():
+            return np.zeros(len(self._rows)), np.zeros(len(self._rows))
+        values, rows = values[own], self._rows
+        chunks = self._layers[own] / (rows.pp * rows.vpp)
+        counts, ranks = self._counts[own] * chunks, self._ranks(routed)
+        total = (values * counts).sum(axis=0)
+        order = np.argsort(-values, axis=0, kind="stable")
+        everywhere = np.where(self._layers[own] >= rows.pp, counts, 0.0)
+        larger = np.take_along_axis(everywhere, order, axis=0).cumsum(axis=0)
+        whole = np.ceil(larger * _WHOLE / ranks) * np.take_along_axis(values, order, axis=0)
+        return np.where(ranks > 1, np.maximum(total / ranks, whole.max(axis=0)), total), total
+
+    def padding(self, routed: bool) -> Floats:
+        """Length of the buffers against the elements of the matrices in them, 1 or more."""
+        most, total = self.busiest(self._sizes, routed)
+        return np.where(total > 0, most * self._ranks(routed) / np.where(total > 0, total, 1.0), 1.0)
+
+    def modules(self, each: Floats, chip: Chip) -> Floats:
+        """Seconds of the modules of multi-token prediction, spread evenly over the ranks."""
+        model, found = self._problem.model, np.zeros(len(self._rows))
+        if not model.mtp_layers:
+            return found
+        last = self._kind == kind_of_layers(model)[-1]
+        for routed in (False, True):
+            own = last & (self._routed == routed)
+            found = found + (each[own] * self._counts[own]).sum(axis=0) / self._ranks(routed)
+        tp, hidden = self._shard.tp, np.full(len(self._shard.tp), float(model.hidden))
+        join = Matrix(hidden / tp, 2 * hidden, hidden, 2 * hidden, np.ones(len(tp)))
+        join_s = orthogonalizing_seconds(self._problem, chip, self._shard, join)[self._back]
+        return np.asarray(model.mtp_layers * (found + join_s / self._ranks(False)))

@@ -1,0 +1,51 @@
+"""What it costs that an optimizer takes matrices whole: seconds of the step, and padding of the buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cpsolver.cost import memory, muon, states
+from cpsolver.cost.shard import Candidates
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class MatrixCosts:
+    """Of one pipeline stage, on the fullest rank.
+
+    `matrices_s`: seconds of a step for its matrices, iterations and momentum; `padding_bytes`: of the buffers of
+    weights and gradients what is there so that every rank's part is as long as the longest; `padded`: the buffers of
+    dense matrices against the matrices in them.
+    """
+
+    stage: int
+    matrices_s: float
+    padding_bytes: float
+    padded: float
+
+
+def matrix_costs(problem: Problem, strategy: Strategy) -> MatrixCosts | None:
+    """Of the stage whose matrices take longest; None where the optimizer takes no matrices whole."""
+    if not problem.spec.training.whole_matrices:
+        return None
+    problem = problem.of_size(strategy.devices)
+    return max(
+        (_of_stage(problem, strategy, index) for index in range(strategy.pp)), key=lambda costs: costs.matrices_s
+    )
+
+
+def _of_stage(problem: Problem, strategy: Strategy, index: int) -> MatrixCosts:
+    rows, layers = Candidates.one(strategy, problem.batch), strategy.layers[index]
+    chip, last = problem.supply(strategy.stage_chips[index]).chip, index == strategy.pp - 1
+    layer_s, last_s = muon.matrix_seconds(problem, chip, rows)
+    parts = memory.stage_parameters(problem, rows)
+    held = muon.buffers(problem, rows, parts).held
+    more = layers * (held.layer + held.experts - parts.layer - parts.experts)
+    if last:
+        more = more + (held.last + held.last_experts - parts.last - parts.last_experts)
+    each = states.state_bytes(problem, rows, rows.shards)
+    seconds = layers * layer_s + last * last_s
+    padding = more * (each.weight + each.gradient)
+    padded = muon.LayerMatrices(problem, rows).padding(False)
+    return MatrixCosts(index, float(seconds[0]), float(padding[0]), float(padded[0]))
