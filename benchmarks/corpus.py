@@ -156,9 +156,8 @@ def main() -> None:
     parser.add_argument("--bash", action="store_true", help="compare with bash")
     parser.add_argument("--list", action="store_true", help="a line for each script")
     options = parser.parse_args()
-    print(
-        "| repository | in scope | spec and plan | no words | refused | out of scope | share |\n|---|---|---|---|---|---|---|"
-    )
+    print("| repository | in scope | spec and plan | no words | refused | out of scope | share |")
+    print("|---|---|---|---|---|---|---|")
     everything: list[Outcome] = []
     for repository in sorted(path for path in options.folder.iterdir() if path.is_dir()):
         lines = documented(repository)
@@ -173,9 +172,8 @@ def main() -> None:
     print("\n".join(["", "refused:", *reasons(everything)]))
     if options.list:
         for outcome in everything:
-            print(
-                f"{outcome.what}\t{outcome.file.relative_to(options.folder)}\t{' '.join(outcome.helped)}\t{outcome.why[:300]}"
-            )
+            file = outcome.file.relative_to(options.folder)
+            print("\t".join((outcome.what, str(file), " ".join(outcome.helped), outcome.why[:300])))
     if options.bash:
         print("\n".join(compared(everything, options.folder)))
 

@@ -6,13 +6,13 @@ program of this machine is run and nothing is fetched. Loops that wait are cut o
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             _executable(programs / stub, f"#!{bash}\n")
         for tool in _TOOLS:
             if found := shutil.which(tool):
-                os.symlink(found, programs / tool)
+                (programs / tool).symlink_to(found)
         for shell in ("bash", "sh"):
             _executable(programs / shell, _nested(str(bash)))
         if not stops:
@@ -142,7 +142,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
             file.write_text(text)
         environment = {"PATH": str(programs), "WORDS_NOTED": str(noted), "HOME": str(folder)}
         command = [str(bash), "--norc", str(file.absolute()), *arguments]
-        try:
+        with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 command,
                 cwd=folder,
@@ -152,8 +152,6 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
                 check=False,
                 stdin=subprocess.DEVNULL,
             )
-        except subprocess.TimeoutExpired:
-            pass
         text = noted.read_text(errors="replace") if noted.exists() else ""
     runs = [run.split("\0")[:-1] for run in text.split("\n\0") if run]
     return [run for run in runs if any(word.split("=")[0] in ("--num-layers", "--hidden-size") for word in run)]

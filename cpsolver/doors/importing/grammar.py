@@ -1,4 +1,4 @@
-"""The grammar of shell scripts, by POSIX ("Shell Grammar") and bash's manual: commands, lists, conditionals, loops, functions."""
+"""The grammar of shell scripts, by POSIX ("Shell Grammar") and bash's manual."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class ScriptParser:
         self.operator = operator
         return Simple(start.line, tuple(words), self.lexer.redirected)
 
-    def _function(self, start: Word) -> Node:
+    def _function(self, _start: Word) -> Node:
         name = self._start()
         if isinstance(name, str) or not name.plain:
             self.lexer.fail("a function has no name")
@@ -238,10 +238,10 @@ class ScriptParser:
             body = self._next()
         return Function(name.plain, self._command(body))
 
-    def _braces(self, start: Word) -> Node:
+    def _braces(self, _start: Word) -> Node:
         return self._closed(Group(self._block(("}",)), False))
 
-    def _if(self, start: Word) -> Node:
+    def _if(self, _start: Word) -> Node:
         branches = []
         while True:
             condition = self._block(("then",))
@@ -291,7 +291,7 @@ class ScriptParser:
         if not isinstance(start, Word) or start.plain != "do":
             self.lexer.fail("'do' is missing")
 
-    def _case(self, start: Word) -> Node:
+    def _case(self, _start: Word) -> Node:
         subject = self._start()
         follow = self._next()
         if isinstance(subject, str) or isinstance(follow, str) or follow.plain != "in":

@@ -15,7 +15,7 @@ from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, 
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.shell import Script, read_script
-from cpsolver.doors.importing.training import training_fields
+from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import Strategy
@@ -122,7 +122,7 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
         arguments.trouble("devices", needs, allowed="--num-gpus N (and --gpus-per-node M)")
     fields = model_fields(arguments, training.program)
     imported_plan, batch = read_plan(arguments, world, fields, options.chip or FILL_IN)
-    section = training_fields(arguments, batch.tokens, batch.sequences)
+    section = training_fields(arguments, batch.tokens, batch.sequences) | adapter_fields(arguments, fields)
     notes: list[str] = []
     model: Architecture | None = None
     written: Any = None
@@ -146,7 +146,7 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
 
 
 def _hint(arguments: Arguments, program: str, text: str) -> str:
-    """The text by whose words a model of the catalogue is likely; with Megatron's tokenizer of a merge file, its default."""
+    """The text by whose words a model of the catalogue is likely; a merge file is of Megatron's default tokenizer."""
     merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
     return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
 

@@ -21,7 +21,7 @@ def indexer_fields(arguments: Arguments) -> dict[str, Any]:
     variant = arguments.text("experimental-attention-variant")
     if variant != "dsa" and not arguments.has("enable-dsa-indexer"):
         return {}
-    ours = variant == "dsa"  # Megatron-LM's names have no defaults there; MindSpeed-LLM's are in dsa_indexer_feature.py
+    ours = variant == "dsa"  # these names have no defaults; MindSpeed-LLM's have (dsa_indexer_feature.py)
     sizes = {
         field: arguments.number(name) if ours else arguments.number(other, default)
         for field, name, other, default in (
@@ -75,7 +75,7 @@ def _interval(text: str) -> int | None:
 
 
 def pattern_fields(arguments: Arguments) -> dict[str, Any]:
-    """`layer_pattern` and `mamba` of a hybrid of state-space, attention and feed-forward blocks; nothing without one."""
+    """`layer_pattern` and `mamba` of a hybrid of state-space, attention and feed-forward blocks, if it is one."""
     text = arguments.text("hybrid-layer-pattern") or arguments.text("hybrid-override-pattern")
     if text is None:
         return {}

@@ -1,4 +1,4 @@
-"""What some commands print, whose output their words and input alone decide: echo, printf, basename, seq, cut and the like."""
+"""What some commands print, whose output their words and input alone decide: echo, basename, seq, cut and the like."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_printer(name: str) -> bool:
     return name in _PRINTERS
 
 
-def _echo(words: list[str], text: str | None) -> str | None:
+def _echo(words: list[str], _text: str | None) -> str | None:
     newline, escaped = True, False
     while words and re.fullmatch("-[neE]+", words[0]):
         options = words.pop(0)
@@ -41,7 +41,7 @@ def _escaped(line: str) -> str | None:
     return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match.group()], line)
 
 
-def _printf(words: list[str], text: str | None) -> str | None:
+def _printf(words: list[str], _text: str | None) -> str | None:
     """printf with %s and whole numbers in %d, its format used again while there are words."""
     if not words or words[0].startswith("-"):
         return None
@@ -57,13 +57,14 @@ def _printf(words: list[str], text: str | None) -> str | None:
             for place, value in zip(places, taken, strict=True)
         ):
             return None
-        replacements = iter(taken)
-        lines.append(re.sub("%[sd%]", lambda match: "%" if match.group() == "%%" else next(replacements), form))
+        pieces = re.split("(%[sd%])", form)
+        rest = iter(taken)
+        lines += [next(rest) if piece in ("%s", "%d") else "%" if piece == "%%" else piece for piece in pieces]
         if not values or not places:
             return "".join(lines)
 
 
-def _basename(words: list[str], text: str | None) -> str | None:
+def _basename(words: list[str], _text: str | None) -> str | None:
     if not words or len(words) > 2 or words[0].startswith("-") or not words[0]:
         return None
     name = posixpath.basename(words[0].rstrip("/")) or "/"
@@ -71,14 +72,14 @@ def _basename(words: list[str], text: str | None) -> str | None:
     return (name.removesuffix(suffix) if suffix != name else name) + "\n"
 
 
-def _dirname(words: list[str], text: str | None) -> str | None:
+def _dirname(words: list[str], _text: str | None) -> str | None:
     if len(words) != 1 or words[0].startswith("-") or not words[0]:
         return None
     head = posixpath.dirname(words[0].rstrip("/") or "/")
     return (head.rstrip("/") or ("/" if head else ".")) + "\n"
 
 
-def _expr(words: list[str], text: str | None) -> str | None:
+def _expr(words: list[str], _text: str | None) -> str | None:
     if not words or not all(re.fullmatch(r"-?\d+|[-+*/%()]", word) for word in words):
         return None
     decimal = [str(int(word)) if word.lstrip("-").isdigit() else word for word in words]
@@ -98,7 +99,7 @@ def _bc(words: list[str], text: str | None) -> str | None:
         return None
 
 
-def _seq(words: list[str], text: str | None) -> str | None:
+def _seq(words: list[str], _text: str | None) -> str | None:
     if not 1 <= len(words) <= 3 or not all(re.fullmatch("-?[1-9][0-9]{0,5}|0", word) for word in words):
         return None
     first = words[0] if len(words) > 1 else "1"
@@ -149,6 +150,15 @@ def _cat(words: list[str], text: str | None) -> str | None:
 
 
 _PRINTERS: dict[str, Callable[[list[str], str | None], str | None]] = {
-    **{"echo": _echo, "printf": _printf, "basename": _basename, "dirname": _dirname, "expr": _expr, "bc": _bc},
-    **{"seq": _seq, "wc": _wc, "tr": _tr, "cut": _cut, "cat": _cat},
+    "echo": _echo,
+    "printf": _printf,
+    "basename": _basename,
+    "dirname": _dirname,
+    "expr": _expr,
+    "bc": _bc,
+    "seq": _seq,
+    "wc": _wc,
+    "tr": _tr,
+    "cut": _cut,
+    "cat": _cat,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from cpsolver.doors.importing.arguments import Arguments
@@ -35,7 +36,7 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
     for argument, what in _section("arguments_scope").items():
         if argument in given:
             return f"is {what} (--{argument}): only the training of a decoder is planned"
-    chosen = [after for before, after in zip(tokens, tokens[1:], strict=False) if before == "--stage"]
+    chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
     if chosen and (stage := _section("stages").get(chosen[-1])):
         return f"is {stage} (--stage {chosen[-1]}): only the training of one decoder is planned"
     if _HYBRID.search(name) and not given & set(_PATTERNS):

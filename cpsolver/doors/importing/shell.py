@@ -1,13 +1,14 @@
 """Reads a script as bash would run it: conditionals, loops and functions, as far as the text alone decides them.
 
-Nothing is run. Where a condition is not decided, none of its branches is followed: what they set is unclear from there on,
-what they add is left out with a warning, and the commands in them are not certain.
+Nothing is run. Where a condition is not decided, none of its branches is followed: what they set is unclear from there
+on, what they add is left out with a warning, and the commands in them are not certain.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from cpsolver.doors.importing.conditions import holds_condition, negated
 from cpsolver.doors.importing.grammar import (
@@ -115,10 +116,8 @@ class _ScriptReader(SimpleCommands):
 
     def script_text(self, text: str, line: int = 1) -> None:
         """Read a whole text; functions that nothing calls are looked through for commands."""
-        try:
+        with suppress(Leave):
             self.block(parse(text, self.file, line))
-        except Leave:
-            pass
         warnings = list(self.script.warnings)
         saved = self.variables.saved()
         for name, (body, _) in list(self.functions.items()):
@@ -422,7 +421,7 @@ class _ScriptReader(SimpleCommands):
 
     def _substituted(self, text: str, line: int) -> str | None:
         """What the commands of `$(text)` print, without the line ends behind it; None where that is not known."""
-        commands, warnings, steps = len(self.script.commands), list(self.script.warnings), self.steps
+        commands, warnings = len(self.script.commands), list(self.script.warnings)
         outer, asking = self.output, self.variables.asking
         self.output = []
         self.variables.asking = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,7 +43,7 @@ _QUIET = (
 
 @dataclass(frozen=True)
 class ScriptCommand:
-    """A command that the script would run, its words expanded. `certain`: no condition that is not decided leads to it."""
+    """A command that the script would run, its words expanded. `certain`: no undecided condition leads to it."""
 
     line: int
     words: tuple[str, ...]
@@ -127,7 +127,6 @@ class SimpleCommands:
             return self._assign(words)
         if words[0].plain in _DECLARING:
             return self._declare(str(words[0].plain), words[1:])
-        marks = [head.group(1) for word in words if (head := assignment_head(word))]
         while head := assignment_head(words[0]):
             name, value = head.group(1), self.variables.text(words[0], len(head.group()))
             words = words[1:]
@@ -145,9 +144,9 @@ class SimpleCommands:
             if last and self.certain and fields[0] not in self.functions:
                 self._run(command, fields)
                 raise Leave("exit")
-        return self._run(command, fields, bool(marks)) if fields else True
+        return self._run(command, fields) if fields else True
 
-    def _run(self, command: Simple, fields: list[str], prefixed: bool = False) -> bool | None:
+    def _run(self, command: Simple, fields: list[str]) -> bool | None:
         """Run a command of expanded words."""
         name, line = fields[0], command.line
         if name in self.functions:
@@ -204,7 +203,8 @@ class SimpleCommands:
     def _keep(self, name: str) -> None:
         """Remember a variable, which the end of the function brings back."""
         array = self.variables.arrays.get(name)
-        self.frames[-1].setdefault(name, (self.variables.scalars.get(name), None if array is None else list(array)))
+        before = (self.variables.scalars.get(name), None if array is None else list(array))
+        self.frames[-1].setdefault(name, before)
 
     def _assign_one(self, word: Word, head: re.Match[str]) -> None:
         name, index, adds = head.groups()
@@ -293,7 +293,7 @@ class SimpleCommands:
 
     # -- builtins
 
-    def _shift(self, fields: list[str], line: int) -> bool | None:
+    def _shift(self, fields: list[str], _line: int) -> bool | None:
         amount = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 1 if len(fields) == 1 else None
         arguments = self.variables.positional
         if not self.certain or amount is None:
@@ -303,7 +303,7 @@ class SimpleCommands:
             return True
         return None if arguments is None or amount is None else False
 
-    def _set(self, fields: list[str], line: int) -> bool | None:
+    def _set(self, fields: list[str], _line: int) -> bool | None:
         if "--" in fields:
             self.variables.positional = fields[fields.index("--") + 1 :] if self.certain else None
         elif len(fields) > 1 and fields[1][:1] not in "-+":
@@ -360,13 +360,13 @@ class SimpleCommands:
     def _eval(self, fields: list[str], line: int) -> bool | None:
         return self.block(parse(" ".join(fields[1:]), None, line))
 
-    def _cd(self, fields: list[str], line: int) -> bool | None:
+    def _cd(self, fields: list[str], _line: int) -> bool | None:
         target = fields[1] if len(fields) == 2 else ""
         known = bool(target) and not self.variables.unclear_in(target) and target not in ("-", "--") and self.certain
         self.folder = posixpath.join(self.folder or ".", target) if known else None
         return None
 
-    def _pwd(self, fields: list[str], line: int) -> bool | None:
+    def _pwd(self, _fields: list[str], _line: int) -> bool | None:
         known = self.folder is not None and self.output is not None and Path(self.folder).is_dir()
         self.emit(str(Path(self.folder or "").absolute().resolve()) + "\n" if known else None)
         return True
@@ -409,11 +409,23 @@ class SimpleCommands:
         return None
 
 
-_BUILTINS = {
-    **{"shift": SimpleCommands._shift, "set": SimpleCommands._set, "unset": SimpleCommands._unset},
-    **{"read": SimpleCommands._read, "mapfile": SimpleCommands._read, "readarray": SimpleCommands._read},
-    **{"getopts": SimpleCommands._getopts, "let": SimpleCommands._let, "eval": SimpleCommands._eval},
-    **{"break": SimpleCommands._leave, "continue": SimpleCommands._leave, "return": SimpleCommands._leave},
-    **{"exit": SimpleCommands._leave, "source": SimpleCommands._source, ".": SimpleCommands._source},
-    **{"cd": SimpleCommands._cd, "pushd": SimpleCommands._cd, "pwd": SimpleCommands._pwd},
+_BUILTINS: dict[str, Callable[[SimpleCommands, list[str], int], bool | None]] = {
+    "shift": SimpleCommands._shift,
+    "set": SimpleCommands._set,
+    "unset": SimpleCommands._unset,
+    "read": SimpleCommands._read,
+    "mapfile": SimpleCommands._read,
+    "readarray": SimpleCommands._read,
+    "getopts": SimpleCommands._getopts,
+    "let": SimpleCommands._let,
+    "eval": SimpleCommands._eval,
+    "break": SimpleCommands._leave,
+    "continue": SimpleCommands._leave,
+    "return": SimpleCommands._leave,
+    "exit": SimpleCommands._leave,
+    "source": SimpleCommands._source,
+    ".": SimpleCommands._source,
+    "cd": SimpleCommands._cd,
+    "pushd": SimpleCommands._cd,
+    "pwd": SimpleCommands._pwd,
 }

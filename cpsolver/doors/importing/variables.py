@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
 from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
@@ -424,7 +425,7 @@ def _alternatives(atoms: list[WordPart]) -> list[list[WordPart]]:
         inner = atoms[start + 1 : end]
         if commas:
             edges = [start, *commas, end]
-            choices = [each for a, b in zip(edges, edges[1:], strict=False) for each in _alternatives(atoms[a + 1 : b])]
+            choices = [each for a, b in pairwise(edges) for each in _alternatives(atoms[a + 1 : b])]
         else:
             numbers = braced("".join(map(_letter, inner))) if all(map(_letter, inner)) else []
             choices = [[WordPart("text", text)] for text in numbers]
