@@ -239,7 +239,7 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
             "--noop-layers 9 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
             "chunks of 7, 8 layers",
         ),
-        ("--lora-target-modules linear_qkv", "LoRA"),
+        ("--lora-target-modules linear_qkv --multi-latent-attention", "LoRA"),
         ("--optimized-pipeline --manual-mbs 1,2,3", "--manual-mbs has 3 sizes, 6 in all: 8 are needed, 8 in all"),
         ("--tp-2d", "two dimensions"),
         (

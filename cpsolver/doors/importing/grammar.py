@@ -135,7 +135,7 @@ class ScriptParser:
             start = self._start()
             if isinstance(start, Word) and start.plain in _STOPS:
                 if start.plain not in stops:
-                    self.lexer.fail(f"{start.plain!r} stands where nothing is open that it ends")
+                    raise self.lexer.error(f"{start.plain!r} stands where nothing is open that it ends")
                 self.stop = str(start.plain)
                 return tuple(nodes)
             if start == "(" or isinstance(start, Word):
@@ -145,7 +145,9 @@ class ScriptParser:
                 self.stop = str(start)
                 return tuple(nodes)
             if start in ("", ")", *_ARM_ENDS):
-                self.lexer.fail(f"{stops[-1]!r} is missing" if stops else f"{start!r} stands where nothing is open")
+                raise self.lexer.error(
+                    f"{stops[-1]!r} is missing" if stops else f"{start!r} stands where nothing is open"
+                )
 
     def _start(self) -> Word | str:
         """The first word of a command, or the operator that stands in its place."""
@@ -189,7 +191,9 @@ class ScriptParser:
             return self._closed(Group(body, True))
         if isinstance(start, str):
             self.operator = start
-            return Simple(self.lexer.line, ()) if start in ("\n", ";") else self._misplaced(start)
+            if start in ("\n", ";"):
+                return Simple(self.lexer.line, ())
+            raise self.lexer.error(f"{start or 'the end'!r} stands where a command is expected")
         reader = {
             "if": self._if,
             "case": self._case,
@@ -203,17 +207,13 @@ class ScriptParser:
         }.get(start.plain or "")
         return reader(start) if reader else self._simple(start)
 
-    def _misplaced(self, operator: str) -> Node:
-        self.lexer.fail(f"{operator or 'the end'!r} stands where a command is expected")
-        raise AssertionError  # fail raises
-
     def _closed(self, node: Node) -> Node:
         """The node of a compound command, behind which only an operator may stand."""
         self.lexer.redirected = False
         words: list[Word] = []
         while (operator := self.lexer.token(words)) is None:
             if words:
-                self.lexer.fail(f"{words[0].plain or 'a word'!r} stands behind the end of a construct")
+                raise self.lexer.error(f"{words[0].plain or 'a word'!r} stands behind the end of a construct")
         self.operator = operator
         return Group((node,), False, True) if self.lexer.redirected else node
 
@@ -224,15 +224,14 @@ class ScriptParser:
         if operator == "(" and len(words) == 1 and start.plain and self.lexer.skip_closing():
             return Function(start.plain, self._command(self._next()))
         if operator == "(":
-            self.lexer.fail("'(' stands where a word is expected")
+            raise self.lexer.error("'(' stands where a word is expected")
         self.operator = operator
         return Simple(start.line, tuple(words), self.lexer.redirected)
 
     def _function(self, _start: Word) -> Node:
         name = self._start()
         if isinstance(name, str) or not name.plain:
-            self.lexer.fail("a function has no name")
-            raise AssertionError
+            raise self.lexer.error("a function has no name")
         body = self._next()
         if body == "(" and self.lexer.skip_closing():
             body = self._next()
@@ -265,8 +264,7 @@ class ScriptParser:
             return self._closed(Counting(start.line, parts, self._block(("done",))))
         name = head[1].plain if len(head) > 1 else None
         if not name:
-            self.lexer.fail("a loop has no variable")
-            raise AssertionError
+            raise self.lexer.error("a loop has no variable")
         if len(head) == 2 and operator == "\n":  # `in` may stand on the next line
             following = self._next()
             if isinstance(following, Word):
@@ -289,14 +287,13 @@ class ScriptParser:
         while start in ("\n", ";"):
             start = self._start()
         if not isinstance(start, Word) or start.plain != "do":
-            self.lexer.fail("'do' is missing")
+            raise self.lexer.error("'do' is missing")
 
     def _case(self, _start: Word) -> Node:
         subject = self._start()
         follow = self._next()
         if isinstance(subject, str) or isinstance(follow, str) or follow.plain != "in":
-            self.lexer.fail("'in' is missing")
-            raise AssertionError
+            raise self.lexer.error("'in' is missing")
         return self._closed(Case(subject, tuple(self._arms())))
 
     def _arms(self) -> Iterator[tuple[tuple[Word, ...], Block, str]]:
@@ -313,7 +310,7 @@ class ScriptParser:
                     break
                 start = self._start() if operator == "|" else operator
             else:
-                self.lexer.fail("'esac' is missing")
+                raise self.lexer.error("'esac' is missing")
             body = self._block((*_ARM_ENDS, "esac"))
             yield tuple(patterns), body, self.stop
             if self.stop == "esac":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+from typing import Literal
 
 from cpsolver.inputs.errors import InputError, Trouble
 
@@ -98,7 +98,7 @@ class Lexer:
         """Step over the `)` of a function's head; raises InputError where there is none."""
         self._skip_blanks()
         if not self.text.startswith(")", self.at):
-            self.fail("'(' stands where a word is expected")
+            raise self.error("'(' stands where a word is expected")
         self.at += 1
         return True
 
@@ -109,7 +109,7 @@ class Lexer:
             self._advance(self.at + 1)
             self._skip_blanks()
         if self.at >= len(self.text):
-            self.fail("'[[' is never closed by ']]'")
+            raise self.error("'[[' is never closed by ']]'")
         if before and before[-1].plain in ("=~", "==", "=", "!="):
             return self._pattern()
         for operator in ("&&", "||", "(", ")", "<", ">"):
@@ -118,7 +118,7 @@ class Lexer:
                 return Word(self.line, [WordPart("text", operator)])
         word = self._word()
         if not word.parts:
-            self.fail(f"{self.text[self.at]!r} stands in [[ ]]")
+            raise self.error(f"{self.text[self.at]!r} stands in [[ ]]")
         return word
 
     def _pattern(self) -> Word:
@@ -130,7 +130,7 @@ class Lexer:
                 break
             self._piece(word)
         if not word.parts:
-            self.fail("a comparison in [[ ]] ends too early")
+            raise self.error("a comparison in [[ ]] ends too early")
         return word
 
     def _skip_blanks(self) -> None:
@@ -185,7 +185,7 @@ class Lexer:
         while self.at < len(self.text) and self.text[self.at] not in " \t\n;|&()<>":
             self._piece(word)
         if self.at < len(self.text) and self.text[self.at] in "(<>" and not word.parts:
-            self.fail(f"{self.text[self.at]!r} stands where a word is expected")
+            raise self.error(f"{self.text[self.at]!r} stands where a word is expected")
         return word
 
     def _items(self) -> list[Word]:
@@ -195,7 +195,7 @@ class Lexer:
         while True:
             self._skip_blanks()
             if self.at >= len(self.text):
-                self.fail("an array is never closed by ')'", start)
+                raise self.error("an array is never closed by ')'", start)
             letter = self.text[self.at]
             if letter == ")":
                 self.at += 1
@@ -203,7 +203,7 @@ class Lexer:
             if letter == "\n":
                 self.at, self.line = self.at + 1, self.line + 1
             elif letter in ";|&(<>":
-                self.fail(f"{letter!r} stands in an array")
+                raise self.error(f"{letter!r} stands in an array")
             else:
                 items.append(self._word())
 
@@ -233,7 +233,7 @@ class Lexer:
         self.at += 1
         while True:
             if self.at >= len(self.text):
-                self.fail('a text in double quotes is never closed by "', start)
+                raise self.error('a text in double quotes is never closed by "', start)
             letter = self.text[self.at]
             if letter == '"':
                 if self.at == first:
@@ -295,7 +295,7 @@ class Lexer:
                     self._advance(at + 1)
                     return self.text[start + 1 : at]
             at += 1
-        self.fail(f"an expansion is never closed by {closing!r}")
+        raise self.error(f"an expansion is never closed by {closing!r}")
 
     def _after_double(self, at: int) -> int:
         """The place of the quote that closes a text in double quotes, commands inside it skipped."""
@@ -313,16 +313,16 @@ class Lexer:
     def _find(self, mark: str, start: int) -> int:
         end = self.text.find(mark, start)
         if end < 0:
-            self.fail(f"a text is never closed by {mark}")
+            raise self.error(f"a text is never closed by {mark}")
         return end
 
     def _advance(self, to: int) -> None:
         self.line += self.text.count("\n", self.at, to)
         self.at = to
 
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Raise the InputError of a text that is no shell script."""
-        raise InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
+    def error(self, message: str, line: int | None = None) -> InputError:
+        """The error of a text that is no shell script."""
+        return InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
 
 
 def assignment_head(word: Word) -> re.Match[str] | None:

@@ -49,7 +49,7 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
 
 
 def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, Any]:
-    """`lora` of the section, by MindSpeed-LLM's arguments; nothing without adapters, or beside layers that take none."""
+    """`lora` of the section, by MindSpeed-LLM's arguments; nothing without adapters, or where layers take none."""
     targets = list(arguments.values("lora-target-modules")) if arguments.has("lora-target-modules") else []
     special = {"moe", "mtp_layers", "layer_pattern", "linear_attention"} & model.keys()
     if not targets or special or model.get("attention", {}).get("kind") == "mla":

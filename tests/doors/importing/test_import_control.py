@@ -40,19 +40,19 @@ def is_known(script: Script) -> bool:
 FIXED = {
     "if": "A=7B\nif [ $A = 1B ]; then show one; elif [ $A = 7B ]; then show seven; else show none; fi",
     "double brackets": 'D=fp8\nif [[ "$D" == "fp8" && $D != bf* ]]; then show a; fi\n[[ $D == f?8 ]] && show b',
-    "numbers": "E=4\n[ $E -gt 1 ] && show gt\n[ $E -le 3 ] || show le\n[[ $E -eq 2*2 ]] && show eq\n((E >= 4)) && show ge",
+    "numbers": "E=4\n[ $E -gt 1 ] && show gt\n[ $E -le 3 ] || show le\n[[ $E -eq 2*2 ]] && show eq\n((E >= 4)) && show g",
     "emptiness": 'A=\n[ -z $A ] && show z\n[ -n "$A" ] || show n\n[[ -z ${B} ]] && show unset\n[ $A ] || show no',
     "not": "! [ a = b ] && show x\n[ ! a = b ] && show y\n[[ ! ( a == b || c == d ) ]] && show z",
     "and, or": "[ a = a -a b = c ] || show a\n[ a = b -o c = c ] && show b",
     "regex": "[[ abc123 =~ ^[a-z]+[0-9]+$ ]] && show m\n[[ a.c =~ a\\.c ]] && show n\n[[ abc =~ 'a.c' ]] || show o",
-    "case": "for M in 7B 13b x; do case $M in\n 7B|8B) show small ;;\n [0-9]*b) show large ;;\n *) show none;; esac; done",
-    "falling through": "case a in a) show 1 ;& b) show 2 ;; c) show 3 ;; esac\ncase ab in a*) show 4 ;;& *b) show 5;; esac",
+    "case": "for M in 7B 13b x; do case $M in\n 7B|8B) show a ;;\n [0-9]*b) show b ;;\n *) show none;; esac; done",
+    "falling through": "case a in a) show 1 ;& b) show 2 ;; c) show 3;; esac\ncase ab in a*) show 4 ;;& *b) show 5;; esac",
     "loops": "for x in a 'b c' {1..3} $(seq 2 4); do show $x; done; show $x",
     "counting": "for ((i = 0; i < 3; i++)); do show $i; done; show $i",
     "while": "n=4\nwhile [ $n -gt 0 ]; do show $n; n=$((n - 2)); done\nuntil ((n == 2)); do ((n++)); done; show $n",
-    "break": "for a in 1 2 3; do for b in x y; do [ $b = y ] && continue 2; [ $a = 3 ] && break 2; show $a$b; done; done",
-    "functions": 'f() { local a=$1; b=$2; shift; show "$a" $# "$@"; return 3; }\na=0\nf 1 "2 3" 4 || show failed\nshow $a $b',
-    "printed": 'f() { echo "x $1"; }\nA=$(f 3)\nB=$(basename /a/b.sh .sh)-$(dirname /a/b/c)\nshow "$A" $B $(expr 3 + 4)',
+    "break": "for a in 1 2 3; do for b in x y; do [ $b = y ] && continue 2; [ $a = 3 ] && break 2; show $a; done; done",
+    "functions": 'f() { local a=$1; b=$2; shift; show "$a" $# "$@"; return 3; }\na=0\nf 1 "2 3" 4 || show no\nshow $a $b',
+    "printed": 'f() { echo "x $1"; }\nA=$(f 3)\nB=$(basename /a/b.sh .sh)-$(dirname /a/b)\nshow "$A" $B $(expr 3 + 4)',
     "pipes": 'G=0,1,2\nN=$(echo $G | tr "," "\\n" | wc -l)\nshow $N $(echo a:b | cut -d: -f2) $(echo "3*4" | bc)',
     "arguments": 'show $# "$1" "${2}" "$@" "$*" ${3:-none} ${@:2}\nshift\nshow $1 $#',
     "set": 'set -- a "b c"\nshow "$2" $#\nfor x; do show "$x"; done',
@@ -143,7 +143,9 @@ def _compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 STATEMENT = st.recursive(PLAIN, _compound, max_leaves=6)
-START = 'A=a1; B=7B; N=2; L=(one \'two three\')\nf() { [ "$1" = a ]; }\ng() { local B=$1; A=$B; echo "<$1>" > /dev/null; }\n'
+START = (
+    'A=a1; B=7B; N=2; L=(one \'two three\')\nf() { [ "$1" = a ]; }\ng() { local B=$1; A=$B; echo "$1" > /dev/null; }\n'
+)
 
 
 @needs_bash

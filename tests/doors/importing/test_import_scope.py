@@ -78,7 +78,9 @@ def test_a_training_beside_a_conversion_is_the_one_that_is_planned() -> None:
     assert imported(text).model.layers == 32
 
 
-@pytest.mark.parametrize("argument", ["--num-zero-experts 2", "--cla-share-factor 2", "--share-kvstates", "--enable-mhc"])
+@pytest.mark.parametrize(
+    "argument", ["--num-zero-experts 2", "--cla-share-factor 2", "--share-kvstates", "--enable-mhc"]
+)
 def test_what_no_architecture_says_is_refused_by_name(argument: str) -> None:
     with pytest.raises(InputError, match=f"{argument.split()[0]}.*no architecture"):
         imported(torchrun(MOE + STEP + argument))
@@ -103,7 +105,7 @@ def test_gradients_in_16_bits_and_overlaps_of_the_stack() -> None:
 
 def test_latent_attention_by_its_former_names() -> None:
     """MindSpeed-LLM still takes them: --qk-rope-head-dim is --qk-pos-emb-head-dim, --qk-nope-head-dim --qk-head-dim."""
-    text = "--multi-head-latent-attention --qk-rope-head-dim 32 --qk-nope-head-dim 96 --kv-lora-rank 512 --q-lora-rank 1536"
+    text = "--multi-head-latent-attention --qk-rope-head-dim 32 --qk-nope-head-dim 96 --kv-lora-rank 512"
     attention = imported(torchrun(LLAMA + STEP + text)).model.attention
     assert (attention.kind, attention.qk_rope, attention.qk_nope, attention.kv_lora) == ("mla", 32, 96, 512)
 
@@ -154,7 +156,7 @@ def test_a_file_beside_the_script_is_read_and_another_one_is_named() -> None:
 
 
 def test_the_script_s_own_arguments() -> None:
-    text = 'SIZE=$1\nif [ $SIZE = small ]; then L=12; else L=24; fi\nshift\n' + torchrun(
+    text = "SIZE=$1\nif [ $SIZE = small ]; then L=12; else L=24; fi\nshift\n" + torchrun(
         GPT.replace("--num-layers 24", "--num-layers $L") + '"$@"'
     )
     assert imported(text, arguments=("small", "--init-method-std", "0.1")).model.layers == 12
@@ -178,7 +180,9 @@ def test_the_spec_is_written_though_the_plan_has_no_words() -> None:
 
 
 def test_what_the_environment_is_taken_not_to_have_is_told() -> None:
-    text = 'L=24\nif [ -n "$LAYERS" ]; then L=$LAYERS; fi\n' + torchrun(GPT.replace("--num-layers 24", "--num-layers $L"))
+    text = 'L=24\nif [ -n "$LAYERS" ]; then L=$LAYERS; fi\n' + torchrun(
+        GPT.replace("--num-layers 24", "--num-layers $L")
+    )
     found = imported(text)
     assert found.model.layers == 24
     assert any("taken as not set in the environment" in note and "LAYERS" in note for note in found.notes)
