@@ -74,6 +74,8 @@ def read_script(text: str, file: str | None, given: dict[str, str], arguments: S
         _ScriptReader(script, file).script_text(text)
     except RecursionError:
         raise InputError(Trouble("", "calls itself, or is nested too deeply, to be followed", file=file)) from None
+    for line, fault in variables.faults.items():
+        script.warn(line, f"arithmetic that is not followed ({fault}): bash may leave out the commands around it")
     return script
 
 

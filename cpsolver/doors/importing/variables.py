@@ -65,6 +65,8 @@ class ShellVariables:
     open_world: bool = False
     """Whether a file that is not read may have set anything."""
     absent: dict[str, int] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    """Lines with arithmetic that is not followed, or that bash refuses."""
     tables: set[str] = field(default_factory=set)
     """Names of associative arrays, which are not followed."""
     substitute: Callable[[str, int], str | None] | None = None
@@ -225,6 +227,7 @@ class ShellVariables:
         except _UnclearMark as error:
             return error.mark
         except (ArithmeticUnclearError, RecursionError) as error:
+            self.faults.setdefault(line, str(error))
             return self.mark(f"(({text}))", line, f"is arithmetic that is not followed: {error}")
 
     def _inner(self, text: str, line: int) -> str:
