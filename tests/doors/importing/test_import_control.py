@@ -46,7 +46,7 @@ FIXED = {
     "and, or": "[ a = a -a b = c ] || show a\n[ a = b -o c = c ] && show b",
     "regex": "[[ abc123 =~ ^[a-z]+[0-9]+$ ]] && show m\n[[ a.c =~ a\\.c ]] && show n\n[[ abc =~ 'a.c' ]] || show o",
     "case": "for M in 7B 13b x; do case $M in\n 7B|8B) show a ;;\n [0-9]*b) show b ;;\n *) show n;; esac; done",
-    "falling through": "case a in a) show 1 ;& b) show 2 ;; c) show 3;; esac\ncase ab in a*) show 4 ;;& *) show 5;; esac",
+    "falling through": "case a in a) show 1 ;& b) show 2 ;; c) show 3; esac\ncase ab in a*) show 4 ;;& *) show 5; esac",
     "loops": "for x in a 'b c' {1..3} $(seq 2 4); do show $x; done; show $x",
     "counting": "for ((i = 0; i < 3; i++)); do show $i; done; show $i",
     "while": "n=4\nwhile [ $n -gt 0 ]; do show $n; n=$((n - 2)); done\nuntil ((n == 2)); do ((n++)); done; show $n",
