@@ -36,9 +36,8 @@ def runs_fold3d(problem: Problem) -> bool:
     return problem.launcher is None and problem.stack.name == FOLD3D_STACK
 
 
-def live_chunks(problem: Problem, strategy: Strategy) -> Ints:
-    """Chunks' forward passes that each stage holds at its peak."""
-    m, pp, vpp = strategy.microbatches(problem.batch), strategy.pp, strategy.vpp
+def live_chunks(problem: Problem, pp: int, vpp: int, m: int) -> Ints:
+    """Chunks' forward passes that each stage holds at its peak, with `m` microbatches in a step."""
     if runs_fold3d(problem):
         return np.full(pp, m * vpp)
     return np.asarray(peak_live_total(pp, vpp, m, m))

@@ -39,11 +39,12 @@ Durations: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
 class Timeline:
     """When every forward and backward of one training step runs.
 
-    The event arrays have shape (2 * pp * vpp * microbatches,), ordered by stage and, within a stage, by time.
+    The event arrays have shape (2 * pp * vpp * microbatches,), ordered by stage and, within a stage, by time; half as
+    many more where backward is split (split_events.py).
 
     Attributes:
         stage: pipeline stage of the event.
-        kind: "F" (forward) or "B" (backward).
+        kind: "F" (forward), "B" (backward) or, of a split backward pass, "B" and "W".
         microbatch: microbatch of the event, from 0.
         chunk: virtual-pipeline chunk of the stage, from 0.
         start_s: seconds from the start of the step.
@@ -60,6 +61,12 @@ class Timeline:
     end_s: FloatArray
     makespan_s: float
     idle_s: FloatArray
+
+    @property
+    def longest_span_s(self) -> float:
+        """The most seconds that a stage takes from its first event to its last."""
+        own = [self.stage == stage for stage in range(self.num_stages)]
+        return max(float(self.end_s[at].max() - self.start_s[at].min()) for at in own)
 
     @property
     def num_stages(self) -> int:

@@ -15,7 +15,8 @@ from cpsolver.cost import breadth_first
 from cpsolver.cost.pipeline_events import peak_live_total
 from cpsolver.cost.shard import Floats, Ints
 from cpsolver.cost.stage import Pipelines
-from cpsolver.plans.strategy import Schedule, Strategy
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import SEARCHED_SCHEDULES, Schedule, Strategy
 from cpsolver.problem.problem import Problem
 
 
@@ -29,8 +30,11 @@ class PipelineSchedule:
         interleaves: whether it needs several chunks a stage (True), one (False), or runs either (None).
         stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
         one_group: all microbatches of a step pass a chunk before the next chunk's turn, not pp of them.
-        live_chunks: chunks' forward passes that each stage holds at its peak, (pp,).
+        live_chunks: chunks' forward passes that each stage holds at its peak, (pp,), from the problem, pp, vpp and the
+            microbatches of a step.
         bubble_left: share of 1F1B's bubble that is left, from pp and a stage's seconds of forward and of backward.
+        weight_passes: how many times the other stages' number of W passes fill a stage's bubble (split_backward.py);
+            0: backward is not split.
         data_parallel_s: exposed data-parallel seconds of a step, (1, pp), where interleaved passes hide more of it than
             `TimeTable.sync_*` says.
         bidirectional: microbatches come from both ends, half from each: the devices of stage s hold stage pp - 1 - s
@@ -41,18 +45,25 @@ class PipelineSchedule:
     drawn_as: Schedule
     interleaves: bool | None
     stacks: tuple[str, ...] | None
-    live_chunks: Callable[[Problem, Strategy], Ints]
+    live_chunks: Callable[[Problem, int, int, int], Ints]
     bubble_left: Callable[[int, float, float], float]
+    weight_passes: int = 0
     one_group: bool = False
     data_parallel_s: Callable[[Problem, Strategy, Pipelines], Floats] | None = None
     bidirectional: bool = False
 
 
-def _live(problem: Problem, strategy: Strategy, times: int = 1, more: int = 0) -> Ints:
-    """So many times what 1F1B holds, and so many more, at most all of a step."""
-    m = strategy.microbatches(problem.batch)
-    live = times * peak_live_total(strategy.pp, strategy.vpp, m) + more
-    return np.asarray(np.minimum(live, strategy.vpp * m))
+def _live(_problem: Problem, pp: int, vpp: int, microbatches: int) -> Ints:
+    """What 1F1B holds, interleaved or not."""
+    return peak_live_total(pp, vpp, microbatches)
+
+
+def _live_until_weights(times: int, _problem: Problem, pp: int, _vpp: int, microbatches: int) -> Ints:
+    """The same on all stages: what the first has more before backward, the last keeps until W (split_backward.py).
+
+    Everything is taken to stay until W is done, though the inputs of GEMMs and gradients alone have to.
+    """
+    return np.full(pp, min(times * pp - (times - 1), microbatches))
 
 
 def _all_of_it(_pp: int, _forward_s: float, _backward_s: float) -> float:
@@ -60,21 +71,10 @@ def _all_of_it(_pp: int, _forward_s: float, _backward_s: float) -> float:
     return 1.0
 
 
-def _zero_bubble(times: int) -> PipelineSchedule:
-    """With so many times the memory of 1F1B, which fills the bubble with as many W.
-
-    Backward split evenly in two, B and W (arXiv:2401.10241, 2.2): of F + B + W a stage waits, F + B - W or F + B - 2 W
-    are left. What the weights' gradients need is held for longer than backward itself: taken as one microbatch more for
-    each that the schedule puts off.
-    """
-
-    def left(_pp: int, forward_s: float, backward_s: float) -> float:
-        half = backward_s / 2.0
-        return max(0.0, forward_s + half - times * half) / (forward_s + 2 * half)
-
-    return PipelineSchedule(
-        "zero-bubble", "1f1b", False, ("zero-bubble",), partial(_live, times=times, more=times), left
-    )
+def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
+    """ZB-H1, with the memory of 1F1B, or ZB-H2, with twice that, and as many W passes in the bubble."""
+    live = partial(_live_until_weights, times)
+    return PipelineSchedule("zero-bubble", name, False, ("zero-bubble",), live, _all_of_it, times)
 
 
 def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
@@ -89,8 +89,8 @@ def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
     "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, _all_of_it),
-    "zb1p": _zero_bubble(1),
-    "zb2p": _zero_bubble(2),
+    "zb1p": _zero_bubble("zb1p", 1),
+    "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
         label="breadth-first",
         drawn_as="breadth_first",
@@ -113,3 +113,26 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         bidirectional=True,
     ),
 }
+
+WEIGHT_PASSES: Ints = np.array([0, *(SCHEDULES[name].weight_passes for name in DIMENSIONS["schedule"].values)])
+"""`PipelineSchedule.weight_passes` by the code of a schedule in rows."""
+
+
+def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:
+    """The schedules that plans may have: those pinned or asked for, or those that the frameworks have.
+
+    Of SEARCHED_SCHEDULES what the launcher runs; without one what the stack's framework runs.
+    """
+    search = problem.spec.search
+    asked = search.pin.schedule or search.schedules
+    if asked is not None:
+        return tuple(name for name in SEARCHED_SCHEDULES if name in asked)
+    return tuple(name for name in SEARCHED_SCHEDULES if has_schedule(problem, name))
+
+
+def has_schedule(problem: Problem, name: Schedule) -> bool:
+    """Whether the launcher has a schedule, or without one the stack's framework."""
+    if problem.launcher is not None:
+        return name in problem.launcher.schedules
+    stacks = SCHEDULES[name].stacks
+    return stacks is None or problem.stack.name in stacks

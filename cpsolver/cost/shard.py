@@ -155,6 +155,7 @@ class Candidates(_Columns):
     expert_overlap: Bools = field(default_factory=_no)
     sharded: Ints = field(default_factory=_one)
     sharding_group: Ints = field(default_factory=_none)
+    schedule: Ints = field(default_factory=_one)
     embedding_slot: Ints = field(default_factory=_none)
     loss_slot: Ints = field(default_factory=_none)
 

@@ -16,6 +16,7 @@ import numpy as np
 from cpsolver.cost.collectives import fast_domain
 from cpsolver.cost.hops import FarHops, Neighbours
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.split_backward import weight_share
 from cpsolver.cost.tables import TimeTable, stacked
 from cpsolver.problem.problem import Problem, Supply
 
@@ -26,8 +27,8 @@ class StageSeconds:
 
     Of one microbatch: `compute`, `tensor_parallel` (communication inside the layers, embedding and head), `recompute`,
     `sharding` (weights gathered and gradients scattered, as far as nothing hides it) and `pipeline_p2p` (transfers
-    between stages). `forward` is the forward pass within the first two. Once a step, after the pipeline:
-    `data_parallel` and `optimizer`.
+    between stages). `forward` is the forward pass within the first two, `weight_gradients` the W of a split backward
+    pass. Once a step, after the pipeline: `data_parallel` and `optimizer`.
     """
 
     compute: Floats
@@ -38,6 +39,7 @@ class StageSeconds:
     data_parallel: Floats
     optimizer: Floats
     forward: Floats
+    weight_gradients: Floats
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,18 @@ class Pipelines:
         head = rows.loss_slot[self._last] * self._of_last(time.layer)
         first, last = np.maximum(self._of_first(time.embedding), embedding), np.maximum(self._of_last(time.head), head)
         return np.asarray(self.at_ends(first, last))
+
+    @cached_property
+    def weight_gradients(self) -> Floats:
+        """W of a layer, where backward is split (split_backward.py); none of frozen ones."""
+        layer = self.at(self.tables.time.layer)
+        share = weight_share(self.at(self.tables.time.recompute) / layer)
+        return layer * share * (self.tables.problem.lora is None)
+
+    @cached_property
+    def weight_ends(self) -> Floats:
+        """The same of embedding and head: a third."""
+        return self.ends / 3.0 * (self.tables.problem.lora is None)
 
     @cached_property
     def host(self) -> Floats:
@@ -276,6 +290,7 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         # A recomputed layer runs its forward again; of embedding and head, forward is a third (frozen: half), of the
         # host's work half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
         forward=(layers + beyond / layer) * forward + stages.ends / passes + stages.host / 2.0,
+        weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
     )
 
 

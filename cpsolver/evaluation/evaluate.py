@@ -15,6 +15,7 @@ from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.split_backward import filled_s, filling_passes
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
@@ -30,7 +31,8 @@ def evaluate(
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES). Where stages
+    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES); where it splits
+    the backward pass, `split_backward.filled_s` says all of the pipeline. Where stages
     run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
     run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
@@ -62,11 +64,21 @@ def evaluate(
     )
 
 
-def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation]) -> int:
+def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
+    if SCHEDULES[strategy.schedule].weight_passes:
+        return int(_filled_s(strategy, stages, microbatches).argmax())
     return int(np.argmax([stage.microbatch_s for stage in stages]))
+
+
+def _filled_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Floats:
+    """Seconds of a pipeline with split backward passes, as each stage spends them: (pp,)."""
+    seconds = np.array([stage.microbatch_s for stage in stages])
+    weights = np.array([stage.weight_gradients_s for stage in stages])
+    passes = filling_passes(SCHEDULES[strategy.schedule].weight_passes, strategy.pp, microbatches)
+    return filled_s(seconds, weights, microbatches, int(passes))
 
 
 def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
@@ -75,11 +87,14 @@ def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
 
 def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> dict[str, float]:
     """The pipeline's seconds by part, as the slowest stage spends them."""
-    times = np.array([stage.microbatch_s for stage in stages])
-    slowest = stages[slowest_stage(strategy, stages)]
-    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
+    times, schedule = np.array([stage.microbatch_s for stage in stages]), SCHEDULES[strategy.schedule]
+    slowest = stages[slowest_stage(strategy, stages, m)]
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    left = SCHEDULES[strategy.schedule].bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
+    if schedule.weight_passes:
+        longest = float(_filled_s(strategy, stages, m).max())
+        return {**parts, "bubble": max(0.0, longest - m * slowest.microbatch_s)}
+    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
+    left = schedule.bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
     return {**parts, "bubble": bubble * left}
 
 
@@ -90,7 +105,7 @@ def _by_events(
     makespan = makespan_s(strategy, stages, m)
     if makespan is None:
         return by_formula
-    idle = makespan - m * stages[slowest_stage(strategy, stages)].microbatch_s
+    idle = makespan - m * stages[slowest_stage(strategy, stages, m)].microbatch_s
     return {**by_formula, "bubble": max(0.0, idle)}
 
 
@@ -244,7 +259,7 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     run of that many, with the largest one's layers at work.
     """
     schedule = SCHEDULES[strategy.schedule]
-    live = schedule.live_chunks(problem, strategy)
+    live = schedule.live_chunks(problem, strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
     if schedule.bidirectional:
         return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))

@@ -19,6 +19,7 @@ class StageEvaluation:
 
     `tensor_parallel_s` is all communication inside the layers; `sharding_s` gathers sharded parameters and scatters
     their gradients. `forward_s` is the forward pass within `microbatch_s`, communication included, transfers not.
+    `weight_gradients_s` is what of the backward pass nothing waits for, where a schedule splits it.
     Where microbatches differ in size, seconds per microbatch are one's of the mean size, and `sized` is the same stage
     with each one's own.
     """
@@ -39,6 +40,7 @@ class StageEvaluation:
     forward_s: float
     recompute_modules: Modules = ()
     sized: tuple[StageEvaluation, ...] = ()
+    weight_gradients_s: float = 0.0
 
     @property
     def backward_s(self) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from cpsolver.cost.pipeline_events import Timeline, simulate
 from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.split_events import run, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import Strategy
 
@@ -20,6 +21,8 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     Some schedules are shown as another (`PipelineSchedule.drawn_as`), and Fold3D's order of a breadth-first pipeline as
     Megatron-Core's.
     """
+    if SCHEDULES[strategy.schedule].weight_passes and not strategy.dynamic and strategy.vpp == 1:
+        return _split_timeline(strategy, stages, microbatches)
     vpp = strategy.vpp
     by_size = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
     forward, backward, p2p = (
@@ -31,6 +34,27 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     chunks = np.ones((1, vpp, 1))
     forward, backward = forward[:, None] * chunks, backward[:, None] * chunks
     return simulate(forward, backward, microbatches, delays, group, strategy.expert_overlap)
+
+
+def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
+    """The same with split backward passes."""
+    names = ("forward_s", "backward_s", "weight_gradients_s")
+    forward, backward, weights = (np.array([[getattr(stage, name)] for stage in stages]) for name in names)
+    delays = link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)
+    order = turns("zb2p" if strategy.schedule == "zb2p" else "zb1p", strategy.pp, microbatches)
+    done = run(order, forward, backward - weights, weights, delays)
+    events = [(stage, *each) for stage, passes in enumerate(done.passes) for each in passes]
+    start_s, end_s = (np.array([event[place] for event in events]) for place in (2, 3))
+    return Timeline(
+        stage=np.array([event[0] for event in events]),
+        kind=np.array([event[1][0] for event in events]),
+        microbatch=np.array([event[1][2] for event in events]),
+        chunk=np.array([event[1][1] for event in events]),
+        start_s=start_s,
+        end_s=end_s,
+        makespan_s=done.makespan_s,
+        idle_s=done.makespan_s - microbatches * (forward + backward)[:, 0],
+    )
 
 
 def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:
@@ -51,12 +75,15 @@ def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: i
     """Step time with the pipeline simulated instead of by formula; None for a step of too many passes.
 
     What follows the pipeline is the evaluation's. Transfers only delay what waits for them here, while the evaluation
-    charges a stage with what runs have shown that they cost.
+    charges a stage with what runs have shown that they cost. With split backward passes the pipeline is what its
+    busiest stage takes from its first pass to its last (split_backward.py).
     """
     if 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
         return None
     after = evaluation.breakdown_s["data_parallel"] + evaluation.breakdown_s["optimizer"]
-    return plan_timeline(strategy, evaluation.stages, microbatches).makespan_s + after
+    timeline = plan_timeline(strategy, evaluation.stages, microbatches)
+    split = SCHEDULES[strategy.schedule].weight_passes > 0
+    return (timeline.longest_span_s if split else timeline.makespan_s) + after
 
 
 def link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:

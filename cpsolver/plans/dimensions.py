@@ -11,12 +11,12 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cpsolver.plans.strategy import RECOMPUTE_KINDS, SHARDED, Schedule, Strategy
+from cpsolver.plans.strategy import RECOMPUTE_KINDS, SEARCHED_SCHEDULES, SHARDED, Schedule, Strategy
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
-"""layout: the sizes that the devices are divided by; frame: micro batch and chunks; variant: all else about a layout
-(flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its default;
-stages: what each pipeline stage has."""
+"""layout: the sizes that the devices are divided by; frame: micro batch, chunks and schedule; variant: all else about
+a layout (flags, how context parallelism communicates, the experts' grid, sharding); run: what the search leaves at its
+default; stages: what each pipeline stage has."""
 
 Kind = Literal["size", "size_or_all", "flag", "choice", "sizes", "by_chip", "chips", "layers"]
 """size: a whole number from 1; size_or_all: from 0, which stands for all; flag: true or false; choice: one of `values`;
@@ -140,7 +140,16 @@ _TABLE = (
         SHARDED,
     ),
     _sharding("sharding_group", "size_or_all", "0", "ranks that share the states out among them; 0: all", 0),
-    Dimension("schedule", "run", "choice", "run", "", "", "1f1b", get_args(Schedule), pinned=False),
+    Dimension(
+        "schedule",
+        "frame",
+        "choice",
+        "chunks",
+        "1f1b",
+        f"order of the pipeline's passes: {', '.join(SEARCHED_SCHEDULES)}",
+        "1f1b",
+        get_args(Schedule),
+    ),
     Dimension("micro_batches", "run", "sizes", "run", "", "", (), pinned=False),
     _stages(
         "stages",
@@ -237,11 +246,13 @@ def pins(strategy: Strategy, but: Container[Group] = (), *, mixed: bool = True) 
     """A plan's decisions as values of `search.pin`, without those of the groups in `but`.
 
     What has no meaning in the plan is left out: what is sharded without a distributed optimizer, the chips of stages
-    where none are `mixed`, sets of modules where none is recomputed. The schedule is never pinned (the search has 1F1B
-    alone). Recomputation is pinned by chip: the kinds and numbers that its stages have, of which a plan may take any.
+    where none are `mixed`, sets of modules where none is recomputed, a schedule that the search does not have.
+    Recomputation is pinned by chip: the kinds and numbers that its stages have, of which a plan may take any.
     """
     wanted = (entry for entry in _TABLE if entry.pinned and not entry.pin_only and entry.group not in but)
     values = {entry.name: _as_pin(strategy, entry) for entry in wanted if entry.matters(strategy)}
+    if values.get("schedule") not in SEARCHED_SCHEDULES:
+        values.pop("schedule", None)
     return {name: value for name, value in values.items() if value != {} and (mixed or name != "stage_chips")}
 
 

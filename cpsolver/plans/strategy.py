@@ -30,6 +30,9 @@ Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "dualpipe"]
 """1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241);
 breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does;
 DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1)."""
+SearchedSchedule = Literal["1f1b", "zb1p", "zb2p"]
+"""Those that the search proposes; the others are evaluated where a plan names them."""
+SEARCHED_SCHEDULES: tuple[SearchedSchedule, ...] = get_args(SearchedSchedule)
 
 
 OWN_BEST = ("sharding_group", "expert_overlap")

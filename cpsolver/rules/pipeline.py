@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.plans.strategy import Strategy, chip_blocks
+from cpsolver.cost.schedules import SCHEDULES, has_schedule
+from cpsolver.plans.strategy import SEARCHED_SCHEDULES, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 
@@ -65,7 +65,16 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"vpp {s.vpp}: {m} microbatches are not a multiple of pp {s.pp}"
 
 
-@rule("each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it")
+def _schedules_in_short(problem: Problem) -> str:
+    whose = f"stack {problem.stack.name}" if problem.launcher is None else f"launcher {problem.launcher.name}"
+    has = [name for name in SEARCHED_SCHEDULES if has_schedule(problem, name)]
+    return f"of the schedules searched, {whose} has {', '.join(has)}; all but 1f1b need pp > 1 and vpp 1"
+
+
+@rule(
+    "each schedule beside 1F1B needs a pipeline that suits it, and a launcher or stack that has it",
+    briefly=lambda p, _: _schedules_in_short(p),
+)
 def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     """Zero-bubble schedules do not interleave, a breadth-first one does; microbatches of different sizes are 1F1B's.
 
@@ -93,11 +102,13 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe"):
         yield f"schedule {s.schedule} fills its bubble with weights' gradients, which frozen layers do not have"
     launcher = problem.launcher
-    if launcher is None and needs.stacks is not None and problem.stack.name not in needs.stacks:
+    if has_schedule(problem, s.schedule):
+        return
+    if launcher is not None:
+        yield f"{launcher.name} has no schedule {s.schedule}: {listed(launcher.schedules)}"
+    else:
         others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""
         yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b{others}"
-    elif launcher is not None and s.schedule not in launcher.schedules:
-        yield f"{launcher.name} has no schedule {s.schedule}: {listed(launcher.schedules)}"
 
 
 def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:

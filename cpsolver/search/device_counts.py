@@ -18,7 +18,7 @@ from cpsolver.search.bounds.quick import frame_bound
 from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
-from cpsolver.search.space import Space, all_variants, divisors, layout_rows
+from cpsolver.search.space import Space, all_variants, divisors, layout_rows, schedule_codes
 
 _RANGE = 4
 """Numbers of devices up to so many times the smallest are bounded together, as if all were that small."""
@@ -110,8 +110,8 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
     for mbs in divisors(problem.batch):
         dividing = np.nonzero(problem.batch % (layouts.dp * mbs) == 0)[0]
         bounds = np.full(len(dividing), np.inf)
-        for whole in (True, False) if problem.mixed else (False,):
-            frames = _frames(problem, layouts.take(dividing), mbs, whole)
+        for whole, schedule in _orders(problem):
+            frames = _frames(problem, layouts.take(dividing), mbs, whole, schedule)
             space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
             bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True)[0])
         if not np.isfinite(bounds).any():
@@ -120,12 +120,20 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
     return best
 
 
-def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool) -> Candidates:
+def _orders(problem: Problem) -> list[tuple[bool, int]]:
+    """Whether stages are whole, and the code of the schedule, of frames of which one has the least bound."""
+    schedules = schedule_codes(problem)
+    plain = [(True, 1), (False, 1)] if problem.mixed else [(False, 1)]
+    return [*(plain if 1 in schedules else []), *((True, code) for code in schedules if code != 1)]
+
+
+def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool, schedule: int) -> Candidates:
     """Layouts with that micro batch, and with one chunk, or as many as there may be: a bound is least at either end."""
     microbatches = problem.batch // (layouts.dp * mbs)
     chunks: Bools = (layouts.pp > 1) & (microbatches % layouts.pp == 0) & (not whole)
     vpp = np.where(chunks, (problem.model.layers + 2) // layouts.pp, 1)
-    return replace(layouts, mbs=np.full_like(vpp, mbs), vpp=vpp, microbatches=microbatches)
+    sizes = {"mbs": np.full_like(vpp, mbs), "schedule": np.full_like(vpp, schedule)}
+    return replace(layouts, **sizes, vpp=vpp, microbatches=microbatches)
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:

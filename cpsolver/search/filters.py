@@ -10,6 +10,7 @@ import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.recurrence import split_heads
+from cpsolver.cost.schedules import has_schedule
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
@@ -329,6 +330,13 @@ def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
 @mask("interleaving", "frame")
 def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
     return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
+
+
+@mask("schedule", "frame")
+def _schedule(problem: Problem, rows: Candidates) -> Bools:
+    has = np.array([False, *(has_schedule(problem, name) for name in DIMENSIONS["schedule"].values)])
+    runs = (rows.pp > 1) & (rows.vpp == 1) & has[rows.schedule]
+    return np.asarray((rows.schedule == 1) | runs)
 
 
 @mask("layer_split", "frame")

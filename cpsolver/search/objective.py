@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.schedules import WEIGHT_PASSES
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -104,7 +105,8 @@ class Objective:
         dearest = np.where(used, prices, prices.min()).max(axis=0) * width
         numbers = counts_before(self.problem.model, 1)[:, -1:]
         work = (cheapest * numbers).sum(axis=0) * width
-        times = rows.microbatches + (np.maximum(1.0, lowest / dearest) - 1.0) / rows.vpp
+        beside = np.where(WEIGHT_PASSES[rows.schedule] == 0, np.maximum(1.0, lowest / dearest) - 1.0, 0.0)
+        times = rows.microbatches + beside / rows.vpp  # split backwards may hide all of it
         return np.asarray(np.maximum(scores, work * times * _DOWN_SUM))
 
 

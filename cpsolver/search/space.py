@@ -1,8 +1,8 @@
 """The candidate rows: every combination of degrees and flags, and which rule refuses how many of them.
 
-A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks) and a variant of it (flags, how cp exchanges,
-the experts' grid, sharding). One rule ties frames to variants, `expert_overlap`: some frames go with none of the
-variants that overlap. But for that rows are their products, made only where needed.
+A row is a layout (tp, cp, pp, dp), a frame of it (micro batch, chunks, schedule) and a variant of it (flags, how cp
+exchanges, the experts' grid, sharding). One rule ties frames to variants, `expert_overlap`: some frames go with none
+of the variants that overlap. But for that rows are their products, made only where needed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cpsolver.cost.schedules import schedules_to_search
 from cpsolver.cost.shard import Bools, Candidates, Ints, column_type
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.plans.strategy import SHARDED
@@ -192,19 +193,31 @@ def layout_rows(problem: Problem, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> 
 
 
 def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
-    """Every micro batch, number of chunks and place of embedding and head for each layout, and the layout's index."""
+    """Every micro batch, number of chunks, place of embedding and head and schedule for each layout, and its index.
+
+    Schedules that do not interleave go with one chunk, unless they are pinned: then a rule refuses the others.
+    """
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
+    schedules = schedule_codes(problem)
     chunkings = {pp: _chunkings(layers, pp, pinned) for pp in set(layouts.pp.tolist())}
     frames = [
-        (index, mbs, *chunking)
+        (index, mbs, *chunking, schedule)
         for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
         for mbs in divisors(problem.batch // dp)
         for chunking in chunkings[pp]
+        for schedule in schedules
+        if schedule == 1 or (pp > 1 and chunking[0] == 1) or len(schedules) == 1
     ]
-    columns = _columns(("layout", "mbs", "vpp", "embedding_slot", "loss_slot"), np.array(frames, dtype=np.int64))
+    names = ("layout", "mbs", "vpp", "embedding_slot", "loss_slot", "schedule")
+    columns = _columns(names, np.array(frames, dtype=np.int64))
     layout = columns.pop("layout")
     rows = replace(layouts.take(layout), **columns)
     return replace(rows, microbatches=problem.batch // (rows.mbs * rows.dp)), layout
+
+
+def schedule_codes(problem: Problem) -> list[int]:
+    """The schedules that are searched, as columns have them."""
+    return [DIMENSIONS["schedule"].code(name) for name in schedules_to_search(problem)]
 
 
 def _columns(names: Sequence[str], table: Ints) -> Columns:

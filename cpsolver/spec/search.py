@@ -19,7 +19,17 @@ from pydantic import (
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, shown
 from cpsolver.plans.dimensions import DIMENSIONS, Kind
-from cpsolver.plans.strategy import MODULES, RECOMPUTE_KINDS, SHARDED, Module, RecomputeKind, Sharded, canonical_modules
+from cpsolver.plans.strategy import (
+    MODULES,
+    RECOMPUTE_KINDS,
+    SEARCHED_SCHEDULES,
+    SHARDED,
+    Module,
+    RecomputeKind,
+    SearchedSchedule,
+    Sharded,
+    canonical_modules,
+)
 from cpsolver.spec.cluster import not_a_chip
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
 
@@ -79,6 +89,7 @@ _COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": MOST}
 _FROM_0_SCHEMA = {"type": "integer", "minimum": 0, "maximum": MOST}
 _RECOMPUTE_SCHEMA = {"enum": list(RECOMPUTE_KINDS)}
 _SHARDED_SCHEMA = {"enum": list(SHARDED)}
+_SCHEDULE_SCHEMA = {"enum": list(SEARCHED_SCHEDULES)}
 
 CountFrom0 = Annotated[StrictInt, Field(ge=0, le=MOST)]
 SomeOf = Annotated[tuple[T, ...], Field(min_length=1)]
@@ -86,6 +97,7 @@ Counts = Annotated[SomeOf[Count] | None, BeforeValidator(_as_tuple), _one_or_man
 CountsFrom0 = Annotated[SomeOf[CountFrom0] | None, BeforeValidator(_as_tuple), _one_or_many(_FROM_0_SCHEMA)]
 ModuleSet = Annotated[tuple[Module, ...], Field(min_length=1), AfterValidator(canonical_modules)]
 ShardedChoices = Annotated[SomeOf[Sharded] | None, BeforeValidator(_as_tuple), _one_or_many(_SHARDED_SCHEMA)]
+Schedules = Annotated[SomeOf[SearchedSchedule] | None, BeforeValidator(_as_tuple), _one_or_many(_SCHEDULE_SCHEMA)]
 Flags = Annotated[SomeOf[StrictBool] | None, BeforeValidator(_as_tuple), _one_or_many({"type": "boolean"})]
 RecomputeByChip = Annotated[
     dict[str, SomeOf[RecomputeKind]] | None,
@@ -135,6 +147,7 @@ class Decisions(BaseModel):
     expert_overlap: Flags = _free("experts' all-to-alls travel while another microbatch computes")
     sharded: ShardedChoices = _free("what the distributed optimizer shares out: optimizer, gradients or parameters")
     sharding_group: CountsFrom0 = _free("data-parallel ranks that share the states out among them; 0: all of them")
+    schedule: Schedules = _free("order of the pipeline's passes: 1f1b, zb1p or zb2p (zero bubble), or a list")
     recompute: RecomputeByChip = _free("none, selective, block or uniform; a list; or a mapping chip -> these")
     recompute_num_layers: CountsByChip = _free(
         "recomputed layers (block), layers in a unit (uniform); or chip -> these"
@@ -208,6 +221,11 @@ class Search(Part):
         default=None,
         description="true: each chip type may have its own tp, cp, dp and ep, with vpp 1 (FlagScale's meshes); "
         "false: all have the same; null: as true where the launcher runs that",
+    )
+    schedules: Schedules = Field(
+        default=None,
+        description="pipeline schedules to try; null: those that the launcher has or, without one, the stack's "
+        "framework: 1F1B alone for most",
     )
     pin: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="decisions that the plan must take")
     forbid: Annotated[Decisions, NOTHING] = Field(default=Decisions(), description="values that the plan must not take")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
-from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.schedules import SCHEDULES, schedules_to_search
+from cpsolver.cost.split_backward import filled_s, filling_passes
 from cpsolver.plans.strategy import Schedule
+from tests.support.problems import problem_of
 
 
 def test_every_schedule_has_its_row() -> None:
@@ -20,7 +23,31 @@ def test_what_a_schedule_is_drawn_as_is_drawn_as_itself(name: Schedule) -> None:
     assert SCHEDULES[shown].drawn_as == shown
 
 
-@pytest.mark.parametrize(("name", "left"), [("1f1b", 1), ("zb1p", 1 / 3), ("zb2p", 0), ("breadth_first", 1)])
-def test_zero_bubble_schedules_fill_the_bubble_with_one_or_two_weight_passes(name: Schedule, left: float) -> None:
-    """Forward 1 s, backward 2 s, so B = W = 1: of F + B + W = 3 s, F + B - W = 1 are left, or F + B - 2 W = 0."""
-    assert SCHEDULES[name].bubble_left(4, 1.0, 2.0) == pytest.approx(left)
+@pytest.mark.parametrize(("name", "bubble"), [("zb1p", 1.0), ("zb2p", 0.0)])
+def test_zero_bubble_schedules_fill_the_bubble_with_one_or_two_weight_passes(name: Schedule, bubble: float) -> None:
+    """F = B = W = 1 s on 4 stages, 8 microbatches: (p - 1)(F + B - W) = 3 s are left, or (p - 1)(F + B - 2 W) = 0."""
+    passes = int(filling_passes(SCHEDULES[name].weight_passes, 4, 8))
+    stage, weight = np.full(4, 3.0), np.full(4, 1.0)
+    assert filled_s(stage, weight, 8, passes) == pytest.approx(np.full(4, 24 + 3 * bubble))
+
+
+def test_a_bubble_is_never_less_than_nothing() -> None:
+    """The first stage waits 0.8 s for the second, and could do 2 W of 2 s meanwhile."""
+    assert filled_s(np.array([6.0, 1.2]), np.array([2.0, 0.4]), 4, 2)[0] == pytest.approx(24.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stack", "launcher", "found"),
+    [
+        ({}, "megatron-core", None, ("1f1b",)),
+        ({}, "zero-bubble", None, ("1f1b", "zb1p", "zb2p")),
+        ({}, "zero-bubble", "megatron-lm", ("1f1b",)),
+        ({"schedules": ["zb2p", "1f1b"]}, "megatron-core", None, ("1f1b", "zb2p")),
+        ({"schedules": ["zb1p"], "pin": {"schedule": "zb2p"}}, "zero-bubble", None, ("zb2p",)),
+    ],
+)
+def test_what_is_searched_is_asked_for_or_what_the_frameworks_have(
+    asked: dict[str, Any], stack: str, launcher: str | None, found: tuple[Schedule, ...]
+) -> None:
+    problem = problem_of(stack=stack, launcher=launcher, **asked)
+    assert schedules_to_search(problem) == found

@@ -198,34 +198,26 @@ def test_the_published_plan_of_the_seed_tool() -> None:
 
 
 THIRDS: dict[str, Any] = {"recompute": "uniform", "amount": 1}
-"""With layers that wait for the host, repeated in full, backward takes twice the forward: F = B = W."""
+"""With layers that wait for the host, repeated in full, all three passes are as long."""
 
 
-@pytest.mark.parametrize(("schedule", "left"), [("1f1b", 1.0), ("zb1p", 1 / 3), ("zb2p", 0.0)])
+@pytest.mark.parametrize(("schedule", "left"), [("1f1b", 1.0), ("zb1p", 2 / 3), ("zb2p", 1 / 2)])
 def test_zero_bubble_fills_the_bubble_with_weight_gradients(schedule: str, left: float) -> None:
-    """F = B = W: zb1p leaves F + B - W of F + B + W, zb2p F + B - 2 W."""
+    """F = 1, B = 1.5 with what is run again, W = 0.5, half of backward without that: zb1p leaves F + B - W = 2 of
+    F + B + W = 3, zb2p F + B - 2 W = 1.5."""
     problem, _ = ideal(batch=32, stack={"host_layer_us": 1e6})
     plain, filled = (
         evaluate(problem, strategy_of("x:2,2", dp=2, schedule=name, **THIRDS)) for name in ("1f1b", schedule)
     )
     stage = plain.stages[0]
     assert stage.backward_s == pytest.approx(2 * stage.forward_s)
-    assert filled.breakdown_s["bubble"] == pytest.approx(left * plain.breakdown_s["bubble"])
+    assert filled.breakdown_s["bubble"] == pytest.approx(left * plain.breakdown_s["bubble"], rel=2e-4)
     assert filled.breakdown_s["compute"] == plain.breakdown_s["compute"]
 
 
-def test_a_bubble_is_never_less_than_nothing() -> None:
-    """Full recomputation makes backward three times the forward: zb2p could fill more than there is."""
-    problem, _ = ideal(batch=32)
-    plan = strategy_of("x:2,2", dp=2, schedule="zb2p", **THIRDS)
-    assert evaluate(problem, plan).breakdown_s["bubble"] == 0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "held"), [("1f1b", [4, 3, 2, 1]), ("zb1p", [5, 4, 3, 2]), ("zb2p", [10, 8, 6, 4])]
-)
+@pytest.mark.parametrize(("schedule", "held"), [("1f1b", [4, 3, 2, 1]), ("zb1p", [4, 4, 4, 4]), ("zb2p", [7, 7, 7, 7])])
 def test_zero_bubble_holds_what_it_puts_off(schedule: str, held: list[int]) -> None:
-    """zb2p has twice the microbatches of 1F1B under way, and either keeps one more for each time round."""
+    """The last stage keeps for W what the first has under way before its first backward: p, or 2 p - 1."""
     problem, _ = ideal(batch=32)
     stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule=schedule))
     one = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1))[3].activations
@@ -235,7 +227,8 @@ def test_zero_bubble_holds_what_it_puts_off(schedule: str, held: list[int]) -> N
 def test_no_schedule_holds_more_microbatches_than_there_are() -> None:
     problem, _ = ideal(batch=5)
     stages = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1, schedule="zb2p"))
-    assert stages[0].activations == pytest.approx(5 / 4 * stages[3].activations)
+    one = stage_memory(problem, strategy_of("x:1,1,1,1", dp=1))[3].activations
+    assert [stage.activations for stage in stages] == pytest.approx([5 * one] * 4)
 
 
 def test_the_host_works_for_every_chunk_of_a_microbatch_and_once_a_step() -> None:

@@ -80,7 +80,9 @@ def test_pins_have_what_means_something_in_the_plan() -> None:
     assert pinned["sharding_group"] == 2
     assert not {"sharded", "sharding_group"} & set(pins(replace(mixed, distributed_optimizer=False)))
     assert not {"stage_chips", "recompute_modules"} & set(pins(PLAN, mixed=False))
-    assert not {"schedule", "micro_batches", "stages", "chip_order"} & set(pinned)
+    assert pinned["schedule"] == "1f1b"
+    assert "schedule" not in pins(replace(mixed, schedule="dualpipe"))  # which the search does not have
+    assert not {"micro_batches", "stages", "chip_order"} & set(pinned)
 
 
 def test_differences_come_in_the_order_of_the_table() -> None:

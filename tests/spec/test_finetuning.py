@@ -63,6 +63,7 @@ def test_a_spec_with_both_sections_survives_being_written() -> None:
         ({"lora": {"quantized_base": "nf4"}, "precision": "fp8"}, ["training.lora.quantized_base = 'nf4'", "'fp8'"]),
         ({"lora": {}, "activation_offload": "core_attn"}, ["training.activation_offload = ['core_attn']", "lora"]),
         ({"lora": 16}, ["training.lora = 16: must be a mapping"]),
+        ({"lora": {}, "optimizer": "muon"}, ["training.optimizer = 'muon': excludes training.lora"]),
         ({"packing": True}, ["training.packing = true: says nothing without training.lengths"]),
         ({"lengths": []}, ["training.lengths = []"]),
         ({"lengths": [{"tokens": 512}]}, ["training.lengths[0].share: is required"]),

@@ -10,7 +10,7 @@ from typing import Any
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import SHARDED, Mesh, StageGroup, Strategy
+from cpsolver.plans.strategy import SEARCHED_SCHEDULES, SHARDED, Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.spec.search import forbidden_for, pinned_for
@@ -62,7 +62,11 @@ def rows(problem: Problem) -> Iterator[Strategy]:
             "sharded": SHARDED,
             "sharding_group": range(d["dp"] * d["cp"]),
         }
-        depths = {"mbs": range(1, batch // d["dp"] + 1), "vpp": range(1, (layers + 2) // d["pp"] + 1)}
+        depths: dict[str, Iterable[Any]] = {
+            "mbs": range(1, batch // d["dp"] + 1),
+            "vpp": range(1, (layers + 2) // d["pp"] + 1),
+            "schedule": problem.spec.search.schedules or schedules(problem),
+        }
         for depth in wanted(problem, **depths):
             ways, groups = slots(layers, depth["vpp"], d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
             for more in wanted(problem, **flags) if ways else ():
@@ -70,6 +74,11 @@ def rows(problem: Problem) -> Iterator[Strategy]:
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")):
                     for chips, way in product(chips_by_stage(problem, plain), ways):
                         yield short_of(replace(plain, groups=chips), way)
+
+
+def schedules(problem: Problem) -> tuple[str, ...]:
+    """Those that are searched, as far as a launcher or the stack has them; rules refuse what does not suit them."""
+    return SEARCHED_SCHEDULES if problem.launcher is not None or problem.stack.name == "zero-bubble" else ("1f1b",)
 
 
 def overlaps(problem: Problem) -> tuple[bool, ...]:

@@ -16,7 +16,8 @@ from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import Candidates, Floats, Shard
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, sharding_seconds, time_table
 from cpsolver.evaluation import evaluate
-from cpsolver.plans.strategy import MODULES, SHARDED, StageGroup, Strategy
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.search.arrangements import arrangements, mixes
 from cpsolver.search.bounds import coefficients, dominance, quick
@@ -28,8 +29,10 @@ Maker = Callable[..., Any]
 ALL = tuple(field.name for field in fields(Candidates))
 LAYER = tuple(field.name for field in fields(Shard))
 """What a layer's time and bytes depend on: bounds of frames count on it, and that bytes grow with the micro batch."""
-UNGROUPED = tuple(name for name in ALL if name not in ("sharding_group", "vpp", "embedding_slot", "loss_slot"))
-"""What memory beside the states depends on: a larger group never needs more, nor does it matter how stages are cut."""
+NOT_OF_MEMORY = ("sharding_group", "vpp", "schedule", "embedding_slot", "loss_slot")
+UNGROUPED = tuple(name for name in ALL if name not in NOT_OF_MEMORY)
+"""What memory beside the states depends on: a larger group never needs more, nor does it matter how stages are cut, or
+their passes ordered."""
 OF_PARAMETERS = ("tp", "cp", "pp", "dp", "ep", "etp")
 """What parameters on a device depend on: replicas that agree in these communicate as much."""
 OF_LAYERS = ("recompute", "embedding", "head", "hop_near", "hop_far", "chunk")
@@ -166,7 +169,7 @@ def plan_of(problem: Problem, rows: Candidates, row: int, order: np.ndarray) -> 
     """The plan of a row with those chips by stage, one layer each."""
     names = {field.name for field in fields(Strategy)} & set(ALL)
     chosen: dict[str, Any] = {name: getattr(rows, name)[row].item() for name in names}
-    chosen["sharded"] = SHARDED[chosen["sharded"] - 1]
+    chosen |= {name: DIMENSIONS[name].decoded(chosen[name]) for name in ("sharded", "schedule")}
     groups = tuple(StageGroup(problem.chip_names[chip], (chosen["vpp"],)) for chip in order)
     slots = int(rows.embedding_slot[row]), int(rows.loss_slot[row])
     return short_of(Strategy(**chosen, groups=groups), slots)

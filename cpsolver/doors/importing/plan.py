@@ -135,14 +135,25 @@ def _flash(arguments: Arguments) -> bool:
     return backend in ("flash", "fused", "auto") or not (local or legacy)
 
 
+def _zero_bubble(arguments: Arguments, pp: int, refusals: list[str]) -> Schedule:
+    """By the backward passes that may be pending: pp, or 2 pp (sail-sg/zero-bubble-pipeline-parallelism 39f2c18,
+    megatron/core/zbpp_utils.py). "auto" goes by the memory that is left: taken as pp, which is sure to do."""
+    pending = arguments.text("zero-bubble-max-pending-backward")
+    if pending not in (None, "auto", str(pp), str(2 * pp)):
+        refusals.append(f"--zero-bubble-max-pending-backward {pending}: only pp or 2 pp here, {pp} or {2 * pp}")
+    return "zb2p" if pending == str(2 * pp) else "zb1p"
+
+
 def _schedule(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, batch: int, refusals: list[str]
 ) -> tuple[Schedule, tuple[int, ...]]:
     """The schedule, and the microbatches' sizes where they differ. What no strategy can express goes to `refusals`."""
     if method := arguments.text("schedules-method"):
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
+    if arguments.has("zero-bubble-v-schedule"):
+        refusals.append("--zero-bubble-v-schedule: stages placed as a V are not known here")
     if arguments.has("enable-zero-bubble"):
-        return "zb1p", ()
+        return _zero_bubble(arguments, degrees.pp, refusals), ()
     folded = arguments.text("foldx-mode") or arguments.text("fold-mode")
     m = batch // (degrees.mbs * degrees.dp)
     group = arguments.number(_GROUP, degrees.pp)

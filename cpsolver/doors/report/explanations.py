@@ -34,7 +34,7 @@ from cpsolver.explanation.open_switches import OpenSwitches, open_switches
 from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
 from cpsolver.inputs.text import percent, seconds
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import SEARCHED_SCHEDULES, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_to_dict
 from cpsolver.rules import RULES, STRUCTURE, Violation
@@ -250,7 +250,7 @@ def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
         yield Text(f"No group of its decisions, freed alone, makes it {better}.")
         return
     s = found.strategy
-    odd = ", but with 1F1B and microbatches of one size" if s.schedule != "1f1b" or s.dynamic else ""
+    odd = ", but with 1F1B and microbatches of one size" if s.schedule not in SEARCHED_SCHEDULES or s.dynamic else ""
     yield Text(f"With all else as yours{odd}, one group of decisions freed:")
     for change in found.changes:
         step = change.plan.evaluation.step_time_s

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from cpsolver.cost.pipeline_events import FloatArray, Timeline
+from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
@@ -38,7 +39,10 @@ _NOTHING_S = 1e-12  # a shorter span is rounding
 
 @dataclass(frozen=True)
 class Span:
-    """What one stage does from `start_s` to `end_s`; microbatch and chunk are -1 where they mean nothing."""
+    """What one stage does from `start_s` to `end_s`; microbatch and chunk are -1 where they mean nothing.
+
+    `weights`: of a backward pass that is split, the weights' gradients.
+    """
 
     stage: int
     kind: SpanKind
@@ -46,6 +50,12 @@ class Span:
     end_s: float
     microbatch: int = -1
     chunk: int = -1
+    weights: bool = False
+
+    @property
+    def label(self) -> str:
+        """What a picture calls it."""
+        return "weights' gradients" if self.weights else KINDS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,12 @@ class PipelineRun:
     def end_s(self) -> float:
         """Seconds of the step: the pipeline and what follows it."""
         return self.pipeline_s + max(stage.after_s for stage in self.evaluation.stages)
+
+    @property
+    def step_s(self) -> float:
+        """The same, but for devices that begin the next step while others end this one (split_backward.py)."""
+        split = SCHEDULES[self.strategy.schedule].weight_passes > 0
+        return self.end_s - (self.pipeline_s - self.timeline.longest_span_s) * split
 
     @property
     def idle_share(self) -> FloatArray:
@@ -128,6 +144,9 @@ def _passes(run: PipelineRun) -> Iterator[Span]:
         if kind == "F":
             yield Span(stage, "forward", start_s, end_s, microbatch, chunk)
             continue
+        if kind == "W":
+            yield Span(stage, "backward", start_s, end_s, microbatch, chunk, weights=True)
+            continue
         ready_s = min(end_s, start_s + again_s[stage][microbatch])
         yield Span(stage, "recompute", start_s, ready_s, microbatch, chunk)
         yield Span(stage, "backward", ready_s, end_s, microbatch, chunk)
@@ -139,6 +158,8 @@ def transfers(run: PipelineRun) -> Iterator[Transfer]:
     hops = np.array([[each.pipeline_p2p_s / vpp for each in row] for row in _each(run)])
     delays = [link_delays_s(hops[:, microbatch].tolist(), vpp) for microbatch in range(run.shown)]
     for stage, kind, microbatch, chunk, _, end_s in _events(run.timeline):
+        if kind == "W":
+            continue
         forward = kind == "F"
         ends = (stage, chunk) == ((pp - 1, vpp - 1) if forward else (0, 0))
         delay_s = delays[microbatch][stage if forward else stage - 1]  # of stage 0's way back: the last entry

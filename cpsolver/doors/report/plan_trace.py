@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind, Transfer, run_pipeline, transfers
+from cpsolver.doors.report.pipeline_run import PipelineRun, Span, SpanKind, Transfer, run_pipeline, transfers
 from cpsolver.doors.report.trace import Slice, Track, chrome_trace, write_chrome_trace
 from cpsolver.inputs.text import plural
 from cpsolver.problem.problem import Problem
@@ -62,10 +62,10 @@ def _label(run: PipelineRun, stage: int) -> str:
 
 
 def _slice(run: PipelineRun, span: Span) -> Slice:
-    name, args = KINDS[span.kind], {}
+    name, args = span.label, {}
     if span.kind in _LETTERS:
         chunk = f" c{span.chunk}" if run.strategy.vpp > 1 else ""
-        name = f"{_LETTERS[span.kind]}{span.microbatch}{chunk}"
+        name = f"{'W' if span.weights else _LETTERS[span.kind]}{span.microbatch}{chunk}"
         args = {"microbatch": span.microbatch, "chunk": span.chunk}
     return Slice(span.stage, name, span.kind, span.start_s, span.end_s, _COLOURS[span.kind], args)
 
@@ -105,7 +105,7 @@ def _metadata(problem: Problem, plan: Plan, run: PipelineRun) -> dict[str, Any]:
         "step_time_s": evaluation.step_time_s,
         "pipeline_closed_form_s": evaluation.formula_s - after_s,
         "pipeline_simulated_s": run.pipeline_s if run.whole else None,
-        "simulated_step_time_s": run.end_s if run.whole else None,
+        "simulated_step_time_s": run.step_s if run.whole else None,
         "after_pipeline_s": after_s,
         "trace_end_s": run.end_s,
         "stage_idle_share": [round(share, 6) for share in run.idle_share.tolist()],

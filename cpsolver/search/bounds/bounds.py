@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
-from cpsolver.cost.shard import Bools, Floats, Ints
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
 from cpsolver.search.bounds.placement import Placement
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, Stages
@@ -91,11 +91,11 @@ def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages
         total = total + stages.least_recompute_s(least).sum(axis=1)
         return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
 
-    return _over_edges(slowest, table.weights(first), rest)
+    return _over_edges(slowest, table.rows, first, rest)
 
 
 def _over_edges(
-    slowest: Floats, weights: tuple[Floats, Floats], rest: Callable[[Floats], tuple[Floats, Floats]]
+    slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], tuple[Floats, Floats]]
 ) -> Floats:
     """The bound on step time where the slowest stage takes at least `slowest`; infinite where that is.
 
@@ -103,14 +103,14 @@ def _over_edges(
     for the lower one at least, and besides what `rest` says of the upper one: the least sum of the stages when none
     takes longer, and the least that follows the pipeline.
     """
-    first, second = weights
+    (first, second), times = weights(rows, row), least_microbatches(rows, row)
     possible = np.isfinite(slowest)
     least = np.where(possible, slowest, _FOREVER)
     best, start = np.full(len(slowest), np.inf), least
     for edge in _EDGES:
         end = np.minimum(least * edge, _FOREVER)
         total, after = rest(end)
-        best = np.minimum(best, first * start + second * total + after)
+        best = np.minimum(best, np.maximum(first * start + second * total, times * start) + after)
         start = end
     return np.where(possible, best, np.inf) * SAFETY
 
@@ -211,7 +211,7 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats
         total = _cheapest(layer, room.T, at_least.T, layers) + ends + fixed
         return total, _after_mix(by_type, most, at_least)
 
-    return _over_edges(_smallest(enough, by_type, layers), table.weights(row), rest)
+    return _over_edges(_smallest(enough, by_type, layers), table.rows, row, rest)
 
 
 def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:

@@ -8,10 +8,13 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
-from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
+from cpsolver.cost.pipeline_events import runs_beside
+from cpsolver.cost.schedules import SCHEDULES, WEIGHT_PASSES, PipelineSchedule
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
+from cpsolver.cost.split_backward import bound_weights, filling_passes
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
+from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import recomputes_exchange
@@ -243,9 +246,18 @@ class Coefficients:
     def _in_flight(self, row: Ints, pp: int) -> Floats:
         """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
         vpp, m = self.rows.vpp[row], most_in_flight(self.rows.microbatches[row], pp)
-        _, first, back = np.unique(vpp * (m.max(initial=0) + 1) + m, return_index=True, return_inverse=True)
-        totals = [peak_live_total(pp, int(vpp[n]), int(m[n])) / vpp[n] for n in first.tolist()]
+        code = (vpp * (m.max(initial=0) + 1) + m) * len(WEIGHT_PASSES) + self.rows.schedule[row]
+        _, first, back = np.unique(code, return_index=True, return_inverse=True)
+        schedules = [self.schedule(at) for at in row[first].tolist()]
+        totals = [
+            schedule.live_chunks(self.problem, pp, int(vpp[n]), int(m[n])) / vpp[n]
+            for n, schedule in zip(first.tolist(), schedules, strict=True)
+        ]
         return np.asarray(np.stack(totals)[back])
+
+    def schedule(self, row: int) -> PipelineSchedule:
+        """A row's schedule."""
+        return SCHEDULES[DIMENSIONS["schedule"].decoded(int(self.rows.schedule[row]))]
 
     def least_ends(self, row: Ints) -> Floats:
         """The least that embedding and head take on any chip types, beyond layers in whose place they stand: (n,)."""
@@ -255,9 +267,34 @@ class Coefficients:
         return np.asarray(starts.min(axis=0) + ends.min(axis=0))
 
     def weights(self, row: Ints) -> tuple[Floats, Floats]:
-        """Step time = first * slowest stage + second * sum of stages + what follows."""
-        vpp = self.rows.vpp[row].astype(np.float64)
-        return self.rows.microbatches[row] - 1.0 / vpp, 1.0 / vpp
+        """Step time = first * slowest stage + second * sum of stages + what follows; or more, with split backwards."""
+        return weights(self.rows, row)
+
+    def weight_gradients(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
+        """W of a layer, and of a stage beside its layers, where backward is split: (n, pp); as `stages`."""
+        pipelines = Pipelines(self.tables, row, chips)
+        return np.broadcast_to(pipelines.weight_gradients, chips.shape), pipelines.weight_ends
+
+
+def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, Floats]:
+    """`Coefficients.weights` of those rows."""
+    vpp, microbatches = rows.vpp[at].astype(np.float64), rows.microbatches[at]
+    plain = microbatches - 1.0 / vpp, 1.0 / vpp
+    splits = WEIGHT_PASSES[rows.schedule[at]] > 0
+    if not splits.any():
+        return plain
+    split = bound_weights(passes_of(rows, at), microbatches)
+    return np.where(splits, split[0], plain[0]), np.where(splits, split[1], plain[1])
+
+
+def passes_of(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
+    """W passes that fill the bubble of each row; 0 where backward is not split."""
+    return filling_passes(WEIGHT_PASSES[rows.schedule[at]], rows.pp[at], rows.microbatches[at])
+
+
+def least_microbatches(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
+    """How often the slowest stage's time counts at least with split backwards, whatever `weights` say; 0 without."""
+    return np.where(WEIGHT_PASSES[rows.schedule[at]] == 0, 0, rows.microbatches[at])
 
 
 def row_of(row: Ints, chips: Ints, chip: int) -> Ints:

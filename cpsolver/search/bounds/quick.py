@@ -16,7 +16,7 @@ from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
 from cpsolver.search.space import Space, first_of_groups
 
@@ -272,8 +272,11 @@ def _quick(
         total = np.maximum(total, problem.model.layers * seconds.layer[0])
     total = total + seconds.ends(rows) + alone + rows.pp * beside
     slowest = np.maximum(slowest + beside, total / rows.pp)
-    vpp = rows.vpp.astype(np.float64)
-    return np.asarray(((rows.microbatches - 1.0 / vpp) * slowest + total / vpp) * SAFETY)
+    first, second = weights(rows)
+    step = first * slowest + second * total
+    if (least := least_microbatches(rows)).any():
+        step = np.maximum(step, least * slowest)
+    return np.asarray(step * SAFETY)
 
 
 def _slowest_of_all(

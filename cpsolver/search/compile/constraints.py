@@ -181,8 +181,9 @@ def step_time(
 ) -> tuple[cp_model.LinearExprT, int]:
     """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
 
-    Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage.
-    `most` is the largest step time of interest, in integer steps.
+    Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage;
+    where backward is split, that of `filled_s` in place of the first two. `most` is the largest step time of interest,
+    in integer steps.
     """
     factor = lcm(*(plan.vpp for plan in plans))
     for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
@@ -195,12 +196,48 @@ def step_time(
             model.add(v.after >= follows + int(plan.after_fixed[p])).only_enforce_if(pick)
     for at in v.positions:
         model.add(v.slowest >= at.time)
-    if len(plans) == 1:
-        return _objective(plans[0], v, factor), factor
+    objectives = [_objectives(model, plan, v, i, factor) for i, plan in enumerate(plans)]
+    if len(plans) == 1 and len(objectives[0]) == 1:
+        return objectives[0][0], factor
     total = model.new_int_var(0, factor * most, "objective")
-    for plan, pick in zip(plans, v.pick, strict=True):
-        model.add(total >= _objective(plan, v, factor)).only_enforce_if(pick)
+    for of_plan, pick in zip(objectives, v.pick, strict=True):
+        for objective in of_plan:
+            model.add(total >= objective).only_enforce_if(pick)
     return total, factor
+
+
+def _objectives(
+    model: cp_model.CpModel, plan: PlanData, v: Variables, index: int, factor: int
+) -> list[cp_model.LinearExprT]:
+    """Expressions of which the largest is a plan's objective."""
+    if not plan.splits_backward:
+        return [_objective(plan, v, factor)]
+    time = [at.time for at in v.positions[: plan.pp]]
+    weight = [_weight(model, plan, v, stage, index) for stage in v.stages[index]]
+    count, m, more = plan.pp, plan.microbatches, plan.passes - 1
+    full = cp_model.LinearExpr.weighted_sum([v.slowest, v.after], [factor * m, factor])
+    objectives: list[cp_model.LinearExprT] = [full]
+    for p in range(count):
+        times = [factor * (1 + (m - 1) * (p == other)) for other in range(count)]
+        weights = [-factor * (1 + more * (p == other)) for other in range(count)]
+        objectives.append(cp_model.LinearExpr.weighted_sum([*time, *weight, v.after], [*times, *weights, factor]))
+    return objectives
+
+
+def _weight(model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, index: int) -> cp_model.IntVar:
+    """W of a stage."""
+    at, most = stage.position, plan.longest_stage
+    steps = cp_model.LinearExpr.weighted_sum([stage.chunk], [int(plan.weight[at])]) + int(plan.weight_fixed[at])
+    weight = model.new_int_var(-most, most, f"weight_{index}_{at}")
+    if plan.odd is None:
+        model.add(weight == steps)
+        return weight
+    table = plan.weight_beyond_mean[stage.chip]
+    span = int(table.max() - table.min())
+    beyond = model.new_int_var(-span, span, f"weight_beyond_{index}_{at}")
+    _kinds_in_place(model, beyond, table, stage, v, v.places)
+    model.add(weight == steps + beyond)
+    return weight
 
 
 def _stage_time(plan: PlanData, stage: StageVars) -> cp_model.LinearExprT:

@@ -9,10 +9,11 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before, examples
 from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.split_backward import weight_share
 from cpsolver.plans.dimensions import FLAGS, ROW
 from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, passes_of, weights
 from cpsolver.search.bounds.stages import WHOLE, Stages
 from cpsolver.search.compile.options import ChipOptions, PlanRow, options_by_chip
 from models_zoo import Architecture
@@ -59,6 +60,9 @@ class PlanData:
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
+    Where backward is split (`splits_backward`) `passes` W passes of a stage's own may fill its bubble, each of
+    weight * l + weight_fixed, and of what its layers take beyond mean ones that share.
+
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.
     """
@@ -78,6 +82,11 @@ class PlanData:
     fixed: Ints
     after_layer: Ints
     after_fixed: Ints
+    splits_backward: bool
+    passes: int
+    weight: Ints
+    weight_fixed: Ints
+    weight_beyond_mean: dict[int, Ints]
     degrees: tuple[int, ...]
     meshes: dict[int, Mesh]
     error_s: float
@@ -139,7 +148,12 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
     vpp, longest = int(rows.vpp[row]), _longest_chunk(table, row, stages, within_s)
     plan = PlanRow(table, row_by_stage, chips, stages, longest)
     odd = odd_layers(table, row)
-    first, second = (float(weight[0]) for weight in table.weights(given.reshape(1, -1)[:, 0]))
+    at = np.array([row])
+    splits, passes = bool(least_microbatches(rows, at)[0]), int(passes_of(rows, at)[0])
+    first, second = (float(weight[0]) for weight in weights(rows, at))
+    weight_layer, weight_fixed = table.weight_gradients(given, chips[None, :])
+    if splits:  # W has rounded coefficients too
+        first, second = 1.0 + first + passes, 2.0
     return PlanData(
         row=row,
         chips=tuple(chips.tolist()),
@@ -156,10 +170,25 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         fixed=scale.integers(stages.fixed[0] + stages.saving[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
+        splits_backward=splits,
+        passes=passes,
+        weight=scale.integers(weight_layer[0]),
+        weight_fixed=scale.integers(weight_fixed[0]),
+        weight_beyond_mean=_weight_beyond_mean(table, plan, scale) if splits else {},
         degrees=_degrees(rows, row_by_stage),
         meshes=_meshes(rows, row_by_stage, chips) if by_stage.ndim else {},
         error_s=scale.error_s(first, second, len(chips), longest),
     )
+
+
+def _weight_beyond_mean(table: Coefficients, plan: PlanRow, scale: Scale) -> dict[int, Ints]:
+    """As `ChipOptions.beyond_mean`, what of it is W, by chip type."""
+    time, found = table.time, dict[int, Ints]()
+    for chip in dict.fromkeys(plan.chips.tolist()):
+        at = plan.row(chip)
+        share = weight_share(time.recompute[chip, at] / time.layer[chip, at]) * (table.problem.lora is None)
+        found[chip] = scale.integers(table.beyond_mean(share * time.kind_layer[chip], plan.at(chip))[0])
+    return found
 
 
 def _degrees(rows: Candidates, row: Ints) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ Choice = dict[int, Options]
 """The options of each chip type's stages, each of which takes its own best."""
 NEVER = np.iinfo(np.int64).max // 8
 """More steps than any plan takes."""
+_FULL_TRIES = 20  # times that stages are left out because their work alone is too long
 _TRIES = 400  # boxes of limits that are tried before a lower bound has to do
 
 Box = tuple[int, int, int, int]
@@ -71,19 +72,42 @@ class Splitter:
         if plan.odd is not None:
             self._begin, self._end = np.maximum(begin, 0), end
             self._odd = plan.odd[end] - plan.odd[self._begin]
+        self._weights = self._weight_steps() if plan.splits_backward else None
 
     def slowest(self, choice: Choice) -> int:
         """The smallest slowest stage of any split with these options, NEVER where memory is too small."""
         return self._smallest(self._tables(choice)[0])
 
-    def least_sum(self, choice: Choice) -> int:
-        """No split's stages take less in all with these options, or some of them."""
+    def least_objective(self, choice: Choice, slowest: int) -> int:
+        """No split with these options, or some of them, has a smaller one; `slowest`: as the method of that name."""
         seconds = self._tables(choice)[0]
-        return self._least_sum(seconds) if self._plan.odd is None else self._shortest(seconds, NEVER - 1, NEVER)[0]
+        leading, summed = self._counted(seconds)
+        total = self._least_sum(summed)
+        if self._plan.odd is not None:
+            total = self._shortest(leading, summed, NEVER - 1, NEVER)[0]
+        return self._least_of(slowest, self._least_leading(leading, slowest), total)
 
-    def least_objective(self, slowest: int, total: int) -> int:
-        """No split has a smaller one whose slowest stage and whose sum of stages take that long."""
-        return self._pairs * slowest + total + self._plan.vpp * int(self._afters[0])
+    def _least_leading(self, leading: Ints, slowest: int) -> int:
+        return self._pairs * slowest if self._weights is None else self._smallest(leading)
+
+    def _least_of(self, slowest: int, leading: int, total: int) -> int:
+        """No split has a smaller objective than these, the least that there are, make."""
+        least = leading + total
+        if self._weights is not None:
+            least = max(least, self._plan.microbatches * slowest)
+        return least + self._plan.vpp * int(self._afters[0])
+
+    def _counted(self, seconds: Ints) -> tuple[Ints, Ints]:
+        """What of every stage counts: the largest of the first table, and the sum of the second (NEVER: not at all).
+
+        An objective is both, and what follows the pipeline. Where backward is split it is that of `filled_s`, but for
+        what a full bubble leaves.
+        """
+        fits, known = seconds < NEVER, np.where(seconds < NEVER, seconds, 0)
+        if self._weights is None:
+            return np.where(fits, self._pairs * known, NEVER), seconds
+        leading = (self._plan.microbatches - 1) * known - (self._plan.passes - 1) * self._weights
+        return np.where(fits, leading, NEVER), np.where(fits, known - self._weights, NEVER)
 
     def may_run_within(self, choice: Choice, limit: int) -> bool:
         """Whether some split's schedule, run event by event, might end within a limit in the objective's steps.
@@ -109,28 +133,61 @@ class Splitter:
         If none is below the objective `known` any of them, or one of objective NEVER: then `lower` is `known`.
         """
         seconds, option = self._tables(choice)
-        if self.least_objective(slowest, self._least_sum(seconds)) >= known:
+        leading, summed = self._counted(seconds)
+        first = self._least_leading(leading, slowest)
+        if self._least_of(slowest, first, self._least_sum(summed)) >= known:
             none = np.zeros(self._plan.pp, dtype=np.int64)
             return Split(NEVER, slowest, known, none, none)
-        objective, lower, chunk = self._descend(seconds, slowest, known)
+        objective, lower, chunk = self._best_of(seconds, first, known)
         chosen = [table[at] for table, at in zip(option, self._at(seconds, chunk), strict=True)]
         return Split(objective, slowest, lower, chunk, np.array(chosen))
+
+    def _best_of(self, seconds: Ints, first: int, known: int) -> tuple[int, int, Ints]:
+        """As `_descend`, of what the stages take; `first`: the least that leads.
+
+        Where W passes fill a stage's whole bubble its work alone counts, which `_descend` does not know: then stages
+        that long are left out, and what is left of the splits is looked through again.
+        """
+        if self._weights is None:
+            return self._descend(*self._counted(seconds), first, known)
+        m, after = self._plan.microbatches, int(self._afters[0])
+        best, chunk, lower, limit = NEVER, np.zeros(self._plan.pp, dtype=np.int64), NEVER, NEVER
+        for _ in range(_FULL_TRIES):
+            leading, summed = self._counted(np.where(seconds > limit, NEVER, seconds))
+            first = self._smallest(leading)
+            if first >= NEVER:
+                return best, min(best, known), chunk
+            objective, lower, split = self._descend(leading, summed, first, min(best, known))
+            if objective < NEVER:
+                longest, used = self._longest(seconds, split)
+                objective = max(objective, m * longest + used)
+                best, chunk = (objective, split) if objective < best else (best, chunk)
+            further = (min(best, known) - 1 - after) // m
+            if lower >= min(best, known) or further >= limit:
+                break
+            limit = further
+        return best, min(best, known, lower), chunk
+
+    def _longest(self, table: Ints, chunk: Ints) -> tuple[int, int]:
+        """The largest entry of a table that a split has, and the most that follows the pipeline."""
+        longest = max(int(of_stage[at]) for of_stage, at in zip(table, self._at(table, chunk), strict=True))
+        return longest, int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
 
     def _at(self, seconds: Ints, chunk: Ints) -> Iterator[tuple[int, int]]:
         """Where a split's stages stand in their tables."""
         ends = np.minimum(np.cumsum(chunk), seconds.shape[2] - 1)
         return zip((chunk - 1).tolist(), ends.tolist(), strict=True)
 
-    def _descend(self, seconds: Ints, slowest: int, known: int) -> tuple[int, int, Ints]:
+    def _descend(self, leading: Ints, summed: Ints, first: int, known: int) -> tuple[int, int, Ints]:
         """The least objective (one not below `known` if there is no less), a lower bound, and the split.
 
-        A split's slowest stage and what follows it are entries of the tables, so it lies in a point of a grid of
-        limits. In a box of the grid no objective is below pairs * the box's first limit + the least sum under its last
-        limits + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
+        What leads and what follows the pipeline are entries of the tables, so a split lies in a point of a grid of
+        limits. In a box of the grid no objective is below the box's first limit + the least sum under its last limits
+        + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
         below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
         for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
         """
-        limits = np.unique(seconds[(seconds >= slowest) & (seconds < NEVER)])
+        limits = np.unique(leading[(leading >= first) & (leading < NEVER)])
         afters, vpp = self._afters, self._plan.vpp
         best, split = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
         waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
@@ -138,18 +195,17 @@ class Splitter:
             if not waiting or waiting[0][0] >= min(best, known):
                 break
             a, b, c, d = heappop(waiting)[1]
-            total, chunk = self._shortest(seconds, int(limits[b]), int(afters[d]))
+            total, chunk = self._shortest(leading, summed, int(limits[b]), int(afters[d]))
             if total >= NEVER:
                 continue
-            longest = max(int(table[at]) for table, at in zip(seconds, self._at(seconds, chunk), strict=True))
-            used = int(self._follows[np.arange(len(chunk)), chunk - 1, 0].max())
-            objective = self._pairs * longest + total + vpp * used
+            longest, used = self._longest(leading, chunk)
+            objective = longest + total + vpp * used
             if objective < best:
                 best, split = objective, chunk
             i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
             for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
                 for half in self._halves(box, limits):
-                    bound = self._pairs * int(limits[half[0]]) + total + vpp * int(afters[half[2]])
+                    bound = int(limits[half[0]]) + total + vpp * int(afters[half[2]])
                     if bound < min(best, known):
                         heappush(waiting, (bound, half))
         lower = min(best, known, waiting[0][0] if waiting else NEVER)
@@ -160,7 +216,7 @@ class Splitter:
         a, b, c, d = box
         if a > b or c > d:
             return
-        slowest, after = self._pairs * (limits[b] - limits[a]), self._plan.vpp * (self._afters[d] - self._afters[c])
+        slowest, after = limits[b] - limits[a], self._plan.vpp * (self._afters[d] - self._afters[c])
         if a == b and c == d:
             yield box
         elif c == d or (a < b and slowest >= after):
@@ -206,6 +262,15 @@ class Splitter:
         fits = own.fits[:, pick][:, self._odd]
         return np.where((length > fits) | (length > self._end), NEVER, steps)
 
+    def _weight_steps(self) -> Ints:
+        """W of each stage, as the tables have it."""
+        plan, length = self._plan, self._length
+        steps = plan.weight[:, None, None] * length + plan.weight_fixed[:, None, None]
+        if plan.odd is None:
+            return np.asarray(steps)
+        more = {chip: table[self._end] - table[self._begin] for chip, table in plan.weight_beyond_mean.items()}
+        return np.asarray(steps + np.stack([more[chip] for chip in plan.chips]))
+
     def _smallest(self, seconds: Ints) -> int:
         """The smallest slowest stage of any split, NEVER where there is none."""
         if self._plan.odd is None:
@@ -248,9 +313,9 @@ class Splitter:
         reached[0] = 0
         return reached
 
-    def _shortest(self, seconds: Ints, limit: int, after: int) -> tuple[int, Ints]:
+    def _shortest(self, leading: Ints, summed: Ints, limit: int, after: int) -> tuple[int, Ints]:
         """The least sum of the stages within the limits, and the chunks that have it."""
-        within = np.where((seconds > limit) | (self._follows > after), NEVER, seconds)
+        within = np.where((leading > limit) | (self._follows > after), NEVER, summed)
         lengths = int(np.nonzero((within < NEVER).any(axis=(0, 2)))[0].max(initial=0)) + 1
         begin, reached = self._from[:lengths], self._nothing_placed()
         taken = []
@@ -259,9 +324,9 @@ class Splitter:
             pick = paths.argmin(axis=0)
             reached[:-1] = np.minimum(paths[pick, np.arange(len(pick))], NEVER)
             taken.append(pick + 1)
-        chunk, at = np.zeros(len(seconds), dtype=np.int64), self._needed
+        chunk, at = np.zeros(len(summed), dtype=np.int64), self._needed
         if reached[at] < NEVER:
-            for p in reversed(range(len(seconds))):
+            for p in reversed(range(len(summed))):
                 chunk[p] = taken[p][at]
                 at -= int(chunk[p])
         return int(reached[self._needed]), chunk

@@ -182,7 +182,10 @@ def solve_plan(
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
-        if by_events_s < upper and not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s):
+        # Of split backward passes there is the formula alone, by which such a plan is too slow.
+        if by_events_s < upper and (
+            plan.splits_backward or not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s)
+        ):
             return None
         known = warm_start(plan, problem.recompute_by_stage) if plan.possible else None
         if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
-from cpsolver.cost.pipeline_events import peak_live_total, runs_beside
+from cpsolver.cost.pipeline_events import runs_beside
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.expert_overlap import recomputes_exchange
@@ -220,7 +220,7 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: F
     own = row.row(int(row.chips[places[0]]))
     at = np.array([own])
     m = int(most_in_flight(rows.microbatches[at], pp)[0])
-    live = peak_live_total(pp, row.vpp, m)[places][:, None]
+    live = row.table.schedule(own).live_chunks(row.table.problem, pp, row.vpp, m)[places][:, None]
     beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])

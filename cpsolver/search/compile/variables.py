@@ -54,8 +54,8 @@ class Variables:
 
     `which` plan is taken and `pick[i]`, its literals; degrees and flags by name; positions up to the longest pipeline
     of the plans; `stages[i]`, those of plan i; `start[p]`, where in each chunk's layers position p begins (one entry
-    more than positions; used with layers of several kinds). The `slowest` stage's time and `after`, what follows the
-    pipeline, are in integer steps.
+    more than positions; used with layers of several kinds), at most at `places`. The `slowest` stage's time and
+    `after`, what follows the pipeline, are in integer steps.
     """
 
     which: cp_model.IntVar
@@ -66,6 +66,7 @@ class Variables:
     start: list[cp_model.IntVar]
     slowest: cp_model.IntVar
     after: cp_model.IntVar
+    places: int
 
     @property
     def chunk(self) -> list[cp_model.IntVar]:
@@ -103,7 +104,8 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
     recomputed = by_stage("recomputed", [(0, longest)] * len(plans))
     modules = by_stage("modules", [(0, plan.largest_layer_steps * longest) for plan in plans])
     extra = by_stage("extra", [(0, plan.largest_steps) for plan in plans])
-    start = [model.new_int_var(0, problem.model.layers + 2, f"start_{p}") for p in (*positions, len(positions))]
+    places = problem.model.layers + 2
+    start = [model.new_int_var(0, places, f"start_{p}") for p in (*positions, len(positions))]
     odd = by_stage("odd", [(0, 0 if plan.odd is None else int(plan.odd.max())) for plan in plans])
     beyond_mean = by_stage("beyond", [(-plan.largest_beyond_mean, plan.largest_beyond_mean) for plan in plans])
     slowest = model.new_int_var(0, most, "slowest")
@@ -112,7 +114,7 @@ def make_variables(model: cp_model.CpModel, problem: Problem, plans: Sequence[Pl
     columns = zip(option, recomputed, modules, extra, odd, beyond_mean, strict=True)
     stages = [_stage_vars(plan, chunk, *column) for plan, column in zip(plans, columns, strict=True)]
     by_position = [PositionVars(*parts) for parts in zip(chip, chunk, layers, time, strict=True)]
-    return Variables(which, pick, degrees, by_position, stages, start, slowest, after)
+    return Variables(which, pick, degrees, by_position, stages, start, slowest, after, places)
 
 
 def _option_vars(model: cp_model.CpModel, plan: PlanData, i: int, by_stage: bool) -> list[cp_model.IntVar]:

@@ -1,8 +1,8 @@
 """A first split of a plan and proven lower bounds, from the same integers that the solver gets.
 
 `exact` finds the best split for a choice of options that leaves every stage to itself: always where stages choose on
-their own, or layers are of several kinds. Otherwise `guess` comes first, and `exact` where that does not settle it and
-there are few choices.
+their own, layers are of several kinds, or backward is split. Otherwise `guess` comes first, and `exact` where that does
+not settle it and there are few choices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
     """
     if plan.needed < plan.pp:
         return None
-    if by_stage or plan.odd is not None:
+    if by_stage or plan.odd is not None or plan.splits_backward:
         return _exact(plan, by_stage, None)
     guesses = [
         split
@@ -80,9 +80,8 @@ class _Choices:
         slowest = self._splitter.slowest(choice)
         if slowest >= NEVER:
             return
-        total = self._splitter.least_sum(choice)
         self._added += 1
-        least = self._splitter.least_objective(slowest, total)
+        least = self._splitter.least_objective(choice, slowest)
         heappush(self._waiting, (least, self._added, settled, slowest, choice))
 
     def best(self, best: Split | None) -> Split | None:

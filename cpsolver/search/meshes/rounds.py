@@ -15,7 +15,7 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.judging import Part, allowed_rows
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS
-from cpsolver.search.space import divisors
+from cpsolver.search.space import divisors, schedule_codes
 
 _OF_DEGREES = ("heads", "kv_groups", "feed_forward", "tensor_nodes", "layer_offload", "context_parallel", "batch")
 """Rules on the degrees of one mesh; others on layouts look at all devices."""
@@ -208,7 +208,7 @@ def _with_flags(problem: Problem, columns: Columns) -> Columns:
 
 def _legal(problem: Problem, rows: Candidates) -> Bools:
     """The rows that rules, launcher and stack allow in a plan on several chip types."""
-    allowed = FRAME_FILTERS["pin"](problem, rows)
+    allowed = FRAME_FILTERS["pin"](problem, rows) & np.isin(rows.schedule, schedule_codes(problem))
     for name, allows in VARIANT_FILTERS.items():
         if name not in _OF_FRAMEWORKS:
             allowed = allowed & allows(problem, rows)

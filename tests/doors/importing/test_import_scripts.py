@@ -198,6 +198,11 @@ def test_stack_and_launcher(name: str) -> None:
             "--microbatch-group-size-per-virtual-pipeline-stage 6",
             {"schedule": "breadth_first", "dp": 2},
         ),
+        ("--pipeline-model-parallel-size 4 --enable-zero-bubble", {"schedule": "zb1p"}),
+        (
+            "--pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-max-pending-backward 8",
+            {"schedule": "zb2p"},
+        ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
         ("--transformer-impl local --attention-backend auto", {"flash_attention": True}),

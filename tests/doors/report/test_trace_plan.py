@@ -74,9 +74,8 @@ def test_it_ends_with_the_simulated_step_and_tells_both_times(name: str) -> None
     ends_s = max(event["ts"] + event["dur"] for event in complete(trace)) / 1e6
     assert ends_s == pytest.approx(about["trace_end_s"], abs=1e-8)
     assert about["trace_end_s"] == pytest.approx(about["pipeline_simulated_s"] + after, rel=1e-12)
-    assert about["simulated_step_time_s"] == simulated_step_s(
-        strategy, evaluation, strategy.microbatches(problem.batch)
-    )
+    simulated_s = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
+    assert about["simulated_step_time_s"] == pytest.approx(simulated_s, rel=1e-12)
     assert about["step_time_s"] == evaluation.step_time_s
     assert about["pipeline_closed_form_s"] == pytest.approx(evaluation.step_time_s - after, rel=1e-12)
     if name in ("one stage", "sizes"):
@@ -121,7 +120,10 @@ def test_threads_say_stage_chip_and_layers() -> None:
     named = [e["args"]["name"] for e in traced("1f1b")["traceEvents"] if e["name"] == "thread_name"]
     assert named[:2] == ["stage 0: h800, 8 layers", "stage 1: h800, 8 layers"]
     assert {"activations, stage 0 to 1", "gradients, stage 1 to 0"} <= set(named)
-    assert traced("zero bubble")["otherData"]["drawn_as"] == "1f1b"
+    split = traced("zero bubble")
+    assert split["otherData"]["drawn_as"] == "zb1p"
+    weights = [e["name"] for e in by_stage(split, 0) if e["name"].startswith("W")]
+    assert weights == [f"W{microbatch}" for microbatch in range(16)]
 
 
 def test_a_long_step_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

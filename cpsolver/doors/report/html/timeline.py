@@ -57,7 +57,7 @@ def _within(spans: Sequence[Span], window: Window) -> list[Span]:
 
 
 def _notes(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], singly: bool) -> Iterator[str]:
-    yield f"The schedule run event by event: {seconds(run.end_s)}" if run.whole else "The schedule run event by event"
+    yield f"The schedule run event by event: {seconds(run.step_s)}" if run.whole else "The schedule run event by event"
     if len(shown) > 1:
         middle = shown[1][0] - shown[0][1]
         cut = f"the {seconds(middle)} in the middle, which repeat themselves, are left out"
@@ -128,7 +128,7 @@ def _tooltip(run: PipelineRun, span: Span) -> str:
     chunk = f", chunk {span.chunk}" if run.strategy.vpp > 1 and span.chunk >= 0 else ""
     which = f" of microbatch {span.microbatch}{chunk}" if span.microbatch >= 0 else ""
     end_s = run.end_s
-    return f"{KINDS[span.kind]}{which}: {seconds(span.start_s, of=end_s)} to {seconds(span.end_s, of=end_s)}"
+    return f"{span.label}{which}: {seconds(span.start_s, of=end_s)} to {seconds(span.end_s, of=end_s)}"
 
 
 def _rect(kind: SpanKind, x: float, y: float, width: float, told: str = "") -> Html:
