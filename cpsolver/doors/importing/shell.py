@@ -53,7 +53,7 @@ _ASKS = (
 """Commands whose failure is an answer: what `&&` joins to them may not run. Others are taken to succeed there."""
 _ROUNDS = 256
 """Rounds of a loop that are followed."""
-_STEPS = 50_000
+_STEPS = 20_000
 """Commands that are followed in all, so that loops in loops come to an end."""
 
 
@@ -112,7 +112,6 @@ class _ScriptReader(SimpleCommands):
 
     def __init__(self, script: Script, file: str | None) -> None:
         super().__init__(script, file)
-        self.steps = 0
         self.called: set[str] = set()
         self.variables.substitute = self._substituted
 
