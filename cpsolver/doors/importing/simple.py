@@ -145,7 +145,7 @@ class SimpleCommands:
             if last and self.certain and fields[0] not in self.functions:
                 self._run(command, fields)
                 raise Leave("exit")
-        self.steps += len(fields) // 8
+        self.steps += len(fields) // 64
         return self._run(command, fields) if fields else True
 
     def _run(self, command: Simple, fields: list[str]) -> bool | None:
@@ -224,7 +224,7 @@ class SimpleCommands:
             scalar = self.variables.scalars.get(name)
             elements = self.variables.arrays.get(name, [] if scalar is None else [scalar])
             self.variables.set_array(name, [*elements, *values] if adds else values)
-            self.steps += len(self.variables.arrays.get(name, ())) // 8  # long texts count as many steps
+            self.steps += len(self.variables.arrays.get(name, ())) // 64  # long texts count as many steps
         elif adds and name in self.variables.arrays:
             values = list(self.variables.arrays[name]) or [""]
             values[0] += self.variables.text(word, len(head.group()))
