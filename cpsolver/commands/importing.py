@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     shell_complete=completion.launchers,
 )
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="A shell variable's value; may be repeated.")
+@click.option("--args", "arguments", metavar="TEXT", help="The script's own arguments, as on its command line.")
 @click.option("--output", "-o", metavar="FILE", help="Write the spec to FILE; without it, to stdout.")
 @click.option("--strategy-output", metavar="FILE", help="Write the plan that the script runs today to FILE.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 def import_(
     source: str,
     given: tuple[str, ...],
+    arguments: str | None,
     output: str | None,
     strategy_output: str | None,
     force: bool,
@@ -70,7 +72,7 @@ def import_(
     from cpsolver.doors.importing.variables import parse_given
 
     _check_files(source, output, strategy_output)
-    imported = import_source(source, ImportOptions(given=parse_given(given), **options))
+    imported = import_source(source, ImportOptions(given=parse_given(given), arguments=_words(arguments), **options))
     spec = _write(imported, output, strategy_output, force)
     if as_json:
         from cpsolver.doors.report.document import dumps
@@ -82,6 +84,18 @@ def import_(
     report = import_report(imported, output, strategy_output)
     stream = sys.stderr if output is None else sys.stdout
     click.echo(wrapped(report) if stream.isatty() else report, err=output is None)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    """The words of a command line; raises InputError for quotes that never close."""
+    import shlex
+
+    from cpsolver.inputs.errors import InputError, Trouble
+
+    try:
+        return None if text is None else tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(Trouble("--args", f"is no command line: {error}", text)) from None
 
 
 def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:
@@ -96,17 +110,18 @@ def _check_files(source: str, output: str | None, strategy_output: str | None) -
 
 
 def _write(imported: Imported, output: str | None, strategy_output: str | None, force: bool) -> str:
-    """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there."""
+    """Write the files that are asked for; returns the spec's text. Raises InputError for a plan that is not there, once
+    the spec is written."""
     from cpsolver.doors.importing.output import spec_text, strategy_text
     from cpsolver.inputs.errors import InputError, Trouble
     from cpsolver.inputs.output import write_new_file
 
     spec = spec_text(imported)
+    if output is not None:
+        write_new_file(output, spec, force)
     if strategy_output is not None and imported.strategy is None:
         reasons = imported.refusals or ("a configuration says nothing of how it is trained",)
         raise InputError([Trouble("--strategy-output", f"there is no plan to write: {reason}") for reason in reasons])
-    if output is not None:
-        write_new_file(output, spec, force)
     if strategy_output is not None and imported.strategy is not None:
         write_new_file(strategy_output, strategy_text(imported.strategy, imported.source), force)
     return spec

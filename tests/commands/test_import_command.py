@@ -148,7 +148,7 @@ def test_options_replace_what_the_script_says() -> None:
         ("--micro-batch-size $MBS", "needs MBS, which is not set in the script (line 1) (allowed: --set MBS=VALUE)"),
         ("--global-batch-size $(cat batch)", "is the output of a command, which is not run (line 1)"),
         ("--kv-channels 128 --group-query-attention --num-query-groups 3", "heads 32 is not a multiple of kv_heads 3"),
-        ("--full-attention-interval 4", "layers of linear attention: not supported"),
+        ("--full-attention-interval 4", "--linear-key-head-dim: must be given with layers of linear attention"),
     ],
 )
 def test_a_contradiction_is_an_error(arguments: str, said: str) -> None:
@@ -239,7 +239,7 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
             "--noop-layers 9 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
             "chunks of 7, 8 layers",
         ),
-        ("--lora-target-modules linear_qkv", "LoRA"),
+        ("--lora-target-modules linear_qkv --multi-latent-attention", "LoRA"),
         ("--optimized-pipeline --manual-mbs 1,2,3", "--manual-mbs has 3 sizes, 6 in all: 8 are needed, 8 in all"),
         ("--tp-2d", "two dimensions"),
         (
@@ -270,7 +270,7 @@ def test_more_than_one_training_command_is_told() -> None:
     text = torchrun(GPT) + torchrun(f"{GPT} --num-layers 12")
     told = json.loads(run("import", write("train.sh", text), "--chip", "h100", "--json").stdout)
     assert any("training commands in lines 2 too" in note for note in told["notes"])
-    text = f"if [ x ]; then\n  {torchrun(GPT)}fi\n"
+    text = f"if [ -d x ]; then\n  {torchrun(GPT)}fi\n"
     told = json.loads(run("import", write("train.sh", text), "--chip", "h100", "--json").stdout)
     assert any("stands in a conditional" in note for note in told["notes"])
 

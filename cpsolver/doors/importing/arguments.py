@@ -93,6 +93,10 @@ class Arguments:
         self._looked_up.add(name)
         return name in self.given
 
+    def note_read(self, name: str) -> None:
+        """Count an argument as read, of whatever table it is."""
+        self._looked_up.add(name)
+
     def values(self, name: str) -> tuple[str, ...]:
         """All values of an argument; none where it is not given, or where one is unclear, which is a trouble."""
         if not self.has(name):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from cpsolver.doors.importing.lexer import Lexer
-from cpsolver.doors.importing.shell import Script, ScriptCommand
+from cpsolver.doors.importing.printed import is_printer
+from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
+from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
@@ -16,6 +17,23 @@ _MODULES = ("torch.distributed.launch", "torch.distributed.run")
 _MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
 _NODES = ("nnodes", "num_nodes", "nodes")
+_NEVER_TRAIN = (
+    "tee",
+    "logger",
+    "grep",
+    "sed",
+    "awk",
+    "ls",
+    "cp",
+    "mv",
+    "rm",
+    "mkdir",
+    "touch",
+    "kill",
+    "pkill",
+    "find",
+)
+"""Commands beside those whose output is known that only show or move what a training command is made of."""
 _ALL = ("worker_num", "np", "n", "ntasks")
 
 
@@ -46,28 +64,55 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         return TrainingCommand(commands[0].line, "", (), words, True)
     trainings = [training for command in commands for training in _trainings(script, command)]
     if not trainings:
-        message = "has no training command: none of its commands has model arguments"
+        _other_programs(script, file)
+        ended = (
+            f"; it ends in line {script.ended}, before its last line (--args gives it arguments)"
+            if script.ended
+            else ""
+        )
+        message = f"has no training command: none of its commands has model arguments{ended}"
         allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
         raise InputError(Trouble("", message, allowed=allowed, file=file))
-    chosen = next((training for training in trainings if training.certain), trainings[0])
+    reasons = {id(training): out_of_scope(training.program, training.tokens) for training in trainings}
+    inside = [training for training in trainings if reasons[id(training)] is None]
+    if not inside:
+        first = trainings[0]
+        allowed = "pretraining or tuning of a decoder"
+        raise OutOfScopeError(
+            Trouble(first.program or "program", str(reasons[id(first)]), allowed=allowed, line=first.line, file=file)
+        )
+    chosen = next((training for training in inside if training.certain), inside[0])
+    trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
 
 
+def _other_programs(script: Script, file: str | None) -> None:
+    """Raises OutOfScopeError for a script whose programs are known, and train no decoder."""
+    found = [(run, split) for run in script.commands if (split := _split(run.words)) and split[0]]
+    reasons = [out_of_scope(split[0], split[2]) for _, split in found]
+    if found and all(reasons):
+        run, (program, *_) = found[0]
+        allowed = "pretraining or tuning of a decoder"
+        raise OutOfScopeError(Trouble(program, str(reasons[0]), allowed=allowed, line=run.line, file=file))
+
+
 def _trainings(script: Script, run: ScriptCommand) -> list[TrainingCommand]:
     """The training commands in a command, also in a text that it passes to another shell (`bash -c`, `srun`)."""
+    if is_printer(run.words[0]) or run.words[0] in _NEVER_TRAIN:
+        return []
     split = _split(run.words)
     if split is not None and any(word.split("=")[0] in _MODEL_ARGUMENTS for word in split[2]):
         return [TrainingCommand(run.line, *split, run.certain)]
     sentences = [word for word in run.words if any(char.isspace() for char in word)]
-    shell_texts = [text for text in sentences if any(name in text for name in _MODEL_ARGUMENTS)]
+    given = {after for before, after in zip(run.words, run.words[1:], strict=False) if before in ("-c", "-lc", "-xc")}
+    shell_texts = [text for text in sentences if text in given or any(name in text for name in _MODEL_ARGUMENTS)]
     trainings: list[TrainingCommand] = []
     for text in shell_texts[:1]:
-        for command in Lexer(text, None, run.line).commands():
-            words = tuple(field for word in command.words for field in script.variables.fields(word))
-            if words and words != run.words:
-                before = run.words[: run.words.index(text)]
-                nested = _trainings(script, ScriptCommand(run.line, words, run.certain))
+        before = run.words[: run.words.index(text)]
+        for command in read_text_commands(script, text, run.line):
+            if command.words != run.words:
+                nested = _trainings(script, replace(command, line=run.line, certain=run.certain))
                 trainings += [replace(training, launch=(*before, *training.launch)) for training in nested]
     return trainings
 

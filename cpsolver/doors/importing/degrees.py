@@ -39,12 +39,14 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     pp = arguments.number("pipeline-model-parallel-size", 1) or 1
     cp = arguments.number("context-parallel-size", 1) or 1
     mbs = arguments.number("micro-batch-size", 1) or 1
-    ep = arguments.number("expert-model-parallel-size", 1) or 1
+    ep = arguments.number("expert-model-parallel-size") or arguments.number("moe-expert-parallel-size", 1) or 1
     expert_tp = arguments.number("expert-tensor-parallel-size")
     ulysses, gather = _context(arguments, cp)
     etp = 1 if "moe" not in model else tp if expert_tp is None else expert_tp
     if arguments.has("moe-tp-extend-ep"):  # MindSpeed: experts over the tensor-parallel ranks too
         ep, etp = ep * tp, 1
+    if ep > 1 and "moe" not in model and "deepspeed" in arguments.given:
+        ep = 1  # Megatron-DeepSpeed: --num-experts 1 is a dense model, whatever the expert parallelism
     if ep > 1 and "moe" not in model:
         arguments.trouble("--expert-model-parallel-size", "the model has no experts: --num-experts is not given", ep)
     _model_troubles(arguments, model, tp, ep, etp)

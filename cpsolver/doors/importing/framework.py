@@ -46,6 +46,25 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
         return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
         return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
+    if arguments.has("overlap-grad-reduce") and "grad-reduce-in-bf16" in given:
+        return FrameworkGuess("megatron-bridge", "megatron-lm", "Megatron's arguments, with --grad-reduce-in-bf16")
     if arguments.has("overlap-grad-reduce") or arguments.has("use-megatron-fsdp"):
         return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
     return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")
+
+
+def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
+    """Where the guessed stack counts on overlaps that the script has not, or has none of those that it has."""
+    if framework.stack != "mindspeed":
+        return []
+    split = (arguments.number("tensor-model-parallel-size", 1) or 1) > 1
+    fused = {"use-ascend-mc2", "use-ascend-coc"} & arguments.given.keys()
+    texts = []
+    if split and not fused:
+        texts.append(
+            "the stack mindspeed has MC2 on, the script neither that nor CoC: tensor parallelism is slower there"
+        )
+    for name, what in (("overlap-grad-reduce", "gradients"), ("overlap-param-gather", "parameters")):
+        if name in arguments.given:
+            texts.append(f"--{name}: the stack mindspeed overlaps no exchange of {what}: the script is faster there")
+    return texts

@@ -11,11 +11,11 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.catalogue_match import match_model
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
-from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework
+from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
 from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.plan import ImportedPlan, read_plan
 from cpsolver.doors.importing.shell import Script, read_script
-from cpsolver.doors.importing.training import training_fields
+from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import Strategy
@@ -42,6 +42,7 @@ class ImportOptions:
     stack: str | None = None
     launcher: str | None = None
     given: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
-    script = read_script(text, name, dict(options.given))
+    script = read_script(text, name, dict(options.given), options.arguments)
     training = find_training(script, name)
     arguments = Arguments(training.tokens, script.variables, name, training.line)
     arguments.given |= _replaced(options)
@@ -121,12 +122,14 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
         arguments.trouble("devices", needs, allowed="--num-gpus N (and --gpus-per-node M)")
     fields = model_fields(arguments, training.program)
     imported_plan, batch = read_plan(arguments, world, fields, options.chip or FILL_IN)
-    section = training_fields(arguments, batch.tokens, batch.sequences)
+    section = training_fields(arguments, batch.tokens, batch.sequences) | adapter_fields(arguments, fields)
     notes: list[str] = []
     model: Architecture | None = None
     written: Any = None
     try:
-        model, written = match_model(fields, name, f"{training.program} {text}", notes) if fields else (None, None)
+        model, written = (
+            match_model(fields, name, _hint(arguments, training.program, text), notes) if fields else (None, None)
+        )
     except InputError as error:
         arguments.troubles += error.troubles
     if arguments.troubles or model is None:
@@ -134,12 +137,18 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     framework = guess_framework(arguments, training.launch, text, str(section["precision"]))
     spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
     spec, left_out = _accepted(spec, options, name, placeholders)
-    notes += [*left_out, *_unread(arguments, written)]
+    notes += [*left_out, *_unread(arguments, written), *([] if options.stack else overlap_notes(arguments, framework))]
     notes = _notes(script, training, arguments, imported_plan, notes)
     unused, unknown = arguments.unused(), tuple(dict.fromkeys(arguments.unknown))
     plan, refusals = imported_plan.strategy, imported_plan.refusals
     done = Imported(name, "script", model, spec, plan, framework, placeholders, refusals, tuple(notes))
     return replace(done, unused=unused, unknown=unknown)
+
+
+def _hint(arguments: Arguments, program: str, text: str) -> str:
+    """The text by whose words a model of the catalogue is likely; a merge file is of Megatron's default tokenizer."""
+    merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
+    return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
 
 
 def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:
@@ -225,6 +234,9 @@ def _notes(
         texts.append(f"not known, and arguments may be missing: {', '.join(unknown_words)} (--set NAME=VALUE)")
     if any(unclear.name in ("@", "*") for unclear in script.variables.unclear):
         texts.append("the script's own arguments ($@) are taken as none")
+    if absent := script.variables.absent:
+        names = ", ".join(absent)
+        texts.append(f"taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)")
     if defaults := script.variables.defaults:
         shown = ", ".join(f"{name}={value}" for name, value in defaults.items() if value)
         if shown:

@@ -15,7 +15,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 Kind = Literal["text", "variable", "arithmetic", "command"]
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
-_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
+_OPERATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "(", ")", "\n")
 _RESERVED = ("if", "elif", "while", "until", "for", "then", "else", "do", "!")
 _REDIRECTIONS = re.compile(r"(?:\d*)(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
 
@@ -53,15 +53,6 @@ class Word:
             self.parts.append(part)
 
 
-@dataclass(frozen=True)
-class Command:
-    """The words of a simple command and the operator that ends it ("" at the end of the text)."""
-
-    line: int
-    words: tuple[Word, ...]
-    ended_by: str
-
-
 class Lexer:
     """Reads one text; raises InputError for quotes or brackets that never close."""
 
@@ -69,20 +60,7 @@ class Lexer:
         self.text = text.replace("\r\n", "\n")
         self.file, self.line, self.at = file, line, 0
         self.waiting: list[tuple[str, bool]] = []  # here-documents that start after this line
-
-    def commands(self) -> list[Command]:
-        """All simple commands in order. Reserved words (`if`, `then`, `done`) count as their words."""
-        commands: list[Command] = []
-        words: list[Word] = []
-        while True:
-            operator = self._next_word(words)
-            if operator is None:
-                continue
-            if words or operator in ("(", ")", ";;"):
-                commands.append(Command(words[0].line if words else self.line, tuple(words), operator))
-            words = []
-            if operator == "":
-                return commands
+        self.redirected = False  # whether a redirection of input or output was left out
 
     def operand(self) -> Word:
         """The whole text as one word, with its blanks: the operand of an expansion in braces."""
@@ -91,8 +69,11 @@ class Lexer:
             self._piece(word)
         return word
 
-    def _next_word(self, words: list[Word]) -> str | None:
-        """Read one word into `words`, or the operator that ends the command: "" at the end of the text."""
+    def token(self, words: list[Word]) -> str | None:
+        """Read one word into `words`, those of the command so far, or return the operator that ends it.
+
+        None for a word or a redirection (which is left out); "" at the end of the text.
+        """
         self._skip_blanks()
         if self.at >= len(self.text):
             return ""
@@ -113,6 +94,45 @@ class Lexer:
         words.append(self._word(assignment=all(assignment_head(word) for word in words) or _declares(words)))
         return None
 
+    def skip_closing(self) -> bool:
+        """Step over the `)` of a function's head; raises InputError where there is none."""
+        self._skip_blanks()
+        if not self.text.startswith(")", self.at):
+            raise self.error("'(' stands where a word is expected")
+        self.at += 1
+        return True
+
+    def condition_word(self, before: list[Word]) -> Word:
+        """The next word inside `[[ ... ]]`, where operators are words and lines may end anywhere."""
+        self._skip_blanks()
+        while self.text.startswith("\n", self.at):
+            self._advance(self.at + 1)
+            self._skip_blanks()
+        if self.at >= len(self.text):
+            raise self.error("'[[' is never closed by ']]'")
+        if before and before[-1].plain in ("=~", "==", "=", "!="):
+            return self._pattern()
+        for operator in ("&&", "||", "(", ")", "<", ">"):
+            if self.text.startswith(operator, self.at):
+                self.at += len(operator)
+                return Word(self.line, [WordPart("text", operator)])
+        word = self._word()
+        if not word.parts:
+            raise self.error(f"{self.text[self.at]!r} stands in [[ ]]")
+        return word
+
+    def _pattern(self) -> Word:
+        """A pattern or regular expression inside `[[ ... ]]`: parentheses and bars in it are text."""
+        word, depth = Word(self.line), 0
+        while self.at < len(self.text) and (depth or self.text[self.at] not in " \t\n"):
+            depth += {"(": 1, ")": -1}.get(self.text[self.at], 0)
+            if depth < 0:
+                break
+            self._piece(word)
+        if not word.parts:
+            raise self.error("a comparison in [[ ]] ends too early")
+        return word
+
     def _skip_blanks(self) -> None:
         while self.at < len(self.text):
             if self.text.startswith("\\\n", self.at):
@@ -131,6 +151,7 @@ class Lexer:
         if match is None:
             return False
         self.at = match.end()
+        self.redirected |= not match.group().startswith("2")
         if self.text.startswith("(", self.at):  # process substitution
             self._bracketed("(", ")")
             return True
@@ -164,7 +185,7 @@ class Lexer:
         while self.at < len(self.text) and self.text[self.at] not in " \t\n;|&()<>":
             self._piece(word)
         if self.at < len(self.text) and self.text[self.at] in "(<>" and not word.parts:
-            self._fail(f"{self.text[self.at]!r} stands where a word is expected")
+            raise self.error(f"{self.text[self.at]!r} stands where a word is expected")
         return word
 
     def _items(self) -> list[Word]:
@@ -174,7 +195,7 @@ class Lexer:
         while True:
             self._skip_blanks()
             if self.at >= len(self.text):
-                self._fail("an array is never closed by ')'", start)
+                raise self.error("an array is never closed by ')'", start)
             letter = self.text[self.at]
             if letter == ")":
                 self.at += 1
@@ -182,7 +203,7 @@ class Lexer:
             if letter == "\n":
                 self.at, self.line = self.at + 1, self.line + 1
             elif letter in ";|&(<>":
-                self._fail(f"{letter!r} stands in an array")
+                raise self.error(f"{letter!r} stands in an array")
             else:
                 items.append(self._word())
 
@@ -191,8 +212,8 @@ class Lexer:
         if letter == "\\":
             if self.text.startswith("\\\n", self.at):
                 self.line += 1
-            else:
-                word.add(WordPart("text", self.text[self.at + 1 : self.at + 2] or "\\", True))
+            elif self.at + 1 < len(self.text):  # at the end of a file bash leaves it out
+                word.add(WordPart("text", self.text[self.at + 1], True))
             self.at += 2
         elif letter == "'":
             end = self._find("'", self.at + 1)
@@ -212,7 +233,7 @@ class Lexer:
         self.at += 1
         while True:
             if self.at >= len(self.text):
-                self._fail('a text in double quotes is never closed by "', start)
+                raise self.error('a text in double quotes is never closed by "', start)
             letter = self.text[self.at]
             if letter == '"':
                 if self.at == first:
@@ -232,7 +253,7 @@ class Lexer:
     def _expansion(self, word: Word, quoted: bool) -> None:
         if self.text[self.at] == "`":
             end = self._find("`", self.at + 1)
-            word.add(WordPart("command", self.text[self.at + 1 : end], quoted))
+            word.add(WordPart("command", re.sub(r"\\([`\\$])", r"\1", self.text[self.at + 1 : end]), quoted))
             self._advance(end + 1)
             return
         self.at += 1
@@ -264,6 +285,8 @@ class Lexer:
                 at += 1
             elif letter == "'" and opening == "(":
                 at = self._find("'", at + 1)
+            elif letter == '"' and opening == "(":
+                at = self._after_double(at)
             elif letter == opening:
                 depth += 1
             elif letter == closing:
@@ -272,20 +295,34 @@ class Lexer:
                     self._advance(at + 1)
                     return self.text[start + 1 : at]
             at += 1
-        return self._fail(f"an expansion is never closed by {closing!r}")
+        raise self.error(f"an expansion is never closed by {closing!r}")
+
+    def _after_double(self, at: int) -> int:
+        """The place of the quote that closes a text in double quotes, commands inside it skipped."""
+        at += 1
+        while at < len(self.text) and self.text[at] != '"':
+            if self.text.startswith("$(", at):
+                inner = Lexer(self.text, self.file, self.line)
+                inner.at = at + 1
+                inner._bracketed("(", ")")
+                at = inner.at
+            else:
+                at += 2 if self.text[at] == "\\" else 1
+        return at
 
     def _find(self, mark: str, start: int) -> int:
         end = self.text.find(mark, start)
         if end < 0:
-            self._fail(f"a text is never closed by {mark}")
+            raise self.error(f"a text is never closed by {mark}")
         return end
 
     def _advance(self, to: int) -> None:
         self.line += self.text.count("\n", self.at, to)
         self.at = to
 
-    def _fail(self, message: str, line: int | None = None) -> str:
-        raise InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
+    def error(self, message: str, line: int | None = None) -> InputError:
+        """The error of a text that is no shell script."""
+        return InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
 
 
 def assignment_head(word: Word) -> re.Match[str] | None:

@@ -10,16 +10,13 @@ import re
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.layer_kinds import indexer_fields, linear_fields, pattern_fields
+from cpsolver.doors.importing.scope import refuse_models
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
 _POSITIONS = 2**31
 """More positions than any model has; sequences and batches are shorter (`cpsolver.spec.training.MOST`)."""
-_NOT_SUPPORTED = {
-    "full-attention-interval": "layers of linear attention",
-    "enable-dsa-indexer": "sparse attention with an indexer",
-    "enable-mhc": "hyper-connections",
-}
 
 
 def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
@@ -31,9 +28,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     for name in (name for name, value in sizes.items() if value is None):
         if not any(trouble.where == f"--{name}" for trouble in arguments.troubles):
             arguments.trouble(f"--{name}", "is not given: " + _where_from(arguments))
-    for name, what in _NOT_SUPPORTED.items():
-        if arguments.has(name):
-            arguments.trouble(f"--{name}", f"{what}: not supported by the cost model")
+    refuse_models(arguments)
     layers, hidden, heads = sizes["num-layers"], sizes["hidden-size"], sizes["num-attention-heads"]
     if layers is None or hidden is None or heads is None:
         return {}
@@ -41,13 +36,14 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "layers": layers - len(noop_layers(arguments)),
         "hidden": hidden,
-        "ffn": arguments.number("ffn-hidden-size", _default_ffn(hidden, style["gated_mlp"])),
+        "ffn": _either(arguments, "ffn-hidden-size", "intermediate-size", _default_ffn(hidden, style["gated_mlp"])),
         "heads": heads,
         "kv_heads": _kv_heads(arguments, heads),
         **({"head_dim": width} if (width := arguments.number("kv-channels")) else {}),
         "max_positions": arguments.number("max-position-embeddings", most=_POSITIONS),
         **style,
         "attention": _attention(arguments),
+        **linear_fields(arguments),
     }
     vocab = [arguments.number(name) for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size")]
     if sizes_given := [number for number in vocab if number]:
@@ -59,6 +55,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     if fields["attention"].get("kind") == "mla":
         fields["kv_heads"] = heads
         fields["head_dim"] = fields["attention"]["qk_nope"]
+    fields |= pattern_fields(arguments)
     return {name: value for name, value in fields.items() if value is not None and value != {}}
 
 
@@ -93,7 +90,7 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
     positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
-    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "alibi": "alibi", "none": "none"}
+    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "rotary": "rope", "alibi": "alibi", "none": "none"}
     biased = not arguments.has("disable-bias-linear")
     return {
         "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh")),
@@ -111,15 +108,16 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
 
 def _attention(arguments: Arguments) -> dict[str, Any]:
     normed = arguments.has("qk-layernorm")  # latent attention has its norms in any case
-    if arguments.has("multi-latent-attention"):
+    if arguments.has("multi-latent-attention") or arguments.has("multi-head-latent-attention"):
         rank = arguments.number("q-lora-rank")
         return {
             "kind": "mla",
             **({"q_lora": rank} if rank else {}),
             "kv_lora": arguments.number("kv-lora-rank", 32),
-            "qk_nope": arguments.number("qk-head-dim", 128),
-            "qk_rope": arguments.number("qk-pos-emb-head-dim", 64),
+            "qk_nope": _either(arguments, "qk-head-dim", "qk-nope-head-dim", 128),
+            "qk_rope": _either(arguments, "qk-pos-emb-head-dim", "qk-rope-head-dim", 64),
             "v_head": arguments.number("v-head-dim", 128),
+            **indexer_fields(arguments),
         }
     fields: dict[str, Any] = {"qk_norm": "head"} if normed else {}
     window = arguments.numbers("window-size")
@@ -129,6 +127,10 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
             fields["full_every"] = every
     if size := arguments.number("sliding-window-size"):
         fields["sliding_window"] = size
+    if arguments.has("attention-output-gate") or arguments.has(
+        "full-attention-interval"
+    ):  # Qwen3-Next's, in MindSpeed-LLM
+        fields["output_gate"] = True
     if arguments.text("softmax-type") == "learnable":
         fields["sinks"] = True
     if size := arguments.number("interleave-sliding-window"):
@@ -136,14 +138,23 @@ def _attention(arguments: Arguments) -> dict[str, Any]:
     return fields
 
 
+def _either(arguments: Arguments, name: str, former: str, default: int) -> int | None:
+    """An argument that MindSpeed-LLM (arguments/deprecated_args.py) or Pai-Megatron-Patch take by another name too."""
+    return arguments.number(name) or arguments.number(former, default)
+
+
 def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | None:
-    experts = arguments.number("num-experts")
-    if experts is None:
+    deepspeed = "deepspeed" in arguments.given or arguments.has("expert-interval")
+    counts = arguments.numbers("num-experts")  # Megatron-DeepSpeed takes a number for each layer with experts
+    if counts is None or (deepspeed and counts == [1]):  # a dense model there
         return None
+    if len(set(counts)) > 1:
+        arguments.trouble("--num-experts", "differs from layer to layer, which no architecture here says", counts)
+    experts = counts[0]
     width = arguments.number("moe-ffn-hidden-size") or arguments.number("moe-intermediate-size") or ffn
     fields: dict[str, Any] = {
         "experts": experts,
-        "top_k": arguments.number("moe-router-topk", 2),
+        "top_k": arguments.number("topk", 1) if deepspeed else arguments.number("moe-router-topk", 2),
         "expert_ffn": width,
         **_which_layers(arguments, layers),
     }
@@ -165,6 +176,9 @@ def _experts(arguments: Arguments, layers: int, ffn: int) -> dict[str, Any] | No
 
 def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Which layers have experts: every n-th, all after the first few, or by a list of zeros and ones."""
+    if "deepspeed" in arguments.given or arguments.has("expert-interval"):  # arguments.py of Megatron-DeepSpeed: 2
+        every = arguments.number("expert-interval", 2) or 2
+        return {"freq": every, "offset": every - 1} if every > 1 else {}
     first = max(0, arguments.number("first-k-dense-replace", 0, least=-1) or 0)  # MindSpeed-LLM: -1 is none
     text = arguments.text("moe-layer-freq", "1") or "1"
     text = "1" if text == "-1" else text

@@ -8,7 +8,9 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
+from cpsolver.doors.importing.scope import notes_beside, plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, read_split
+from cpsolver.doors.importing.training import adapter_fields
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
@@ -49,7 +51,7 @@ def read_plan(
     _divisions(arguments, degrees, split, batch, tokens)
     if split is None or arguments.troubles:
         return ImportedPlan(None), TrainingBatch(batch, tokens)
-    return _imported_plan(arguments, degrees, split, recomputed, batch, chip), TrainingBatch(batch, tokens)
+    return _imported_plan(arguments, degrees, split, recomputed, batch, chip, model), TrainingBatch(batch, tokens)
 
 
 def _divisions(
@@ -73,17 +75,25 @@ def _divisions(
 
 
 def _imported_plan(
-    arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, recomputed: Recomputation, batch: int, chip: str
+    arguments: Arguments,
+    degrees: ScriptDegrees,
+    split: LayerSplit,
+    recomputed: Recomputation,
+    batch: int,
+    chip: str,
+    model: dict[str, Any],
 ) -> ImportedPlan:
-    refusals, notes = [*split.refusals, *recomputed.refusals], []
+    refusals, notes = [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)], notes_beside(arguments)
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:
         notes.append("--sequence-parallel has no effect with tp 1: Megatron switches it off")
     if arguments.has("use-distributed-optimizer") and not degrees.distributed_optimizer:
         notes.append("the distributed optimizer has nothing to shard over with dp x cp = 1")
-    if arguments.has("lora-target-modules"):
-        refusals.append("LoRA: weights that are not trained have neither gradients nor states, which no plan knows")
+    if arguments.has("lora-target-modules") and not adapter_fields(arguments, model):
+        refusals.append(
+            "LoRA beside experts, latent attention, special layers or multi-token prediction is not planned for"
+        )
     if arguments.has("tp-2d"):
         refusals.append("--tp-2d: tensor parallelism in two dimensions is not known here")
     if arguments.has("use-tp-pp-dp-mapping"):
@@ -111,7 +121,12 @@ def _flash(arguments: Arguments) -> bool:
     """
     backend = arguments.text("attention-backend")
     local = arguments.text("transformer-impl", "transformer_engine") == "local"
-    if arguments.has("use-flash-attn") or (arguments.number("context-parallel-size", 1) or 1) > 1:
+    flash = [
+        name for name in arguments.given if name.startswith("use-flash-attn")
+    ]  # and -v1, -v2, -triton of DeepSpeed
+    for name in flash:
+        arguments.note_read(name)
+    if flash or (arguments.number("context-parallel-size", 1) or 1) > 1:
         return True
     if backend in ("unfused", "local"):
         return False

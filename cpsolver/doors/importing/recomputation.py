@@ -84,7 +84,8 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
         return Recomputation()
     if number == 0:
         return Recomputation()
-    if method == "block" and arguments.has("enable-recompute-layers-per-pp-rank"):
+    by_rank = arguments.has("enable-recompute-layers-per-pp-rank")
+    if method == "block" and by_rank:
         if number % vpp:
             refusal = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
             return Recomputation("block", (number,) * pp, refusals=(refusal,))

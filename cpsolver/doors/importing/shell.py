@@ -1,221 +1,452 @@
-"""Reads a script from top to bottom: does its assignments, collects its commands, and does not follow conditionals."""
+"""Reads a script as bash would run it: conditionals, loops and functions, as far as the text alone decides them.
+
+Nothing is run. Where a condition is not decided, none of its branches is followed: what they set is unclear from there
+on, what they add is left out with a warning, and the commands in them are not certain.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from cpsolver.doors.importing.lexer import Command, Lexer, Word, assignment_head
+from cpsolver.doors.importing.conditions import holds_condition, negated
+from cpsolver.doors.importing.grammar import (
+    Block,
+    Case,
+    Chain,
+    Condition,
+    Counting,
+    For,
+    Function,
+    Group,
+    If,
+    Node,
+    Pipeline,
+    Simple,
+    While,
+    parse,
+)
+from cpsolver.doors.importing.lexer import Word
+from cpsolver.doors.importing.patterns import glob_regex
+from cpsolver.doors.importing.simple import Leave, Script, ScriptCommand, SimpleCommands
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
 
-_OPENING = ("if", "for", "while", "until", "case", "select")
-_CLOSING = ("fi", "done", "esac")
-_BETWEEN = ("then", "else", "do", "!", "time")
-_DECLARING = ("export", "declare", "typeset", "local", "readonly")
-_TESTS = ("[", "[[", "test", "((")
-_CHANGES = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)")
+__all__ = ["Script", "ScriptCommand", "read_script", "read_text_commands"]
+_ASKS = (
+    "grep",
+    "which",
+    "type",
+    "ls",
+    "diff",
+    "cmp",
+    "pgrep",
+    "hash",
+    "nvidia-smi",
+    "[",
+    "[[",
+    "test",
+    "((",
+    "command",
+)
+"""Commands whose failure is an answer: what `&&` joins to them may not run. Others are taken to succeed there."""
+_ROUNDS = 256
+"""Rounds of a loop that are followed."""
+_STEPS = 20_000
+"""Commands that are followed in all, so that loops in loops come to an end."""
 
 
-@dataclass(frozen=True)
-class ScriptCommand:
-    """A command that the script would run, its words expanded. `certain`: it is in no conditional and no function."""
-
-    line: int
-    words: tuple[str, ...]
-    certain: bool
-
-
-@dataclass
-class Script:
-    """What reading a script gave. A warning names something that was not followed, and its line."""
-
-    variables: ShellVariables
-    commands: list[ScriptCommand] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def warn(self, line: int, message: str) -> None:
-        """Note something that was not followed, once."""
-        text = f"line {line}: {message}"
-        if text not in self.warnings:
-            self.warnings.append(text)
-
-
-def read_script(text: str, file: str | None, given: dict[str, str]) -> Script:
+def read_script(text: str, file: str | None, given: dict[str, str], arguments: Sequence[str] | None = None) -> Script:
     """Read a script. `given` are values of variables that the user fixed: what the script sets them to does not count.
 
-    Raises InputError for text that is no shell script (quotes or brackets that never close).
+    `arguments`: the words that the script is started with; None: not known. Raises InputError for text that is no shell
+    script (quotes or constructs that never close), and for scripts that never end.
     """
-    script = Script(ShellVariables(dict(given)))
+    positional = None if arguments is None else list(arguments)
+    variables = ShellVariables(dict(given), positional=positional, script=file)
+    if file is not None:
+        variables.arrays["BASH_SOURCE"] = [file]
+    for name, value in _batch_values(text).items():
+        variables.set(name, value)
+    script = Script(variables)
     try:
-        _ScriptReader(script).read(Lexer(text, file).commands())
+        _ScriptReader(script, file).script_text(text)
     except RecursionError:
         raise InputError(Trouble("", "calls itself, or is nested too deeply, to be followed", file=file)) from None
+    for line, fault in variables.faults.items():
+        script.warn(line, f"arithmetic that is not followed ({fault}): bash may leave out the commands around it")
     return script
 
 
-class _ScriptReader:
-    """Goes through the commands of a script. `constructs` are those open at the current command, outermost first."""
+def read_text_commands(script: Script, text: str, line: int) -> list[ScriptCommand]:
+    """The commands of a text that a command of the script hands to another shell, in the script's variables."""
+    inner = Script(script.variables)
+    saved, substitute = script.variables.saved(), script.variables.substitute
+    try:
+        _ScriptReader(inner, None).script_text(text, line)
+    except InputError:
+        return []  # a text of another kind
+    finally:
+        script.variables.restore(saved)
+        script.variables.substitute = substitute
+    return inner.commands
 
-    def __init__(self, script: Script) -> None:
-        self.script, self.variables = script, script.variables
-        self.constructs: list[str] = []
-        self.saved_variables: list[tuple[dict[str, str], dict[str, list[str]]]] = []
-        self.previous: tuple[str, str] = ("", "")  # first word of the last command, and the operator that ended it
 
-    def read(self, commands: list[Command]) -> None:
-        for index, command in enumerate(commands):
-            following = commands[index + 1] if index + 1 < len(commands) else None
-            if self._function(command, following):
-                continue
-            words = self._constructs(list(command.words))
-            if words:
-                self._simple(command, words)
-            first = _first(words)
-            self._brackets(command)
-            self.previous = (first, command.ended_by)
+def _batch_values(text: str) -> dict[str, str]:
+    """Variables that Slurm sets by the #SBATCH lines of a script."""
+    values: dict[str, str] = {}
+    for option, names in (
+        (r"(?:--nodes[=\s]|-N)", ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+        (r"--ntasks-per-node[=\s]", ("SLURM_NTASKS_PER_NODE",)),
+        (r"(?:--gpus-per-node=|--gres=gpu:(?:\w+:)?)", ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE")),
+        (r"(?:--ntasks[=\s]|-n)", ("SLURM_NTASKS", "SLURM_NPROCS")),
+    ):
+        if found := re.findall(rf"^#SBATCH\s+{option}\s*(\d+)\s*(?:#.*)?$", text, re.MULTILINE):
+            values |= dict.fromkeys(names, found[-1])
+    return values
 
-    @property
-    def certain(self) -> bool:
-        """Whether the command at hand runs in any case: no conditional, loop or function decides it."""
-        if any(name not in ("{", "(") for name in self.constructs):
-            return False
-        previous, operator = self.previous
-        return operator != "||" and not (operator == "&&" and previous in _TESTS)
 
-    def _function(self, command: Command, following: Command | None) -> bool:
-        """Whether the command is the head of a function, `name ()`, whose body is in the braces that follow."""
-        named = len(command.words) == 1 and command.ended_by == "("
-        if named and following is not None and not following.words and following.ended_by == ")":
-            self.constructs.append("function")
+class _ScriptReader(SimpleCommands):
+    """Goes through the nodes of a script."""
+
+    def __init__(self, script: Script, file: str | None) -> None:
+        super().__init__(script, file)
+        self.called: set[str] = set()
+        self.variables.substitute = self._substituted
+
+    def script_text(self, text: str, line: int = 1) -> None:
+        """Read a whole text; functions that nothing calls are looked through for commands."""
+        with suppress(Leave):
+            self.block(parse(text, self.file, line))
+        warnings = list(self.script.warnings)
+        saved = self.variables.saved()
+        for name, (body, _) in list(self.functions.items()):
+            if name not in self.called:
+                self._doubtful((body,))
+        self.script.warnings[:] = warnings
+        self.variables.restore(saved)
+
+    def block(self, nodes: Block) -> bool | None:
+        status: bool | None = True
+        for node in nodes:
+            status = self.node(node)
+            self.variables.status = status if self.certain else None
+        return status
+
+    def node(self, node: Node) -> bool | None:
+        """Run one node; whether it succeeds, None where that is not known."""
+        self.steps += 1
+        if self.steps > _STEPS:
+            raise InputError(Trouble("", "runs too long to be followed: loops in loops", file=self.file))
+        match node:
+            case Simple():
+                return self.simple(node)
+            case Condition():
+                with self.variables.question():
+                    return holds_condition(node, self.variables)
+            case Pipeline():
+                return self._pipeline(node)
+            case Chain():
+                return self._chain(node)
+            case If():
+                return self._if(node)
+            case Case():
+                return self._case(node)
+            case For():
+                return self._for(node)
+            case Counting():
+                return self._counting(node)
+            case While():
+                return self._while(node)
+            case Group():
+                return self._group(node)
+            case Function():
+                self.functions[node.name] = (node.body, self.certain)
+                return True
+
+    def _doubtful(self, nodes: Block) -> None:
+        """Go through commands of which it is not known whether they run."""
+        before = self.doubts
+        self.doubts += 1
+        try:
+            self.block(nodes)
+        finally:
+            self.doubts = before
+
+    def _pipeline(self, node: Pipeline) -> bool | None:
+        if len(node.parts) == 1:
+            return negated(self.node(node.parts[0]))
+        outer, piped = self.output, self.piped
+        status: bool | None = None
+        try:
+            for place, part in enumerate(node.parts):
+                self.output = outer if place == len(node.parts) - 1 else []
+                status = self._subshell((part,))
+                if self.output is not outer and self.output is not None:
+                    self.piped = _joined(self.output)
+        finally:
+            self.output, self.piped = outer, piped
+        return negated(status) if node.negated else status
+
+    def _subshell(self, nodes: Block) -> bool | None:
+        """Run commands whose changes of variables stay their own."""
+        saved, folder, doubts = self.variables.saved(), self.folder, self.doubts
+        try:
+            return self.block(nodes)
+        except Leave as leave:
+            self.script.ended = None if leave.what == "exit" else self.script.ended
+            return leave.status
+        finally:
+            self.variables.restore(saved)
+            self.folder, self.doubts = folder, doubts
+
+    def _chain(self, node: Chain) -> bool | None:
+        if node.background:
+            self._subshell((Chain(node.first, node.rest),))
             return True
-        return not command.words and command.ended_by == ")" and self.constructs[-1:] == ["function"]
+        presumed, absent = self.presumed, len(self.variables.absent)
+        try:
+            return self._chained(node, absent)
+        finally:
+            self.presumed = presumed
 
-    def _constructs(self, words: list[Word]) -> list[Word]:
-        """Open and close constructs by the reserved words of a command; returns its other words."""
-        while words:
-            plain = words[0].plain
-            if plain in _OPENING:
-                self.constructs.append(plain)
-                if plain in ("for", "select") and len(words) > 1 and (name := words[1].plain):
-                    self._unclear(name, words[1].line, "is the variable of a loop")
-                return []
-            if plain in _CLOSING or plain == "}":
-                if self.constructs:
-                    self.constructs.pop()
-                return []
-            if plain == "elif":
-                return []
-            if plain == "function":
-                self.constructs.append("function")
-                words = words[2:]
-            elif plain == "{":
-                if self.constructs[-1:] != ["function"]:
-                    self.constructs.append("{")
-                words = words[1:]
-            elif plain in _BETWEEN:
-                words = words[1:]
+    def _chained(self, node: Chain, absent: int) -> bool | None:
+        """The parts of a chain, as far as they run; `absent`: variables taken as not set before it."""
+        status = self.node(node.first)
+        last = node.first
+        for operator, part in node.rest:
+            self.presumed |= len(self.variables.absent) > absent
+            if status is None and operator == "&&" and not _asks(last):
+                status = self.node(part)
+            elif status is None:
+                self._doubtful((part,))
+                continue
+            elif status == (operator == "&&"):
+                status = self.node(part)
             else:
-                return words
-        return words
+                continue
+            last = part
+        return status
 
-    def _brackets(self, command: Command) -> None:
-        """Open and close subshells. What they set is undone at their end. (A pattern of `case` ends with `)` too.)"""
-        if command.ended_by == "(":
-            self.constructs.append("(")
-            arrays = {name: list(values) for name, values in self.variables.arrays.items()}
-            self.saved_variables.append((dict(self.variables.scalars), arrays))
-        elif command.ended_by == ")" and self.constructs[-1:] == ["("]:
-            self.constructs.pop()
-            self.variables.scalars, self.variables.arrays = self.saved_variables.pop()
+    def _if(self, node: If) -> bool | None:
+        doubts, presumed = self.doubts, self.presumed
+        decided = True
+        try:
+            for condition, body in node.branches:
+                absent = len(self.variables.absent)
+                holds = self.block(condition)
+                self.presumed |= len(self.variables.absent) > absent
+                if holds is False:
+                    continue
+                if holds and decided:
+                    return self.block(body)
+                self._doubtful_branch(body)
+                if holds:
+                    return None
+                decided = False
+            if decided:
+                return self.block(node.otherwise)
+            self._doubtful_branch(node.otherwise)
+            return None
+        finally:
+            self.doubts, self.presumed = max(self.doubts, doubts), presumed
 
-    def _simple(self, command: Command, words: list[Word]) -> None:
-        if command.ended_by == ")" and self.constructs[-1:] == ["case"]:
-            return  # a pattern
-        if words[0].parts and words[0].parts[0].text == "((":
-            for change in _CHANGES.finditer(words[0].parts[-1].text):
-                name = change.group(1) or change.group(2)
-                self._unclear(name, words[0].line, "is changed by arithmetic that is not followed")
-            return
-        first = _first(words)
-        if first in _DECLARING:
-            self._assign(words[1:])
-        elif all(assignment_head(word) for word in words):
-            self._assign(words)
-        elif first == "unset" and self.certain:
-            for word in words[1:]:
-                self.variables.unset(word.plain or "")
-        elif first == "read":
-            for word in words[1:]:
-                if (name := word.plain) and not name.startswith("-"):
-                    self._unclear(name, word.line, "is read when the script runs")
-        elif first in ("source", "."):
-            named = self.variables.shown(" ".join(self.variables.text(word) for word in words[1:]))
-            self.script.warn(command.line, f"the file {named} is not read, nor what it sets")
-        elif first == "eval":
-            text = " ".join(field for word in words[1:] for field in self.variables.fields(word))
-            self.read(Lexer(text, None, command.line).commands())
-        else:
-            self._run(command.line, words)
+    def _doubtful_branch(self, nodes: Block) -> None:
+        """Go through a branch of a conditional that is not decided; a `break` or `return` in it leaves doubt behind."""
+        before = self.doubts
+        self.doubts += 1
+        self.block(nodes)
+        self.doubts = before + (self.doubts > before + 1)
 
-    def _run(self, line: int, words: list[Word]) -> None:
-        while words and (head := assignment_head(words[0])):
-            words = words[1:]
-            if words and head.group(1) not in self.variables.scalars:
-                reason = "is set for one command only (blanks in a value need quotes)"
-                self.variables.mark(head.group(1), line, reason)
-        fields = tuple(field for word in words for field in self.variables.fields(word))
-        if fields:
-            self.script.commands.append(ScriptCommand(line, fields, self.certain))
+    def _case(self, node: Case) -> bool | None:
+        with self.variables.question():
+            subject = self.variables.text(node.word)
+        decided = not self.variables.unclear_in(subject)
+        falls = False
+        for patterns, body, ending in node.arms:
+            fits = True if falls else self._fits(subject, patterns, decided)
+            if fits is False:
+                continue
+            if not fits or not decided:
+                self._doubtful_branch(body)
+                decided = False
+                continue
+            status = self.block(body)
+            falls = ending == ";&"
+            if ending not in (";&", ";;&"):
+                return status
+        return None
 
-    def _assign(self, words: list[Word]) -> None:
-        """Do the assignments among the words."""
-        for word in words:
-            if head := assignment_head(word):
-                self._assign_one(word, head)
+    def _fits(self, subject: str, patterns: Sequence[Word], decided: bool) -> bool | None:
+        """Whether a text fits one of the patterns."""
+        answer: bool | None = False
+        for word in patterns:
+            pieces = self.variables.pieces(word)
+            pattern = glob_regex(pieces)
+            if pieces == [("*", False)]:
+                return True
+            if not decided or pattern is None or any(self.variables.unclear_in(text) for text, _ in pieces):
+                answer = None
+            elif pattern.fullmatch(subject):
+                return True if answer is False else None
+        return answer
 
-    def _assign_one(self, word: Word, head: re.Match[str]) -> None:
-        name, index, adds = head.groups()
-        if not self.certain:
-            self._assign_maybe(word, name, head.group(), bool(adds))
-        elif index is not None:
-            self._unclear(name, word.line, "has an element set by itself, which is not followed")
-        elif word.items is not None:
-            values = [field for item in word.items for field in self.variables.fields(item)]
-            scalar = self.variables.scalars.get(name)
-            elements = self.variables.arrays.get(name, [] if scalar is None else [scalar])
-            self.variables.set_array(name, [*elements, *values] if adds else values)
-        elif adds and name in self.variables.arrays:
-            values = list(self.variables.arrays[name]) or [""]
-            values[0] += self.variables.text(word, len(head.group()))
-            self.variables.set_array(name, values)
-        else:
-            prefix = (self.variables.get(name) or "") if adds else ""
-            self.variables.set(name, prefix + self.variables.text(word, len(head.group())))
+    # -- loops
 
-    def _assign_maybe(self, word: Word, name: str, head: str, adds: bool) -> None:
-        """An assignment in a conditional: an addition is left out, and a replaced value is unclear from here on."""
-        if word.items is not None:
-            value = " ".join(field for item in word.items for field in self.variables.fields(item))
-            current = " ".join(self.variables.arrays[name]) if name in self.variables.arrays else None
-        else:
-            value, current = self.variables.text(word, len(head)), self.variables.get(name)
-        if name in self.variables.given or (value == current and not adds):
-            return
-        shown = self.variables.shown(value)
-        if adds:
-            self.script.warn(word.line, f"in a conditional, not followed: nothing is added to {name} ({shown})")
-        elif current is not None and any(part.argument for part in self.variables.unclear_in(value)):
-            self.script.warn(word.line, f"{name} may come from the script's arguments; its value before is taken")
-        else:
-            self._unclear(name, word.line, f"is set in a conditional, which is not followed (to {shown!r} there)")
+    def _round(self, body: Block) -> bool:
+        """One round of a loop; whether another one may follow."""
+        self.loops += 1
+        try:
+            self.block(body)
+        except Leave as leave:
+            if leave.what not in ("break", "continue"):
+                raise
+            if leave.amount > 1:
+                raise Leave(leave.what, leave.amount - 1) from None
+            return leave.what == "continue"
+        finally:
+            self.loops -= 1
+        return True
 
-    def _unclear(self, name: str, line: int, reason: str) -> None:
-        self.variables.set(name, self.variables.mark(name, line, reason))
+    def _for(self, node: For) -> bool | None:
+        unknown = node.words is None and self.variables.positional is None
+        values = ["$@"] if unknown else list(self.variables.positional or ()) if node.words is None else []
+        for word in node.words or ():
+            values += self.variables.fields(word)
+        doubts = self.doubts
+        unclear = unknown or not node.known or any(self.variables.unclear_in(value) for value in values)
+        if unclear or len(values) > _ROUNDS or not self.certain:
+            self.unclear(node.name, node.line, "is the variable of a loop")
+            self._doubtful_round(node.body)
+            return None
+        try:
+            for value in values:
+                if self.certain:
+                    self.variables.set(node.name, value)
+                else:
+                    self.unclear(node.name, node.line, "is the variable of a loop")
+                if not self._round(node.body):
+                    break
+        finally:
+            self.doubts = doubts
+        return None
+
+    def _counting(self, node: Counting) -> bool | None:
+        if len(node.parts) != 3:
+            self._doubtful_round(node.body)
+            return None
+        start, condition, step = node.parts
+        if start.strip():
+            self.arithmetic(start, node.line)
+
+        def holds() -> bool | None:
+            return self.arithmetic(condition, node.line) if condition.strip() else True
+
+        def next_round() -> None:
+            if step.strip():
+                self.arithmetic(step, node.line)
+
+        return self._looped(holds, node.body, next_round)
+
+    def _while(self, node: While) -> bool | None:
+        def holds() -> bool | None:
+            status = self.block(node.condition)
+            return negated(status) if node.until else status
+
+        return self._looped(holds, node.body, lambda: None)
+
+    def _looped(self, holds: Callable[[], bool | None], body: Block, step: Callable[[], None]) -> bool | None:
+        """Rounds while a condition holds; from where it is not decided, the body is gone through once in doubt."""
+        doubts = self.doubts
+        try:
+            for _ in range(_ROUNDS):
+                again = holds()
+                if again is False:
+                    return None
+                if again is None or not self.certain:
+                    break
+                if not self._round(body):
+                    return None
+                step()
+        finally:
+            self.doubts = doubts
+        self._doubtful_round(body, step)
+        return None
+
+    def _doubtful_round(self, body: Block, step: Callable[[], None] = lambda: None) -> None:
+        """Go once through a loop of which it is not known how often it runs."""
+        doubts = self.doubts
+        self.doubts, self.loops = self.doubts + 1, self.loops + 1
+        try:
+            self.block(body)
+            step()
+        finally:
+            self.doubts, self.loops = doubts, self.loops - 1
+
+    # -- groups, functions, output
+
+    def _group(self, node: Group) -> bool | None:
+        before = None if self.output is None else len(self.output)
+        status = self._subshell(node.body) if node.subshell else self.block(node.body)
+        if node.redirected and self.output is not None:
+            self.output[before:] = [None]
+        return status
+
+    def call(self, name: str, words: Sequence[str]) -> bool | None:
+        body, known = self.functions[name]
+        self.called.add(name)
+        outer, doubts = self.variables.positional, self.doubts
+        self.variables.positional = list(words)
+        self.frames.append({})
+        self.doubts += not known
+        try:
+            return self.node(body)
+        except Leave as leave:
+            if leave.what != "return":
+                raise
+            return leave.status
+        finally:
+            self.doubts = doubts
+            self.variables.positional = outer
+            self._bring_back(self.frames.pop())
+
+    def _bring_back(self, frame: dict[str, tuple[str | None, list[str] | None]]) -> None:
+        """The variables that a function had for itself as they were before it."""
+        for name, (scalar, array) in frame.items():
+            self.variables.unset(name)
+            if scalar is not None:
+                self.variables.scalars[name] = scalar
+            if array is not None:
+                self.variables.arrays[name] = array
+
+    def _substituted(self, text: str, line: int) -> str | None:
+        """What the commands of `$(text)` print, without the line ends behind it; None where that is not known."""
+        commands, warnings = len(self.script.commands), list(self.script.warnings)
+        outer, asking = self.output, self.variables.asking
+        self.output = []
+        self.variables.asking = False
+        try:
+            self._subshell(parse(text, None, line))
+            printed = _joined(self.output)
+        except InputError:
+            printed = None
+        finally:
+            self.output, self.variables.asking = outer, asking
+            del self.script.commands[commands:]
+            self.script.warnings[:] = warnings
+        return None if printed is None else printed.rstrip("\n")
 
 
-def _first(words: list[Word]) -> str:
-    """The first word, to compare with names of commands."""
-    if not words:
-        return ""
-    return words[0].plain or (words[0].parts[0].text if words[0].parts else "")
+def _joined(texts: Sequence[str | None]) -> str | None:
+    known = [text for text in texts if text is not None]
+    return "".join(known) if len(known) == len(texts) else None
+
+
+def _asks(node: Node) -> bool:
+    """Whether the failure of a command is an answer."""
+    if isinstance(node, Pipeline):
+        return _asks(node.parts[-1])
+    if isinstance(node, Simple):
+        return bool(node.words) and (node.words[0].plain or node.words[0].parts[0].text) in _ASKS
+    return not isinstance(node, Group)

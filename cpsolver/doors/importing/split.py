@@ -79,6 +79,9 @@ def _chunks(arguments: Arguments, stage: int) -> int | None:
 
 def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     embedding, loss = int(arguments.has(_EMBEDDING)), int(arguments.has(_LOSS))
+    if "embedding" in (arguments.text("pp-partition-method") or ""):
+        # DeepSpeed's PipelineModule counts what the names fit: the embedding, and the tied one that is the head
+        embedding, loss = 1, int(not arguments.has("untie-embeddings-and-output-weights"))
     counted = total + embedding + loss
     if counted % pp:
         accounted = " (with what is accounted for)" if embedding + loss else ""

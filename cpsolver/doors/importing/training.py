@@ -5,6 +5,7 @@ docs/techniques.md has the flag of each switch, with its source.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments
@@ -16,6 +17,10 @@ _SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_atte
 """MindSpeed's --swap-modules by the names of the spec."""
 _RECIPES = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mx"}
 """Megatron-LM's --fp8-recipe by the names of the spec."""
+
+
+_LORA_RANK = 16
+"""Of --lora-r, which MindSpeed-LLM c77308a1 has as its default (features_manager/finetune/lora.py)."""
 
 
 def training_fields(arguments: Arguments, sequence: int | None, batch: int | None) -> dict[str, Any]:
@@ -41,6 +46,16 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
     return {name: value for name, value in {**fields, **_launches(arguments)}.items() if value is not None}
+
+
+def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, Any]:
+    """`lora` of the section, by MindSpeed-LLM's arguments; nothing without adapters, or where layers take none."""
+    targets = list(arguments.values("lora-target-modules")) if arguments.has("lora-target-modules") else []
+    special = {"moe", "mtp_layers", "layer_pattern", "linear_attention"} & model.keys()
+    if not targets or special or model.get("attention", {}).get("kind") == "mla":
+        return {}
+    lora: dict[str, Any] = {"rank": arguments.number("lora-r", _LORA_RANK), "targets": targets}
+    return {"lora": {**lora, **({"quantized_base": "nf4"} if arguments.has("qlora") else {})}}
 
 
 def _narrow(arguments: Arguments, precision: str) -> dict[str, Any]:

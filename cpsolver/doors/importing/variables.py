@@ -6,12 +6,15 @@ Such a value becomes a mark inside the text. It matters only where the text arou
 
 from __future__ import annotations
 
-import fnmatch
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
 from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
+from cpsolver.doors.importing.patterns import Piece, braced, glob_regex
 from cpsolver.inputs.errors import InputError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
@@ -19,6 +22,12 @@ _EXPANSION = re.compile(r"(!?)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(
 _OPERATOR = re.compile(r"(:[-=+?]|[-=+?]|##|#|%%|%|//|/|\^\^|,,|:)(.*)", re.DOTALL)
 _LONGEST = 1_000_000
 """Letters of a variable's value: a script that doubles a text again and again must not fill the memory."""
+_OUTSIDE = re.compile(
+    "SLURM.*|PBS.*|LSB.*|OMPI.*|HOME|USER|LOGNAME|PATH|PWD|OLDPWD|HOSTNAME|SHELL|SHLVL|RANDOM|SECONDS|UID|EUID|PPID|LINENO"
+    "|IFS|TERM|LANG|LC_.*|BASH.*|OSTYPE|HOSTTYPE|MACHTYPE|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|CUDA_HOME|VIRTUAL_ENV|CONDA.*"
+    "|RANK|WORLD_SIZE|LOCAL_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT|EPOCH.*|FUNCNAME|PIPESTATUS|OPT.*|REPLY|DIRSTACK"
+)
+"""Variables that a shell, a batch system or a cluster sets, so that a script that does not set them finds a value."""
 _TRIMS = ("#", "##", "%", "%%")
 
 
@@ -45,6 +54,23 @@ class ShellVariables:
     arrays: dict[str, list[str]] = field(default_factory=dict)
     unclear: list[UnclearValue] = field(default_factory=list)
     defaults: dict[str, str] = field(default_factory=dict)
+    positional: list[str] | None = None
+    """The arguments of the script or function at hand; None: not known."""
+    script: str | None = None
+    """The script's file, `$0`."""
+    status: bool | None = None
+    """Whether the last command succeeded; None: not known."""
+    asking: bool = False
+    """In a condition: what the script does not set is taken as empty, and noted in `absent`."""
+    open_world: bool = False
+    """Whether a file that is not read may have set anything."""
+    absent: dict[str, int] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+    """Lines with arithmetic that is not followed, or that bash refuses."""
+    tables: set[str] = field(default_factory=set)
+    """Names of associative arrays, which are not followed."""
+    substitute: Callable[[str, int], str | None] | None = None
+    """What a command prints; None: not known."""
 
     def __post_init__(self) -> None:
         self.scalars.update(self.given)
@@ -87,13 +113,55 @@ class ShellVariables:
         """A variable's value, an array's first element; None where the script does not set it."""
         if name in self.arrays:
             return self.arrays[name][0] if self.arrays[name] else None
+        if name == "?" and self.status:
+            return "0"
+        if name.isdigit() and name not in self.given:
+            return self._argument(int(name))
         return self.scalars.get(name)
 
+    def _argument(self, place: int) -> str | None:
+        if place == 0:
+            return self.script
+        if self.positional is None:
+            return None
+        return self.positional[place - 1] if place <= len(self.positional) else ""
+
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """While a condition is read."""
+        before, self.asking = self.asking, True
+        try:
+            yield
+        finally:
+            self.asking = before
+
+    def saved(self) -> tuple[dict[str, str], dict[str, list[str]], list[str] | None]:
+        """Variables and arguments as they are, for `restore`."""
+        arrays = {name: list(values) for name, values in self.arrays.items()}
+        return dict(self.scalars), arrays, None if self.positional is None else list(self.positional)
+
+    def restore(self, saved: tuple[dict[str, str], dict[str, list[str]], list[str] | None]) -> None:
+        """Undo what a subshell did."""
+        self.scalars, self.arrays, self.positional = saved
+
+    def pieces(self, word: Word) -> list[Piece]:
+        """A word as a pattern: its expansions done, its quoted parts marked."""
+        parts = []
+        for part in word.parts:
+            value = part.text if part.kind == "text" else self._value(part, word.line)
+            parts.append((" ".join(value) if isinstance(value, list) else value, part.quoted))
+        return parts
+
     def fields(self, word: Word, operand: bool = False) -> list[str]:
-        """The words that a word expands to; unquoted expansions are split at blanks.
+        """The words that a word expands to: braces, then expansions, which are split at blanks where unquoted.
 
         `operand`: the word stands behind an operator in braces, where unquoted text is split as well.
         """
+        if operand:
+            return self._split(word, True)
+        return [text for each in brace_words(word) for text in self._split(each, False)]
+
+    def _split(self, word: Word, operand: bool) -> list[str]:
         words: list[str] = []
         unfinished: str | None = None
         for part in word.parts:
@@ -104,6 +172,8 @@ class ShellVariables:
             pieces = value if isinstance(value, list) else [value]
             if not part.quoted and not isinstance(value, _Fields):
                 text = " ".join(pieces)
+                if self.scalars.get("IFS", " \t\n") != " \t\n" and part.kind != "text":
+                    text = self.mark("IFS", word.line, "is set: how texts are split is not followed")
                 pieces = text.split()
                 if unfinished is not None and text[:1].isspace():
                     words.append(unfinished)
@@ -131,6 +201,9 @@ class ShellVariables:
 
     def _value(self, part: WordPart, line: int) -> str | list[str]:
         if part.kind == "command":
+            printed = self.substitute(part.text, line) if self.substitute else None
+            if printed is not None:
+                return printed
             return self.mark(f"({part.text.strip()})", line, "is the output of a command, which is not run")
         if part.kind == "arithmetic":
             return self.arithmetic(part.text, line)
@@ -154,6 +227,7 @@ class ShellVariables:
         except _UnclearMark as error:
             return error.mark
         except (ArithmeticUnclearError, RecursionError) as error:
+            self.faults.setdefault(line, str(error))
             return self.mark(f"(({text}))", line, f"is arithmetic that is not followed: {error}")
 
     def _inner(self, text: str, line: int) -> str:
@@ -161,9 +235,12 @@ class ShellVariables:
         return self.text(Lexer(text, None, line).operand())
 
     def _missing(self, name: str, line: int) -> str:
-        if name.isdigit():
+        if name in ("#", "@", "*") or name.isdigit():
             return self.mark(name, line, "is an argument of the script", argument=True)
-        if name in "#?$!-":
+        if self.asking and name.isidentifier() and not self.open_world and not _OUTSIDE.fullmatch(name):
+            self.absent.setdefault(name, line)
+            return ""
+        if name in "?$!-":
             return self.mark(name, line, "is known when the script runs only")
         return self.mark(name, line, "is not set in the script")
 
@@ -172,6 +249,8 @@ class ShellVariables:
         if match is None:
             return self.mark(text, line, "is an expansion that is not followed")
         indirect, length, name, index, rest = match.groups()
+        if indirect and index in ("@", "*"):
+            return self._keys(name, line)
         if indirect:
             target = self.get(name)
             if target is None or not target.isidentifier():
@@ -179,10 +258,14 @@ class ShellVariables:
             return self._variable(target + rest, line, quoted)
         if length:
             return self._length(name, index, line)
-        if name in ("@", "*"):
+        if name == "#" and not rest and self.positional is not None:
+            return str(len(self.positional))
+        if name in ("@", "*") and self.positional is None:
             self.mark(name, line, "are the script's own arguments, taken as none", argument=True)
             return []
-        values = self._elements(name, index, line)
+        if name in self.tables:
+            return self.mark(name, line, "is an associative array, which is not followed")
+        values = self._elements("@" if name == "*" else name, "*" if name == "*" and quoted else index, line)
         operator = _OPERATOR.fullmatch(rest) if rest else None
         if rest and operator is None:
             return self.mark(name, line, "has an expansion that is not followed")
@@ -195,6 +278,8 @@ class ShellVariables:
 
     def _elements(self, name: str, index: str | None, line: int) -> str | list[str] | None:
         """A variable's value, all of an array's for [@] and [*], or one element."""
+        if name == "@":
+            return " ".join(self.positional or ()) if index == "*" else list(self.positional or ())
         if index in ("@", "*"):
             whole = self.arrays.get(name)
             if whole is None and name in self.scalars:
@@ -208,7 +293,17 @@ class ShellVariables:
         values = self.arrays[name]
         return values[int(place)] if -len(values) <= int(place) < len(values) else None
 
+    def _keys(self, name: str, line: int) -> str | list[str]:
+        """The places of an array's elements."""
+        if name in self.tables:
+            return self.mark(name, line, "is an associative array, which is not followed")
+        return [str(place) for place in range(len(self.arrays.get(name, [""] if name in self.scalars else [])))]
+
     def _length(self, name: str, index: str | None, line: int) -> str:
+        if name in ("@", "*") and self.positional is not None:
+            return str(len(self.positional))
+        if name in self.tables:
+            return self.mark(name, line, "is an associative array, which is not followed")
         if index in ("@", "*"):
             return str(len(self.arrays.get(name, [self.scalars[name]] if name in self.scalars else [])))
         value = self.get(name)
@@ -223,6 +318,7 @@ class ShellVariables:
             return self._missing(name, line)
         if isinstance(values, list):
             if operator == ":":
+                values = [self.script or "", *values] if name in ("@", "*") else values
                 bounds = self._bounds(operand, len(values), line)
                 return bounds if isinstance(bounds, str) else values[bounds]
             return [self._changed(name, value, operator, operand, line) for value in values]
@@ -261,7 +357,9 @@ class ShellVariables:
             if old and not set(old) & set("*?[") and old[0] not in "#%":
                 return value.replace(old, new, -1 if operator == "//" else 1)
         if operator in _TRIMS:
-            return _trimmed(value, operator, self._inner(operand, line))
+            pattern = glob_regex(self.pieces(Lexer(operand, None, line).operand()))
+            if pattern is not None and not _MARK.search(self._inner(operand, line)):
+                return _trimmed(value, operator, pattern)
         return self.mark(name, line, "has an expansion that is not followed")
 
     def _bounds(self, operand: str, length: int, line: int) -> slice | str:
@@ -290,15 +388,72 @@ class _UnclearMark(Exception):
         self.mark = mark
 
 
-def _trimmed(value: str, operator: str, pattern: str) -> str:
+def _trimmed(value: str, operator: str, pattern: re.Pattern[str]) -> str:
     """The value without its shortest (`#`, `%`) or longest (`##`, `%%`) start or end that fits the pattern."""
     lengths = range(len(value) + 1) if len(operator) == 1 else range(len(value), -1, -1)
     for length in lengths:
         at_start = operator[0] == "#"
         piece = value[:length] if at_start else value[len(value) - length :]
-        if fnmatch.fnmatchcase(piece, pattern):
+        if pattern.fullmatch(piece):
             return value[length:] if at_start else value[: len(value) - length]
     return value
+
+
+def brace_words(word: Word) -> list[Word]:
+    """The words that the braces of a word make of it, unquoted ones only: `a{b,c}` gives two."""
+    if word.items is not None or not any(p.kind == "text" and not p.quoted and "{" in p.text for p in word.parts):
+        return [word]
+    atoms: list[WordPart] = []
+    for part in word.parts:
+        plain = part.kind == "text" and not part.quoted
+        atoms += [WordPart("text", letter) for letter in part.text] if plain else [part]
+    return [_joined(word.line, each) for each in _alternatives(atoms)]
+
+
+def _joined(line: int, atoms: list[WordPart]) -> Word:
+    word = Word(line)
+    for atom in atoms:
+        word.add(atom)
+    return word
+
+
+def _alternatives(atoms: list[WordPart]) -> list[list[WordPart]]:
+    """The words of a text of single letters and quoted parts."""
+    for start, atom in enumerate(atoms):
+        if _letter(atom) != "{":
+            continue
+        end, commas = _brace_end(atoms, start)
+        if end is None:
+            continue
+        inner = atoms[start + 1 : end]
+        if commas:
+            edges = [start, *commas, end]
+            choices = [each for a, b in pairwise(edges) for each in _alternatives(atoms[a + 1 : b])]
+        else:
+            numbers = braced("".join(map(_letter, inner))) if all(map(_letter, inner)) else []
+            choices = [[WordPart("text", text)] for text in numbers]
+        if choices:
+            rest = _alternatives(atoms[end + 1 :])
+            return [[*atoms[:start], *choice, *after] for choice in choices for after in rest]
+    return [atoms]
+
+
+def _letter(atom: WordPart) -> str:
+    return atom.text if atom.kind == "text" and not atom.quoted else ""
+
+
+def _brace_end(atoms: list[WordPart], start: int) -> tuple[int | None, list[int]]:
+    """The place of the closing brace, and of the commas between that belong to no inner pair."""
+    depth = 0
+    commas: list[int] = []
+    for place in range(start, len(atoms)):
+        letter = _letter(atoms[place])
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if depth == 0:
+            return place, commas
+        if letter == "," and depth == 1:
+            commas.append(place)
+    return None, []
 
 
 def parse_given(texts: tuple[str, ...]) -> dict[str, str]:

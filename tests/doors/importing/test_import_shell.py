@@ -134,13 +134,16 @@ def test_arithmetic_that_is_not_followed_says_so(text: str) -> None:
         ("show $1", "1 is an argument of the script (line 1)"),
         ("A=$(hostname)\nshow $A", "(hostname) is the output of a command, which is not run (line 1)"),
         ("A=`nproc`\nshow $A", "(nproc) is the output of a command, which is not run (line 1)"),
-        ("A=1\nif [ x ]; then\n  A=2\nfi\nshow $A", "A is set in a conditional, which is not followed (to '2' there)"),
+        (
+            "A=1\nif [ -d x ]; then\n  A=2\nfi\nshow $A",
+            "A is set in a conditional, which is not followed (to '2' there)",
+        ),
         ("A=1\ntest -d x && A=2\nshow $A", "A is set in a conditional"),
-        ("for A in 1 2; do true; done\nshow $A", "A is the variable of a loop (line 1)"),
-        ("case x in\n  a) A=1 ;;\nesac\nshow $A", "A is set in a conditional"),
-        ("A=1\n((A++))\nshow $A", "A is changed by arithmetic that is not followed (line 2)"),
+        ("for A in 1 $(ls); do true; done\nshow $A", "A is the variable of a loop (line 1)"),
+        ("case $(uname) in\n  a) A=1 ;;\nesac\nshow $A", "A is set in a conditional"),
+        ("A=1\n((B = A++ + 1))\nshow $A", "A is changed by arithmetic that is not followed (line 2)"),
         ("read A\nshow $A", "A is read when the script runs (line 1)"),
-        ("f() {\n  A=1\n}\nf\nshow $A", "A is set in a conditional"),
+        ("f() {\n  A=1\n}\n[ -e x ] && f\nshow $A", "A is set in a conditional"),
         ("A=(1 2)\nA[1]=3\nshow ${A[1]}", "A has an element set by itself"),
         ("A={a path}\nshow $A", "A is set for one command only"),
         ("A=$((1 / 0))\nshow $A", "division by 0"),
@@ -153,7 +156,7 @@ def test_what_cannot_be_known_is_named_with_its_line(text: str, said: str) -> No
 
 
 def test_what_a_conditional_adds_is_left_out_with_a_warning() -> None:
-    script = read_script('A=(x)\nif [ -n "$K" ]; then\n  A+=(--wandb "$K")\nfi\nshow "${A[@]}"', None, {})
+    script = read_script('A=(x)\nif [ -n "$HOME" ]; then\n  A+=(--wandb "$K")\nfi\nshow "${A[@]}"', None, {})
     assert script.commands[-1].words == ("show", "x")
     assert script.warnings == ["line 3: in a conditional, not followed: nothing is added to A (--wandb $K)"]
 

@@ -1,0 +1,106 @@
+"""Layers of other kinds than attention and feed-forward in a script's arguments: state-space, linear, selected keys.
+
+Names and defaults by Megatron-LM d98e8a6 (training/arguments.py, core/ssm, core/transformer/transformer_config.py) and
+MindSpeed-LLM c77308a1 (features_manager). `cpsolver/doors/export/model_args.py` writes the same options.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+
+_CONVOLUTION = 4
+"""Width of the convolution of Mamba-2 and of the gated delta rule where no argument gives it."""
+
+
+def indexer_fields(arguments: Arguments) -> dict[str, Any]:
+    """`indexer` of latent attention that works on selected keys; nothing without one."""
+    variant = arguments.text("experimental-attention-variant")
+    if variant != "dsa" and not arguments.has("enable-dsa-indexer"):
+        return {}
+    ours = variant == "dsa"  # these names have no defaults; MindSpeed-LLM's have (dsa_indexer_feature.py)
+    sizes = {
+        field: arguments.number(name) if ours else arguments.number(other, default)
+        for field, name, other, default in (
+            ("heads", "dsa-indexer-n-heads", "index-n-heads", 64),
+            ("dim", "dsa-indexer-head-dim", "index-head-dim", 128),
+            ("topk", "dsa-indexer-topk", "index-topk", 2048),
+        )
+    }
+    names = {"heads": "dsa-indexer-n-heads", "dim": "dsa-indexer-head-dim", "topk": "dsa-indexer-topk"}
+    for field, name in names.items():
+        if sizes[field] is None:
+            arguments.trouble(f"--{name}", "must be given with --experimental-attention-variant dsa")
+    every = arguments.number("dsa-indexer-topk-freq") or arguments.number("index-topk-freq", 1)
+    first = arguments.number("dsa-indexer-skip-topk-offset") or arguments.number("index-skip-topk-offset")
+    return {"indexer": {**sizes, **({"every": every, "first": first or 1} if every and every > 1 else {})}}
+
+
+def linear_fields(arguments: Arguments) -> dict[str, Any]:
+    """`linear_attention` and which layers attend fully, of layers with a gated delta rule; nothing without them."""
+    variant = arguments.text("experimental-attention-variant")
+    interval = arguments.number("full-attention-interval")
+    if variant not in ("gated_delta_net", "gdn") and interval is None:
+        return {}
+    text = arguments.text("linear-attention-freq")
+    if text is not None:
+        interval = int(text) if text.isdigit() else _interval(text)
+    if interval is None:
+        name = "linear-attention-freq"
+        arguments.trouble(f"--{name}", "must say that every n-th layer attends fully", text, "a number")
+    names = ("linear-num-key-heads", "linear-key-head-dim", "linear-num-value-heads", "linear-value-head-dim")
+    sizes = [arguments.number(name) for name in names]
+    for name, size in zip(names, sizes, strict=True):
+        if size is None:
+            arguments.trouble(f"--{name}", "must be given with layers of linear attention")
+    fields = dict(zip(("key_heads", "key_dim", "value_heads", "value_dim"), sizes, strict=True))
+    convolution = arguments.number("linear-conv-kernel-dim", _CONVOLUTION)
+    rule = {"kind": "gated_deltanet", "conv": convolution, **fields}
+    return {"linear_attention": rule, "full_attention_interval": interval}
+
+
+def _interval(text: str) -> int | None:
+    """n where a list of zeros and ones has a 0 in every n-th place."""
+    try:
+        bits = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    if not isinstance(bits, list) or 0 not in bits:
+        return None
+    every = bits.index(0) + 1
+    return every if bits == [int((place + 1) % every != 0) for place in range(len(bits))] else None
+
+
+def pattern_fields(arguments: Arguments) -> dict[str, Any]:
+    """`layer_pattern` and `mamba` of a hybrid of state-space, attention and feed-forward blocks, if it is one."""
+    text = arguments.text("hybrid-layer-pattern") or arguments.text("hybrid-override-pattern")
+    if text is None:
+        return {}
+    main, *predicted = text.replace("|", "").split("/")
+    if predicted or not re.fullmatch(r"[M*E-]+", main):
+        allowed = "M, *, E and -, with | between stages"
+        arguments.trouble("--hybrid-layer-pattern", "has blocks that no architecture here says", text, allowed)
+        return {}
+    counted = arguments.number("num-layers")
+    if counted is not None and counted != len(main):
+        arguments.trouble("--hybrid-layer-pattern", f"has {len(main)} blocks, --num-layers is {counted}", text)
+    fields: dict[str, Any] = {"layers": len(main), "layer_pattern": main}
+    if "M" in main:
+        fields["mamba"] = _mamba(arguments)
+    return fields
+
+
+def _mamba(arguments: Arguments) -> dict[str, Any]:
+    """The state-space mixer: Megatron-LM's defaults, and heads of twice the hidden size in all."""
+    width = arguments.number("mamba-head-dim", 64) or 64
+    hidden = arguments.number("hidden-size", 0) or 0
+    return {
+        "heads": arguments.number("mamba-num-heads", max(1, 2 * hidden // width)),
+        "head_dim": width,
+        "groups": arguments.number("mamba-num-groups", 8),
+        "state": arguments.number("mamba-state-dim", 128),
+        "conv": _CONVOLUTION,
+    }

@@ -1,0 +1,84 @@
+"""What import does not plan, by name: programs that train no decoder, and arguments that no spec or plan can say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.inputs.data import package_data
+from cpsolver.inputs.errors import InputError
+
+_TABLE = Path(__file__).parent / "scope.yaml"
+_HYBRID = re.compile(r"mamba|hybrid")
+_PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
+
+
+class OutOfScopeError(InputError):
+    """A source that trains no decoder: there is nothing to plan here, however it is written."""
+
+
+@cache
+def _section(name: str) -> dict[str, str]:
+    return {str(key): str(value) for key, value in package_data(_TABLE)[name].items()}
+
+
+def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
+    """What a program is that trains no decoder, by its name and its arguments; None for one that does."""
+    name = PurePosixPath(program).name.lower()
+    for pattern, what in _section("programs").items():
+        if re.search(pattern, name):
+            return f"is {what}: only the training of a decoder is planned"
+    given = {token.split("=")[0].removeprefix("--") for token in tokens if token.startswith("--")}
+    for argument, what in _section("arguments_scope").items():
+        if argument in given:
+            return f"is {what} (--{argument}): only the training of a decoder is planned"
+    chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
+    if chosen and (stage := _section("stages").get(chosen[-1])):
+        return f"is {stage} (--stage {chosen[-1]}): only the training of one decoder is planned"
+    if _HYBRID.search(name) and not given & set(_PATTERNS):
+        return "is a model of state-space layers whose places no pattern of the arguments says"
+    return None
+
+
+def refuse_models(arguments: Arguments) -> None:
+    """Note each argument that changes the model in a way that no architecture here says."""
+    for name, what in _section("model").items():
+        if name in arguments.given and not _is_off(arguments, name):
+            if name == "is-hybrid-model" and set(_PATTERNS) & arguments.given.keys():
+                continue
+            arguments.note_read(name)
+            arguments.trouble(f"--{name}", f"{what}: no architecture here says that")
+
+
+def plan_refusals(arguments: Arguments) -> list[str]:
+    """Why no plan can say what the arguments do to time or memory."""
+    found = [(name, what) for name, what in _section("plan").items() if name in arguments.given]
+    for name, _ in found:
+        arguments.note_read(name)
+    return [f"--{name}: {what}, which no plan knows" for name, what in found if not _is_off(arguments, name)]
+
+
+def notes_beside(arguments: Arguments) -> list[str]:
+    """What the plan does not hold of the script, and which way predictions err without it."""
+    found = [(name, what) for name, what in _section("beside").items() if name in arguments.given]
+    for name, _ in found:
+        arguments.note_read(name)
+    return [f"--{name} is not in the plan: {what}" for name, what in found if not _is_off(arguments, name)]
+
+
+def _is_off(arguments: Arguments, name: str) -> bool:
+    """Whether the argument's value says that it is not in use."""
+    return arguments.given[name] in (
+        ("0",),
+        ("False",),
+        ("false",),
+        ("None",),
+        ("none",),
+        ("disable",),
+        ("standard",),
+        ("0.0",),
+    )

@@ -1,0 +1,195 @@
+"""What import takes for a training, what it refuses by name, and models of unusual layers from their arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cpsolver.doors.export.dialect import MEGATRON_LM
+from cpsolver.doors.export.model_args import expert_flags, model_flags, special_flags
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.model import model_fields
+from cpsolver.doors.importing.scope import OutOfScopeError
+from cpsolver.doors.importing.shell import read_script
+from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.inputs.errors import InputError
+from models_zoo import Architecture, load_architecture
+from tests.doors.importing.test_import_scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
+from tests.support.command import in_tmp, run, write  # noqa: F401
+
+BATCH = """#!/bin/bash
+#SBATCH --nodes=16
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+GPUS_PER_NODE=8
+NNODES=$SLURM_NNODES
+LAUNCHER="python -u -m torch.distributed.run --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
+CMD="pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 --num-layers 70 \\
+ --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 250880 \\
+ --micro-batch-size 2 --global-batch-size 2048 --bf16 --embed-layernorm --position-embedding-type alibi \\
+ --pp-partition-method 'type:transformer|embedding' --checkpoint-activations --zero-stage 1 --deepspeed"
+echo $CMD
+printf '%s' "$CMD"
+srun --jobid $SLURM_JOBID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID $CMD" 2>&1 | tee -a log
+"""
+
+
+def test_a_printed_command_trains_nothing_and_a_batch_script_has_its_cluster() -> None:
+    """BLOOM-176B's way of starting: 72 parts over 12 stages, of which the embedding and the head are one each."""
+    text = BATCH.replace("--nodes=16", "--nodes=48")
+    found = imported(text, chip="a100")
+    assert found.spec["cluster"] == {"num_gpus": 384, "gpus_per_node": 8, "chips": "a100"}
+    strategy = plan(text, chip="a100")
+    assert (strategy.tp, strategy.pp, strategy.dp) == (4, 12, 8)
+    assert strategy.layers == (5, *(6,) * 10, 5)
+    assert not any("training commands in lines" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("pretrain_t5.py", "T5"),
+        ("pretrain_bert.py", "BERT"),
+        ("pretrain_vlm.py", "multimodal"),
+        ("pretrain_retro.py", "Retro"),
+        ("pretrain_mamba.py", "state-space layers whose places no pattern"),
+        ("run_text_generation_server.py", "inference"),
+        ("evaluation.py", "an evaluation"),
+        ("convert_ckpt.py", "a conversion of checkpoints"),
+        ("pretrain_vision_classify.py", "vision"),
+    ],
+)
+def test_a_program_that_trains_no_decoder_is_refused_for_what_it_is(program: str, said: str) -> None:
+    with pytest.raises(OutOfScopeError, match=said):
+        imported(torchrun(LLAMA + STEP).replace("pretrain_gpt.py", program))
+
+
+def test_arguments_of_inference_and_preferences_are_no_training_of_a_decoder() -> None:
+    with pytest.raises(OutOfScopeError, match="inference"):
+        imported(torchrun(LLAMA + STEP + "--max-new-tokens 256"))
+    with pytest.raises(OutOfScopeError, match="DPO"):
+        imported(torchrun(LLAMA + STEP + "--stage dpo").replace("pretrain_gpt", "posttrain_gpt"))
+    assert imported(torchrun(LLAMA + STEP + "--stage sft").replace("pretrain_gpt", "posttrain_gpt")).strategy
+
+
+def test_a_training_beside_a_conversion_is_the_one_that_is_planned() -> None:
+    text = torchrun(GPT).replace("pretrain_gpt", "convert_ckpt") + torchrun(LLAMA + STEP)
+    assert imported(text).model.layers == 32
+
+
+@pytest.mark.parametrize(
+    "argument", ["--num-zero-experts 2", "--cla-share-factor 2", "--share-kvstates", "--enable-mhc"]
+)
+def test_what_no_architecture_says_is_refused_by_name(argument: str) -> None:
+    with pytest.raises(InputError, match=f"{argument.split()[0]}.*no architecture"):
+        imported(torchrun(MOE + STEP + argument))
+
+
+def test_what_a_plan_does_not_hold_is_said_with_the_error_it_makes() -> None:
+    found = imported(torchrun(LLAMA + STEP + "--recompute-activation-function --output-layer-slice-num 4"))
+    assert any("--recompute-activation-function is not in the plan" in note for note in found.notes)
+    assert any("memory is predicted too high" in note for note in found.notes)
+    assert not {"--recompute-activation-function", "--output-layer-slice-num"} & set(found.unused)
+    refused = imported(torchrun(LLAMA + STEP + "--ampipe-degree 2"))
+    assert refused.strategy is None
+    assert "--ampipe-degree" in refused.refusals[0]
+
+
+def test_gradients_in_16_bits_and_overlaps_of_the_stack() -> None:
+    found = imported(torchrun(LLAMA + STEP + "--overlap-grad-reduce --grad-reduce-in-bf16"))
+    assert found.spec["stack"] == "megatron-bridge"
+    ascend = imported(torchrun(LLAMA + STEP + "--tensor-model-parallel-size 2 --use-fused-rmsnorm"), chip="ascend_910b")
+    assert any("MC2" in note for note in ascend.notes)
+
+
+def test_latent_attention_by_its_former_names() -> None:
+    """MindSpeed-LLM still takes them: --qk-rope-head-dim is --qk-pos-emb-head-dim, --qk-nope-head-dim --qk-head-dim."""
+    text = "--multi-head-latent-attention --qk-rope-head-dim 32 --qk-nope-head-dim 96 --kv-lora-rank 512"
+    attention = imported(torchrun(LLAMA + STEP + text)).model.attention
+    assert (attention.kind, attention.qk_rope, attention.qk_nope, attention.kv_lora) == ("mla", 32, 96, 512)
+
+
+def test_experts_of_megatron_deepspeed() -> None:
+    """Its defaults: one expert a token, every second layer; --num-experts 1 is a dense model."""
+    text = torchrun(GPT + "--deepspeed --num-experts 64 --moe-expert-parallel-size 8")
+    model = imported(text).model
+    assert model.moe is not None
+    assert (model.moe.top_k, [model.has_experts(layer) for layer in range(4)]) == (1, [False, True, False, True])
+    assert plan(text).ep == 8
+    assert imported(torchrun(GPT + "--deepspeed --num-experts 1")).model.moe is None
+
+
+def test_adapters_are_planned_where_layers_take_them() -> None:
+    adapters = "--lora-r 8 --lora-target-modules linear_qkv linear_proj"
+    found = imported(torchrun(LLAMA + STEP + adapters))
+    assert found.spec["training"]["lora"] == {"rank": 8, "targets": ["linear_qkv", "linear_proj"]}
+    assert found.strategy is not None
+    assert imported(torchrun(MOE + STEP + adapters)).strategy is None
+
+
+@pytest.mark.parametrize("name", ["qwen3-next-80b-a3b", "nemotron3-nano-30b-a3b", "deepseek-v3.2-671b"])
+def test_models_of_unusual_layers_are_those_that_export_writes(name: str) -> None:
+    """The options that `export` writes for a model of the catalogue give that model back."""
+    model = load_architecture(name)
+    dialect = MEGATRON_LM
+    flags = [*model_flags(model, 4096, dialect), *expert_flags(model, dialect), *special_flags(model)]
+    if model.layer_pattern is not None:
+        flags.append(("--hybrid-layer-pattern", model.layer_pattern))
+    arguments = Arguments([word for flag in flags for word in flag], ShellVariables())
+    fields = model_fields(arguments, "pretrain_hybrid.py")
+    assert not arguments.troubles
+    read = Architecture.model_validate({"name": "read", "vocab": model.vocab, **fields})
+    assert read.layer_pattern == model.layer_pattern
+    assert read.mamba == model.mamba
+    assert read.linear_attention == model.linear_attention
+    assert read.full_attention_interval == model.full_attention_interval
+    assert read.attention.indexer == model.attention.indexer
+
+
+def test_a_file_beside_the_script_is_read_and_another_one_is_named() -> None:
+    write("sizes.sh", "LAYERS=12\n. ./missing.sh\n")
+    text = 'source "$(dirname "$0")/sizes.sh"\n' + torchrun(GPT.replace("--num-layers 24", "--num-layers $LAYERS"))
+    found = imported(text)
+    assert found.model.layers == 12
+    assert any("missing.sh is not read" in note for note in found.notes)
+
+
+def test_the_script_s_own_arguments() -> None:
+    text = "SIZE=$1\nif [ $SIZE = small ]; then L=12; else L=24; fi\nshift\n" + torchrun(
+        GPT.replace("--num-layers 24", "--num-layers $L") + '"$@"'
+    )
+    assert imported(text, arguments=("small", "--init-method-std", "0.1")).model.layers == 12
+    result = run("import", write("train.sh", text), "--chip", "h100", "--args", "large --bias 'x y'", "--json")
+    assert result.exit_code == 0, result.output
+    assert '"layers": 24' in result.stdout
+    assert "is no command line" in run("import", "train.sh", "--args", "'x").output
+    with pytest.raises(InputError, match="L, which is set in a conditional"):
+        imported(text)
+
+
+def test_the_spec_is_written_though_the_plan_has_no_words() -> None:
+    text = torchrun(LLAMA + STEP + "--tp-2d")
+    given = ("--chip", "h100", "-o", "spec.yaml", "--strategy-output", "plan.yaml")
+    result = run("import", write("train.sh", text), *given)
+    assert result.exit_code == 2
+    assert "--tp-2d" in result.output
+    assert Path("spec.yaml").is_file()
+    assert not Path("plan.yaml").exists()
+    assert run("check", "spec.yaml").exit_code in (0, 2)
+
+
+def test_what_the_environment_is_taken_not_to_have_is_told() -> None:
+    text = 'L=24\nif [ -n "$LAYERS" ]; then L=$LAYERS; fi\n' + torchrun(
+        GPT.replace("--num-layers 24", "--num-layers $L")
+    )
+    found = imported(text)
+    assert found.model.layers == 24
+    assert any("taken as not set in the environment" in note and "LAYERS" in note for note in found.notes)
+    assert imported(text, given={"LAYERS": "12"}).model.layers == 12
+
+
+def test_a_script_that_asks_for_its_environment_and_ends_without_is_read_on() -> None:
+    script = read_script('if [ -z "$DATA" ]; then echo none; exit 1; fi\nshow it', None, {})
+    assert script.commands[-1].words == ("show", "it")
+    assert read_script("exit 0\nshow it", None, {}).ended == 1
