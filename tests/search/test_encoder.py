@@ -49,7 +49,7 @@ def image_problem(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("block", first(1, range(8)))
-@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+@pytest.mark.parametrize("bend", [full(False), True], ids=["real", "bent"])
 def test_the_search_agrees_with_brute_force(block: int, bend: bool) -> None:
     """Up to 14 problems a block."""
     tally: Counter[str] = Counter()
