@@ -28,7 +28,7 @@ def tally() -> Counter[str]:
     return Counter()
 
 
-@pytest.mark.parametrize("block", first(1, range(16)))
+@pytest.mark.parametrize("block", first(1, range(8)))
 @pytest.mark.parametrize("bend", [full(False), True], ids=["real", "bent"])
 def test_the_search_agrees_with_brute_force(block: int, bend: bool, tally: Counter[str]) -> None:
     """Up to 12 problems a block."""
@@ -82,9 +82,9 @@ def test_those_are_all_such_models() -> None:
 
 @pytest.mark.full
 def test_the_problems_are_worth_solving(tally: Counter[str]) -> None:
-    if tally["problems"] < 200:
+    if tally["problems"] < 100:
         pytest.skip("not all of them ran")
     assert tally["feasible"] > 0.6 * tally["problems"]
     assert tally["three kinds"] > 0.1 * tally["problems"]
     sorts = ("single_blocks", "state_space", "delta_rule", "kimi_delta", "sparse_attention", "compressed_attention")
-    assert min(tally[name] for name in (*sorts, "latent_experts", "own_widths", "parallel_blocks")) >= 5
+    assert min(tally[name] for name in (*sorts, "latent_experts", "own_widths", "parallel_blocks")) >= 3
