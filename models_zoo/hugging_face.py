@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
+from models_zoo.consistency import MOST_SIZE
 from models_zoo.hugging_face_hybrid import HYBRID
 from models_zoo.hugging_face_llama import LLAMA_LIKE, Config, Fields, Reader
 from models_zoo.hugging_face_more import MORE
@@ -67,7 +68,16 @@ def from_hugging_face(config: Config) -> Fields:
         allowed = ", ".join(supported_families())
         raise UnsupportedConfigError("model_type", family, ["is not a family that can be read"], allowed, tuple(near))
     reader = Reader(config)
-    fields = _FAMILIES[family](reader)
+    reader.refuse_sizes()
+    if reader.reasons:
+        raise UnsupportedConfigError("", None, reader.reasons)
+    try:
+        fields = _FAMILIES[family](reader)
+    except UnsupportedConfigError:
+        raise
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        reason = f"has a key whose value is of another kind than {family} has it: {error}"
+        raise UnsupportedConfigError("", None, [*reader.reasons, reason]) from None
     if reader.reasons:
         raise UnsupportedConfigError("", None, reader.reasons)
     vision = vision_fields(config)  # a text model's keys beside a part for images, as older configurations have it
@@ -88,7 +98,7 @@ def _constants(r: Reader, fields: Fields) -> Fields:
 
 
 def _positive(value: object) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST_SIZE
     return float(value) if usable else None  # type: ignore[arg-type]
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from models_zoo.consistency import too_large
+
 Config = Mapping[str, Any]
 Fields = dict[str, Any]
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_LISTED = "a list of 0 for dense layers at the start and 1 for all others"
 
 
 class Reader:
@@ -31,6 +35,12 @@ class Reader:
             self.reasons.append(f"{' or '.join(names)} is missing, or no whole number")
             return 1
         return value
+
+    def refuse_sizes(self) -> None:
+        """Collect the numbers that are larger than any model's, before they are counted with."""
+        for name, value in self.config.items():
+            known = "layers" if name in _LAYERS else name
+            self.reasons += [text.replace(known, name, 1) for _, text in too_large({known: value})]
 
     def refuse(self, condition: object, reason: str) -> None:
         """Collect a reason where the condition holds."""
@@ -150,8 +160,7 @@ def _routed(r: Reader) -> Fields:
     if r.get("n_routed_experts") is None:
         return {}
     biased = r.get("topk_method") == "noaux_tc" or str(r.get("model_type")) in ("deepseek_v3", "glm4_moe")
-    every = r.get("moe_layer_freq", default=1)
-    first = r.get("first_k_dense_replace", default=0)
+    first, every = _expert_layers(r)
     groups, taken = r.get("n_group", default=1), r.get("topk_group", default=1)
     return {
         **_moe(r, "n_routed_experts"),
@@ -161,6 +170,20 @@ def _routed(r: Reader) -> Fields:
         **({"router_bias": True} if biased else {}),
         **({"groups": groups, "top_groups": taken} if groups and taken and groups > taken else {}),
     }
+
+
+def _expert_layers(r: Reader) -> tuple[int, int]:
+    """Dense layers at the start, and every how many layers has experts after them.
+
+    `moe_layer_freq` as a list, as Megatron has it, says 0 or 1 of each layer.
+    """
+    first, every = r.get("first_k_dense_replace", default=0), r.get("moe_layer_freq", default=1)
+    if isinstance(every, list):
+        dense = next((place for place, has in enumerate(every) if has), len(every))
+        r.refuse(every != [0] * dense + [1] * (r.size("num_hidden_layers") - dense), f"moe_layer_freq: {_LISTED}")
+        return dense, 1
+    r.refuse(isinstance(every, bool) or not isinstance(every, int), f"moe_layer_freq: neither a number nor {_LISTED}")
+    return first, every if isinstance(every, int) else 1
 
 
 def _glm4_moe(r: Reader) -> Fields:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
-from pydantic_core import SchemaValidator, ValidationError, core_schema
+from pydantic_core import ValidationError
 
+from models_zoo.consistency import Written, contradictions, derived, too_large
 from models_zoo.vision import Vision
 
 Confidence = Literal["verified", "secondary", "assumed"]
 Mixer = Literal["attention", "linear", "mamba", "none"]
 """What mixes the tokens of a layer: attention, a linear recurrence, a state-space one, or nothing."""
-_INTEGER = SchemaValidator(core_schema.int_schema())
 
 SpecialLayer = Literal[
     "single_blocks",
@@ -45,6 +45,11 @@ DESCRIPTIVE_FIELDS = {
     *("norm_epsilon", "rotary_base", "router_scaling"),
 }
 """Fields of an architecture that change neither time nor memory."""
+
+
+def _value_error(where: str, text: str, data: object) -> Any:
+    context = {"error": ValueError(text)}
+    return {"type": "value_error", "loc": tuple(where.split(".")), "input": data, "ctx": context}
 
 
 class _ArchitectureRecord(BaseModel):
@@ -228,17 +233,18 @@ class Architecture(_ArchitectureRecord):
         if not isinstance(data, dict):
             return check(data)
         details, architecture = [], None
+        if beyond := list(too_large(data)):  # before anything is counted layer by layer
+            raise ValidationError.from_exception_data(cls.__name__, [_value_error(*each, data) for each in beyond])
         try:
-            architecture = check(_derived(data))
+            architecture = check(derived(data))
         except ValidationError as error:
             details = [(".".join(map(str, detail["loc"][:2])), detail) for detail in error.errors(include_url=False)]
         refused = {where for where, detail in details if detail["type"] != "missing"}
-        contradictions = list(_contradictions(_Written.of(data, refused)))
-        contradicted = dict(contradictions)
+        contradicting = list(contradictions(Written.of(data, refused)))
+        contradicted = dict(contradicting)
         errors: list[Any] = [detail for where, detail in details if where in refused or where not in contradicted]
-        for where, text in contradictions:
-            context = {"error": ValueError(text)}
-            errors.append({"type": "value_error", "loc": tuple(where.split(".")), "input": data, "ctx": context})
+        for where, text in contradicting:
+            errors.append(_value_error(where, text, data))
         if errors or architecture is None:
             raise ValidationError.from_exception_data(cls.__name__, errors)
         return architecture
@@ -327,161 +333,3 @@ def unsupported_reasons(arch: Architecture) -> tuple[str, ...]:
     """
     alone = arch.mtp_layers > 0 and arch.layer_pattern is not None
     return ("multi-token prediction of several layers that are one block each",) if alone else ()
-
-
-def _derived(data: dict[str, Any]) -> dict[str, Any]:
-    """Fill what follows from other fields; leave wrong types for the field checks to report."""
-    filled = {name: value for name, value in data.items() if value is not None or name not in ("kv_heads", "head_dim")}
-    heads, hidden = _whole(filled.get("heads")) or 0, _whole(filled.get("hidden")) or 0
-    if heads > 0:
-        filled.setdefault("kv_heads", heads)
-    if heads > 0 and hidden > 0 and hidden % heads == 0:
-        filled.setdefault("head_dim", hidden // heads)
-    filled.setdefault("norm_bias", filled.get("norm") == "layernorm")
-    attention = {} if filled.get("attention") is None else filled["attention"]
-    if isinstance(attention, dict) and "kind" not in attention:
-        kv_heads = _whole(filled.get("kv_heads"))
-        kind = "mha" if kv_heads == heads else "mqa" if kv_heads == 1 else "gqa"
-        filled["attention"] = {"kind": kind, **attention}
-    return filled
-
-
-def _whole(value: Any) -> int | None:
-    """The whole number that the field checks read from a value; `None` where they read none."""
-    try:
-        return int(_INTEGER.validate_python(value))
-    except ValidationError:
-        return None
-
-
-class _Written(dict[str, Any]):
-    """The fields as written, by dotted name; `None` for one that its own check refused."""
-
-    @classmethod
-    def of(cls, data: dict[str, Any], refused: set[str]) -> _Written:
-        given = cls(data)
-        for section, value in data.items():
-            fields = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
-            if isinstance(fields, dict):
-                given.update({f"{section}.{name}": inner for name, inner in fields.items()})
-        return cls({name: value for name, value in given.items() if value is not None} | dict.fromkeys(refused))
-
-    def number(self, name: str, default: int | None = None) -> int | None:
-        return _whole(self[name]) if name in self else default
-
-    def shown(self, name: str, default: object = None) -> str:
-        """`moe.experts is 8`, `moe is given`, `moe.freq is not given (1)`."""
-        if name not in self:
-            return f"{name} is not given" + ("" if default is None else f" ({default})")
-        value = self[name]
-        literal = str(value).lower() if isinstance(value, bool) else repr(value)
-        return f"{name} is {literal if isinstance(value, (str, int, float)) else 'given'}"
-
-
-_NEEDED = {
-    ("moe.experts", "moe.top_k"): "how many experts a token visits",
-    ("moe.top_k", "moe.experts"): "how many experts there are",
-    ("moe.experts", "moe.expert_ffn"): "the feed-forward width of one expert",
-    ("attention.full_every", "attention.sliding_window"): "how far the other layers see",
-    ("attention.global_head_dim", "attention.full_every"): "which layers have that width",
-    ("attention.global_kv_heads", "attention.full_every"): "which layers have that many",
-    ("full_attention_interval", "linear_attention"): "what the other layers are",
-    ("mamba", "layer_pattern"): "which layers are state space (M)",
-}
-_AMONG_LAYERS = ("moe.freq", "mtp_layers", "linear_attention.layers", "attention.full_every", "full_attention_interval")
-_WIDTHS = {
-    "mla": ("kv_lora", "qk_nope", "qk_rope", "v_head"),
-    "csa": ("q_lora", "o_lora", "o_groups", "compression"),
-    "gated_deltanet": ("key_heads", "key_dim", "value_heads", "value_dim"),
-    "kimi_delta_attention": ("heads", "dim"),
-}
-_MAY_HAVE = {"mla": ("q_lora",), "csa": ("qk_rope",)}
-_KV_HEADS = {"mha": "as many", "mla": "as many", "gqa": "fewer", "mqa": "1", "csa": "1"}
-
-
-def _contradictions(given: _Written) -> Iterator[tuple[str, str]]:
-    """Fields that cannot hold together: the name of the one to mend, and what is wrong, with both values."""
-    for (name, needed), why in _NEEDED.items():
-        if given.get(name) and needed not in given:
-            yield needed, f"{given.shown(name)} but {given.shown(needed)}: {why}"
-    for name, bound in (("moe.top_k", "moe.experts"), *((name, "layers") for name in _AMONG_LAYERS)):
-        value, limit = given.number(name), given.number(bound)
-        if limit and value and value > limit:
-            yield name, f"{name} {value} is more than {bound} {limit}"
-    for name in ("kv_heads", "attention.global_kv_heads", "attention.o_groups"):
-        part, heads = given.number(name), given.number("heads")
-        if heads and part and heads % part:
-            yield name, f"heads {heads} is not a multiple of {name} {part}"
-    yield from _of_widths(given, "attention", ("mla", "csa"))
-    yield from _of_widths(given, "linear_attention", ("gated_deltanet", "kimi_delta_attention"))
-    for rules in (_of_heads, _of_experts, _of_layers):
-        yield from rules(given)
-
-
-def _of_widths(given: _Written, section: str, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Widths that the kind of a mixer needs and lacks, and widths of another kind."""
-    kind = given.get(f"{section}.kind", "" if section == "attention" else None)
-    for width in dict.fromkeys(width for name in kinds for width in _WIDTHS[name]):
-        field, owners = f"{section}.{width}", [k for k in kinds if width in _WIDTHS[k] + _MAY_HAVE.get(k, ())]
-        message = f"{given.shown(f'{section}.kind')} but {given.shown(field)}"
-        if field in given and kind is not None and kind not in owners:
-            yield field, f"{message}: a width of kind {' and '.join(owners)}"
-        elif field not in given and width in _WIDTHS.get(kind or "", ()):
-            yield field, message
-
-
-def _of_heads(given: _Written) -> Iterator[tuple[str, str]]:
-    heads, hidden, kind = given.number("heads"), given.number("hidden"), given.get("attention.kind")
-    if heads and hidden and hidden % heads and "head_dim" not in given:
-        yield "head_dim", f"hidden {hidden} is not a multiple of heads {heads}: give head_dim"
-    kv_heads, wanted = given.number("kv_heads", heads), _KV_HEADS.get(kind or "")
-    agrees = {"as many": kv_heads == heads, "fewer": kv_heads != heads, "1": kv_heads == 1}
-    if heads and heads > 1 and kv_heads and wanted and not agrees[wanted]:
-        message = f"attention.kind is {kind!r} but {given.shown('kv_heads', heads)} and heads is {heads}"
-        yield "kv_heads", f"{message}: it has {wanted} key-value heads"
-    position = given.get("position", "rope")
-    if position == "learned" and "max_positions" not in given:
-        yield "max_positions", "position is 'learned' but max_positions is not given: the rows of the position table"
-
-
-def _of_experts(given: _Written) -> Iterator[tuple[str, str]]:
-    layers, first, every = given.number("layers"), given.number("moe.first_dense", 0), given.number("moe.freq", 1)
-    if layers and first and first > layers:
-        yield "moe.first_dense", f"moe.first_dense {first} is more than layers {layers}"
-    offset = given.number("moe.offset", 0)
-    if offset and every and offset >= every:
-        yield "moe.offset", f"moe.offset is {offset} but {given.shown('moe.freq', 1)}: must be less"
-    yield from _of_groups(given)
-    for field in ("moe.shared_ffn", "moe.shared_gate"):
-        if given.get(field) and given.number("moe.shared_experts", 0) == 0:
-            yield "moe.shared_experts", f"{given.shown(field)} but {given.shown('moe.shared_experts', 0)}"
-    dense = "moe" if "moe" not in given else "moe.first_dense" if first else "moe.freq" if (every or 1) > 1 else None
-    if "layer_pattern" in given:
-        dense = "layer_pattern" if "-" in str(given["layer_pattern"]) else None
-    if given.number("ffn") == 0 and dense:
-        yield "ffn", f"ffn is 0 but {given.shown(dense)}: some layers have a dense MLP"
-
-
-def _of_groups(given: _Written) -> Iterator[tuple[str, str]]:
-    groups, taken = given.number("moe.groups", 1) or 1, given.number("moe.top_groups", 1) or 1
-    experts = given.number("moe.experts")
-    if experts and experts % groups:
-        yield "moe.groups", f"moe.groups is {groups} but moe.experts is {experts}: not a multiple of it"
-    if taken > groups:
-        yield "moe.top_groups", f"moe.top_groups is {taken} but {given.shown('moe.groups', 1)}: must not be more"
-
-
-def _of_layers(given: _Written) -> Iterator[tuple[str, str]]:
-    layers, pattern = given.number("layers"), str(given.get("layer_pattern") or "")
-    ratios = given.get("attention.compression")
-    if layers and isinstance(ratios, (list, tuple)) and len(ratios) != layers:
-        yield "attention.compression", f"attention.compression has {len(ratios)} numbers but layers is {layers}"
-    if layers and pattern and len(pattern) != layers:
-        yield "layer_pattern", f"layer_pattern has {len(pattern)} letters but layers is {layers}"
-    for letter, section in {"M": "mamba", "E": "moe", "linear": "linear_attention"}.items() if pattern else ():
-        if (letter in pattern) != (section in given):
-            amount = pattern.count(letter) or "no"
-            yield section, f"layer_pattern has {amount} {letter} layers but {given.shown(section)}"
-    if given.get("linear_attention") and not {"full_attention_interval", "linear_attention.layers"} & given.keys():
-        text = "linear_attention is given but neither full_attention_interval nor linear_attention.layers is"
-        yield "linear_attention.layers", f"{text}: which layers it has"

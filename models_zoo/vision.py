@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+
+EncoderFamily = Literal["qwen2_5_vl", "qwen3_vl"]
+"""Encoders that a framework has modules of its own for, by the model_type of the first model that had them."""
 
 
 class Vision(BaseModel):
@@ -67,3 +70,19 @@ class Vision(BaseModel):
     def patch_inputs(self) -> int:
         """Colours of the pixels of a patch."""
         return 3 * self.frames * self.patch**2
+
+    @property
+    def family(self) -> EncoderFamily | None:
+        """The family whose encoders are built as this one is, of whatever sizes; None: none that has a name here."""
+        of_qwen: dict[str, Any] = {"frames": 2, "projector": self.joined, "projector_norm": "patch"}
+        windows: dict[str, Any] = {"window": self.window, "full_every": self.full_every, "patch_bias": False}
+        gated: dict[str, Any] = {"gated_mlp": True, "activation": "swiglu", "norm": "rmsnorm"}
+        built: dict[EncoderFamily, dict[str, Any]] = {
+            "qwen2_5_vl": {**of_qwen, **windows, **gated},
+            "qwen3_vl": {**of_qwen, "positions": self.positions, "deepstack": self.deepstack},
+        }
+        sizes = {name: getattr(self, name) for name in ("layers", "hidden", "ffn", "heads", "patch", "merge")}
+        for name, parts in built.items():
+            if self == Vision(**sizes, **parts) and (name == "qwen2_5_vl" or self.positions):
+                return name
+        return None

@@ -7,18 +7,29 @@ key `"4090"`. Tags, dates and merge keys have no meaning here: a date is text, `
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.limits import (
+    MOST_DOCUMENT_BYTES,
+    MOST_NESTED,
+    MOST_SCRIPT_BYTES,
+    MOST_SCRIPT_LINE,
+    MOST_TEXT_BYTES,
+    MOST_VALUES,
+    MOST_YAML_PARTS,
+)
 
 _TAG = "tag:yaml.org,2002:"
-_MOST_VALUES = 200_000
+_BRACKETS = re.compile(r"[][{}]")
 _INT_BASES = {"0b": 2, "0o": 8, "0x": 16}
 _TEXT_TAGS = frozenset(_TAG + name for name in ("str", "timestamp", "value", "merge"))
 
@@ -72,18 +83,26 @@ def load_yaml(path: str | Path, *, collect: bool = False) -> Document:
     Raises InputError for a file that cannot be read, is not UTF-8, is empty, no mapping or not YAML, and for
     duplicate keys (all listed); with `collect` these last stay in the document's `troubles` instead.
     """
-    name, text = read_text(path)
+    name, text = read_text(path, MOST_DOCUMENT_BYTES)
     return parse_yaml(text, file=name, collect=collect)
 
 
-def read_text(path: str | Path) -> tuple[str, str]:
+def _too_large(told: str, file: str | None, line: int | None = None) -> InputError:
+    """An input beyond one of the limits."""
+    return InputError(Trouble("", f"{told}: no more is read", file=file, line=line))
+
+
+def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> tuple[str, str]:
     """The name for messages and the text of a UTF-8 file, or of standard input when `path` is "-".
 
-    A byte order mark is left out. Raises InputError for a file that cannot be read or is not UTF-8.
+    A byte order mark is left out. Raises InputError for a file that cannot be read, is larger than `most_bytes` (as is
+    a device without an end) or is not UTF-8.
     """
     name = "<stdin>" if str(path) == "-" else str(path)
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        raw = _read(path, most_bytes)
+        if len(raw) > most_bytes:
+            raise _too_large(f"is larger than {most_bytes:,} bytes", name)
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
@@ -98,8 +117,26 @@ def read_text(path: str | Path) -> tuple[str, str]:
     return name, text
 
 
+def read_source(path: str | Path) -> tuple[str, str]:
+    """As `read_text`, for a script or a config.json: InputError also for a line that no command can have."""
+    name, text = read_text(path, MOST_SCRIPT_BYTES)
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > MOST_SCRIPT_LINE:
+            raise _too_large(f"has a line of more than {MOST_SCRIPT_LINE:,} characters", name, number)
+    return name, text
+
+
+def _read(path: str | Path, most_bytes: int) -> bytes:
+    """The file's bytes, or standard input's: one more than the most, where there are more."""
+    if str(path) == "-":
+        return sys.stdin.buffer.read(most_bytes + 1)
+    with Path(path).open("rb") as file:
+        return file.read(most_bytes + 1)
+
+
 def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> Document:
     """The document in a text; `file` is its name in messages. Raises InputError as `load_yaml` does."""
+    _check_size(text, file)
     root = _compose(text, file)
     if root is None:
         raise InputError(Trouble("", "is empty: a mapping of fields is expected", file=file))
@@ -115,6 +152,18 @@ def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> 
     if troubles and not collect:
         raise InputError(troubles)
     return Document(data, file, troubles, root)
+
+
+def _check_size(text: str, file: str | None) -> None:
+    """Count before anything is built: the parser makes a tree of all that there is, and slowly."""
+    parts = text.count("\n") + text.count(",")
+    if parts > MOST_VALUES:
+        raise _too_large(f"holds more than {MOST_VALUES:,} values", file)
+    if parts > MOST_YAML_PARTS and not text.lstrip().startswith("{"):
+        raise _too_large(f"has more than {MOST_YAML_PARTS:,} lines and commas", file)
+    steps = ((sign in "[{") - (sign in "]}") for sign in _BRACKETS.findall(text))
+    if max(accumulate(steps), default=0) > MOST_NESTED:
+        raise InputError(Trouble("", f"is nested too deeply: more than {MOST_NESTED} levels", file=file))
 
 
 def _compose(text: str, file: str | None) -> Any:
@@ -199,8 +248,8 @@ class _Reader:
 
     def value(self, node: Any, path: KeyPath) -> Any:
         self.count += 1
-        if self.count > _MOST_VALUES:
-            raise InputError(Trouble("", f"holds more than {_MOST_VALUES:,} values", file=self.file))
+        if self.count > MOST_VALUES:
+            raise _too_large(f"holds more than {MOST_VALUES:,} values", self.file)
         if node.id in ("mapping", "sequence") and str(node.tag) not in (_TAG + "map", _TAG + "seq"):
             self.trouble(node, path, _no_meaning(str(node.tag)))
         if node.id == "mapping":

@@ -79,9 +79,10 @@ class Trouble:
         where = one_line(self.where)
         name = where + (f" = {shown(self.value)}" if self.value is not None and where else "")
         head = " ".join(part for part in (self.place, name) if part)
-        text = f"{head}: {self.message}" if head else self.message
+        message = one_line(self.message)
+        text = f"{head}: {message}" if head else message
         if self.allowed:
-            text += f" (allowed: {self.allowed})"
+            text += f" (allowed: {one_line(self.allowed)})"
         if self.nearest:
             text += f"; did you mean {' or '.join(repr(name) for name in self.nearest)}?"
         return text

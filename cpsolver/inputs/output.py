@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from cpsolver.inputs.errors import InputError, Trouble
 
@@ -29,6 +30,8 @@ def check_writable(path: str | None, *inputs: str) -> None:
     if path is None:
         return
     target = Path(path)
+    if (link := _link_of(target)) is not None:
+        raise file_error(path, f"cannot be written: {link}")
     if target.exists() and any(Path(name).exists() and target.samefile(name) for name in inputs):
         raise file_error(path, "is an input of this command: the answer would overwrite it")
     if target.is_dir():
@@ -62,9 +65,12 @@ def draft_of(path: str | Path) -> Iterator[Path]:
     """A file to write in place of `path`, which it becomes when the block ends; after an error all is as it was.
 
     The draft stands beside the target, so that a full disk or a kill leaves no half of an answer. What is no plain
-    file (/dev/stdout, a pipe), or cannot be replaced where it stands, is written itself. Raises OSError.
+    file (/dev/stdout, a pipe), or cannot be replaced where it stands, is written itself. A link is not followed, so
+    that nobody who may make one chooses which file is lost; those of the system (/dev/stdout) are. Raises OSError.
     """
-    target = Path(os.path.realpath(path))  # the file that a link names is replaced, not the link
+    if (link := _link_of(Path(path))) is not None:
+        raise OSError(errno.ELOOP, link, str(path))
+    target = Path(os.path.realpath(path))
     replaceable = target.is_file() and os.access(target, os.W_OK) and os.access(target.parent, os.W_OK)
     if target.exists() and not replaceable:
         yield target
@@ -78,6 +84,13 @@ def draft_of(path: str | Path) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _link_of(path: Path) -> str | None:
+    """Why the path is not written: it is a link to a file, and not one of the system."""
+    if not path.is_symlink() or path.absolute().parts[1] in ("dev", "proc"):
+        return None
+    return f"it is a link to {os.path.realpath(path)}: name the file itself"
 
 
 def write_file(path: str | Path, text: str) -> None:
@@ -105,15 +118,27 @@ def deliver(text: str, path: str | None) -> None:
 
 
 def deliver_report(report: RenderableType, path: str | None = None) -> None:
-    """Write what rich renders; no colours and 80 columns (or COLUMNS) where there is no terminal."""
+    """Write what rich renders; no colours and 80 columns (or COLUMNS, 40 at least) where there is no terminal."""
+    if path is not None:
+        write_file(path, _plain(_console(StringIO()), report))
+    elif sys.stdout.isatty():
+        _console().print(_Harmless(report))
+    else:
+        print(_plain(_console(), report), end="")
+
+
+_NARROWEST = 40
+_USUAL = 80
+
+
+def _console(file: TextIO | None = None) -> Console:
+    """With columns that a report can have: some systems say that there are none (COLUMNS=0), or next to none."""
     from rich.console import Console
 
-    if path is not None:
-        write_file(path, _plain(Console(file=StringIO(), highlight=False), report))
-    elif sys.stdout.isatty():
-        Console(highlight=False).print(_Harmless(report))
-    else:
-        print(_plain(Console(highlight=False), report), end="")
+    console = Console(file=file, highlight=False)
+    if console.width < _NARROWEST:
+        console.width = _NARROWEST if console.width > 0 else _USUAL
+    return console
 
 
 _OBEYED = re.compile("[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]")

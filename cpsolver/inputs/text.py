@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
 from itertools import groupby
 
 from cpsolver.inputs.errors import number
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a text starts with that spreadsheets take for a formula."""
 
 
 def seconds(value: float, of: float | None = None) -> str:
@@ -39,9 +44,24 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def signed_percent(share: float) -> str:
+    """The same with its sign; what rounds to nothing is `+0.0 %`, whichever side of 0 it is."""
+    return f"{round(share * 100, 1) + 0.0:+.1f} %"
+
+
 def count(value: float) -> str:
     """A whole number with its thousands separated."""
     return number(round(value))
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table as comma-separated values, in which no text is a formula to a spreadsheet: one that starts like one gets
+    an apostrophe in front."""
+    text = StringIO()
+    writer = csv.writer(text)
+    for row in (header, *rows):
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row])
+    return text.getvalue()
 
 
 def plural(amount: int, word: str) -> str:

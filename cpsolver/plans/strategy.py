@@ -10,6 +10,8 @@ from typing import Literal, get_args
 RecomputeKind = Literal["none", "selective", "block", "uniform"]
 """none; selective: some modules of all layers; block: the first layers of each chunk; uniform: all layers, in units."""
 RECOMPUTE_KINDS: tuple[RecomputeKind, ...] = get_args(RecomputeKind)
+BESIDE_FUNCTIONS: tuple[RecomputeKind, ...] = ("none", "block")
+"""Those that go with training.recompute_activation_function and training.moe_zero_memory."""
 
 Module = Literal["core_attn", "layernorm", "mla_up_proj", "moe_act", "mlp", "moe", "shared_experts", "operators"]
 """What selective recomputation may recompute, by the names of Megatron-LM's --recompute-modules; operators: all of a
@@ -26,13 +28,23 @@ Sharded = Literal["optimizer", "gradients", "parameters"]
 """What a distributed optimizer shards over its ranks, each with all before it: ZeRO-1, ZeRO-2, ZeRO-3 (FSDP)."""
 SHARDED: tuple[Sharded, ...] = get_args(Sharded)
 
-Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "dualpipe"]
+Schedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "dualpipe", "zbv", "dualpipev", "v_half", "v_min"]
 """1F1B (interleaved with vpp > 1); zero-bubble with the memory of 1F1B, and with twice that (arXiv:2401.10241);
 breadth-first: all microbatches pass a chunk before the next chunk's turn (arXiv:2211.05953), as Fold3D does;
-DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1)."""
-SearchedSchedule = Literal["1f1b", "zb1p", "zb2p"]
-"""Those that the search proposes; the others are evaluated where a plan names them."""
+DualPipe: half of the microbatches come from the pipeline's other end (arXiv:2412.19437, 3.2.1); ZB-V and DualPipeV:
+zero bubble, and forwards beside backwards, with stages placed as a V; V-Half and V-Min: the same with about half and a
+third of 1F1B's memory (arXiv:2405.15362)."""
+V_SHAPED: tuple[Schedule, ...] = ("zbv", "dualpipev", "v_half", "v_min")
+"""Placed as a V: stage s of pp holds chunk s and chunk 2 pp - 1 - s of 2 pp, the first stage both ends of the model."""
+ONE_GROUP: tuple[Schedule, ...] = ("breadth_first",)
+"""All microbatches of a step pass a chunk before the next chunk's turn, where 1F1B interleaved takes pp of them."""
+PAIRED: tuple[Schedule, ...] = ("dualpipe", "dualpipev")
+"""A forward of one microbatch runs beside a backward of another."""
+SearchedSchedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "zbv", "dualpipev", "v_half", "v_min"]
+"""Those that the search knows; the others are evaluated where a plan names them."""
 SEARCHED_SCHEDULES: tuple[SearchedSchedule, ...] = get_args(SearchedSchedule)
+ON_REQUEST: tuple[SearchedSchedule, ...] = ("breadth_first",)
+"""Those that it proposes only where a spec asks for them."""
 
 
 OWN_BEST = ("sharding_group", "expert_overlap")
@@ -266,11 +278,28 @@ class Strategy:
         any multi-token prediction, in the last, from 0 to vpp - 1.
 
         The stage's layers are so many short of filling its chunks (Megatron: account-for-embedding-in-pipeline-split,
-        account-for-loss-in-pipeline-split, or a layout that says so, such as `Et*4|(t*4|)*14tmL`, three short).
+        account-for-loss-in-pipeline-split, or a layout that says so, such as `Et*4|(t*4|)*14tmL`, three short). Of
+        stages placed as a V the first holds the head too, in the place of at most one layer.
         """
         if self.vpp == 1 or not self.layers:
             return 0, 0
+        if self.v_shaped:
+            return 0, self.layers[0] % self.vpp
         return int(self.layers[0] % self.vpp == self.vpp - 1), -self.layers[-1] % self.vpp
+
+    @property
+    def v_shaped(self) -> bool:
+        """Each stage holds a chunk on the way in and one on the way out (V_SHAPED)."""
+        return self.schedule in V_SHAPED
+
+    @property
+    def head_stage(self) -> int:
+        """The stage that holds the head."""
+        return 0 if self.v_shaped else self.pp - 1
+
+    def slots_on(self, stage: int) -> int:
+        """Layers of a stage in whose place the embedding or the head stands."""
+        return (stage == 0) * self.slots[0] + (stage == self.head_stage) * self.slots[1]
 
     @property
     def chunks(self) -> tuple[int, ...]:

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import PAIRED, V_SHAPED
+from cpsolver.profiles.judging import among
 from models_zoo import Architecture
 
 MOST_MTP = 1
 """Layers of multi-token prediction beside which Megatron overlaps."""
+_SCHEDULE = DIMENSIONS["schedule"]
+_PAIRED = tuple(_SCHEDULE.code(name) for name in PAIRED)
+_IN_TURN = tuple(_SCHEDULE.code(name) for name in _SCHEDULE.values if name not in V_SHAPED)
 _FULL = ("block", "uniform")
 
 
@@ -22,8 +28,10 @@ def has_exchange(model: Architecture, x: Any) -> Any:
 
 
 def has_other_microbatch(x: Any) -> Any:
-    """Where another microbatch's compute is at hand: chunks of a pipeline in turn, or no pipeline; a frame decides."""
-    return (x.vpp > 1) | ((x.pp == 1) & (x.microbatches > 1))
+    """Where another microbatch's compute is at hand: chunks of a pipeline in turn, as Megatron has it, schedules that
+    run forwards beside backwards, or no pipeline; a frame decides."""
+    in_turn = among(x.schedule, _IN_TURN) & (x.vpp > 1)
+    return in_turn | among(x.schedule, _PAIRED) | ((x.pp == 1) & (x.microbatches > 1))
 
 
 def recomputes_exchange(kind: str, modules: Collection[str]) -> bool:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind, Schedule, Sharded
-from cpsolver.profiles.judging import SHARDED, among, either, fact, negated
+from cpsolver.profiles.judging import SHARDED, among, either, fact, negated, v_shaped
 from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 from models_zoo.schema import SpecialLayer
+from models_zoo.vision import EncoderFamily
 
 Split = Literal["none", "first_last", "any"]
 """Layers by stage: all equal; all but the first and the last equal; any."""
@@ -40,12 +41,10 @@ class Facts(BaseModel):
 
     tensor_parallel: bool = _stated("tp > 1")
     sequence_parallel: bool = _stated("sequence parallelism as Megatron's, inside tp")
-    kv_groups: Literal["divides", "divides_or_multiple"] = _stated(
-        "tp divides the key-value heads; or they may also divide tp"
-    )
+    kv_groups: Literal["divides", "divides_or_multiple"] = _stated("tp divides kv heads; or they may also divide tp")
     pipeline: bool = _stated("pp > 1")
     interleaving: bool = _stated("vpp > 1")
-    zero_bubble: tuple[Schedule, ...] = _stated("its zero-bubble schedules", ())
+    zero_bubble: tuple[Schedule, ...] = _stated("its schedules that split backward passes", ())
     breadth_first: bool = _stated("interleaving in groups of all microbatches", False)
     few_microbatches: bool = _stated("fewer microbatches than stages, with vpp 1")
     dynamic_micro_batches: bool = _stated("microbatches of different sizes in a pipeline", False)
@@ -64,6 +63,7 @@ class Facts(BaseModel):
     context_pipeline: bool = _stated("cp > 1 with pp > 1")
     ulysses_tensor: bool = _stated("cp > 1 of kind a2a with tp > 1")
     ulysses_groups: bool = _stated("cp > 1 of kind a2a with a sharding group")
+    ulysses_repeats: bool = _stated("keys and values of fewer heads than ranks that exchange are repeated", False)
     mtp_parallel: bool = _stated("multi-token prediction with pp > 1 or cp > 1")
     flash_attention: tuple[bool, ...] = _stated("what flash_attention may be", (False, True))
     expert_parallel: bool = _stated("ep > 1")
@@ -98,14 +98,26 @@ class Facts(BaseModel):
     activation_offload: tuple[OffloadModule, ...] = _stated("what training.activation_offload may have")
     partial_offload: tuple[Sharded, ...] = _stated("what may be sharded where optimizer_offload is between 0 and 1")
     special_layers: tuple[SpecialLayer, ...] = _stated("layers beside attention and feed-forward, one after the other")
-    adapters: bool = _stated("training.lora: low-rank adapters beside frozen layers")
+    adapters: Literal["none", "plain", "any"] = _stated(
+        "training.lora: none; those of dense models as they are usual (`adapters_asked` of resolve.py); any"
+    )
     packed_sequences: bool = _stated("training.lengths, packed: attention within each of the sequences in a window")
+    encoders: dict[EncoderFamily, dict[str, Any]] = _stated("encoders of images; facts that differ beside", {})
     experts_anywhere: bool = _stated("layers with experts need not be every n-th one from the first behind dense ones")
     dense_stages: bool = _stated("dense layers before those with experts may fill an even share of a stage, or more")
+    one_group_in_turn: bool = Field(default=True, description="breadth-first runs its last chunk as 1F1B, not GPipe")
+    v_layers: Split = Field(default="any", description="layers by stage with schedules placed as a V")
+    v_context: bool = Field(default=True, description="cp > 1 with those")
     plain_tensor: bool = Field(default=True, description="tp > 1 without sequence parallelism")
+    whole_encoder: bool = Field(default=False, description="tp ranks have an encoder of images whole")
     plain_weights: bool = Field(
         default=True, description="the optimizer's states may be whole on every rank: DDP, or a single replica"
     )
+    plain_beside: bool = Field(default=True, description="replicas without sharding go together with pp or ep > 1")
+    short_interleaving: bool = Field(
+        default=True, description="vpp > 1 with pp 2, or with fewer than two microbatches for each stage"
+    )
+    experts_split_tensor: bool = Field(default=True, description="ep > 1 that is no multiple of tp")
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -172,6 +184,8 @@ def _pipeline(f: Facts, m: Architecture, x: Any) -> Any:
 @fact("frame", about="vpp", briefly="does not interleave (vpp 1)")
 def _interleaving(f: Facts, m: Architecture, x: Any) -> Any:
     yield f.interleaving | (x.vpp == 1), lambda: f"does not interleave: vpp is {x.vpp}, and must be 1"
+    alone = f.v_context | (x.cp == 1) | negated(v_shaped(x))
+    yield alone, lambda: f"has no context parallelism with schedule {x.plan.schedule}: cp is {x.cp}, and must be 1"
 
 
 @fact("frame", about="pp mbs", briefly="needs a microbatch for each stage (global batch / mbs / dp >= pp)")
@@ -197,6 +211,7 @@ def tied_stages(f: Facts, m: Architecture, x: Any) -> tuple[Any, Any]:
             | ((f.uneven_context in values) & (x.cp > 1))
             | ((f.uneven_groups in values) & _grouped(x))
             | ((f.uneven_mtp in values) & (m.mtp_layers > 0))
+            | ((f.v_layers in values) & v_shaped(x))
         )
 
     return where("none"), where("none", "first_last")
@@ -378,18 +393,17 @@ def _plain_replicas(f: Facts, m: Architecture, x: Any) -> Any:
 
 @fact("variant")
 def _plain_context(f: Facts, m: Architecture, x: Any) -> Any:
-    yield (
-        f.plain_context | x.distributed_optimizer | (x.cp == 1),
-        lambda: f"shards over context-parallel ranks: with cp {x.cp} distributed_optimizer must be true",
-    )
+    allows = f.plain_context | x.distributed_optimizer | (x.cp == 1)
+    yield allows, lambda: f"shards over context-parallel ranks: with cp {x.cp} distributed_optimizer must be true"
 
 
-def _sharded_in_short(f: Facts) -> str:
+def sharded_in_short(f: Facts) -> str:
+    """What of the states is shared out, in words that follow a framework's name."""
     alone, under = (_listed(kinds) or "nothing" for kinds in (f.sharded, f.sharded_pipeline))
     return f"shares out {alone}" + f" without a pipeline, {under} with one" * f.pipeline
 
 
-@fact("variant", about="sharded", briefly=_sharded_in_short)
+@fact("variant", about="sharded", briefly=sharded_in_short)
 def _sharded(f: Facts, m: Architecture, x: Any) -> Any:
     shards = ((x.pp == 1) & _shards(x, f.sharded)) | ((x.pp > 1) & _shards(x, f.sharded_pipeline))
     yield negated(x.distributed_optimizer) | shards, lambda: _unsharded(f, x)
@@ -467,30 +481,3 @@ def _differs(f: Facts, x: Any, free: tuple[RecomputeKind, ...], settings: list[t
     tied = f.recompute_by_stage != free
     where = "".join(f" with {name} {size}" for name, (size, usual) in sizes.items() if tied and size > usual)
     return f"cannot recompute differently by stage{where} ({shown}): {choice}"
-
-
-# What only stacks state
-
-
-@fact("variant")
-def _plain_tensor(f: Facts, m: Architecture, x: Any) -> Any:
-    yield (
-        f.plain_tensor | x.sequence_parallel | (x.tp == 1),
-        lambda: f"has tensor parallelism with sequence parallelism only: tp is {x.tp}",
-    )
-
-
-_WHOLE_WEIGHTS = "shares out weights over replicas (distributed_optimizer true, dp x cp > 1)"
-
-
-@fact(
-    "variant",
-    about="distributed_optimizer",
-    briefly=lambda f: _sharded_in_short(f) if f.plain_weights else _WHOLE_WEIGHTS,
-)
-def _plain_weights(f: Facts, m: Architecture, x: Any) -> Any:
-    message = "shares out weights over replicas: distributed_optimizer must be true"
-    yield (
-        f.plain_weights | x.distributed_optimizer,
-        lambda: message + ", and there is a single replica" * (x.dp * x.cp == 1),
-    )

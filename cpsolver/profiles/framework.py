@@ -15,10 +15,13 @@ from typing import Any, Literal, get_args, get_origin
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.plans.strategy import RecomputeKind
+from cpsolver.profiles import rarer_facts  # noqa: F401 (registers them)
 from cpsolver.profiles.facts import Facts
 from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
+from models_zoo.vision import EncoderFamily
 
 _FOLDER = Path(__file__).parent / "launchers"
+_PLAIN = "null; of models without experts or latent attention, of whole layers, dropout 0, all_to_all false, 16 bits"
 
 
 class Framework(Facts):
@@ -41,10 +44,17 @@ class Framework(Facts):
         """What the model has beside attention and feed-forward blocks that the framework lacks, in words."""
         return tuple(SPECIAL_LAYERS[name] for name in special_layers(model) if name not in self.special_layers)
 
-    def lacks(self, adapters: bool, packed: bool) -> dict[str, str]:
+    def lacks(self, adapters: Literal["plain", "any"] | None, packed: bool) -> dict[str, str]:
         """Fields of `training` that ask for adapters or packed sequences it does not have, and what they may be."""
-        found = {"lora": "null"} if adapters and not self.adapters else {}
+        found = {}
+        if adapters is not None and self.adapters not in (adapters, "any"):
+            found["lora"] = "null" if self.adapters == "none" else _PLAIN
         return {**found, "lengths": "null, or packing false"} if packed and not self.packed_sequences else found
+
+    def beside(self, encoder: EncoderFamily | None) -> Framework:
+        """What it runs with an encoder of images of that family on the first stage; itself where there is none."""
+        own = {} if encoder is None else self.encoders.get(encoder, {})
+        return Framework.model_validate({**dict(self), **own}) if own else self
 
     def kinds(self, wanted: tuple[RecomputeKind, ...]) -> tuple[RecomputeKind, ...]:
         """The kinds of recomputation among those wanted that it has."""

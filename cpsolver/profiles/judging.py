@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cpsolver.plans.strategy import Sharded, Strategy
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import V_SHAPED, Sharded, Strategy
 from models_zoo import Architecture
 
 Bools = NDArray[np.bool_]
@@ -100,6 +101,7 @@ class PlanRow:
         self.embedding_slot, self.loss_slot = plan.slots
         self.types = ", ".join(dict.fromkeys(plan.stage_chips))
         self.sharded = 1 + SHARDED.index(plan.sharded)
+        self.schedule = DIMENSIONS["schedule"].code(plan.schedule)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plan, name)
@@ -124,3 +126,11 @@ def among(values: Any, choices: tuple[Any, ...]) -> Any:
     for choice in choices:
         found = found | (values == choice)
     return found
+
+
+_V_SHAPED = tuple(DIMENSIONS["schedule"].code(name) for name in V_SHAPED)
+
+
+def v_shaped(x: Any) -> Any:
+    """Where stages are placed as a V."""
+    return among(x.schedule, _V_SHAPED)

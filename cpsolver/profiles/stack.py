@@ -42,6 +42,7 @@ class Constants(BaseModel):
     single_adapter: Constant
     routing_overlap: Constant
     copies_once_per_node: Constant
+    fused_experts: Constant
     dispatch_bytes: Constant
     cuda_graph_scope: Constant
     bucket_parameters: Constant
@@ -77,6 +78,7 @@ class Constants(BaseModel):
     gradient_sum_bytes: Constant
     attention_backward_flops_factor: Constant
     causal_fraction: Constant
+    masked_keys: Constant
     gemm_tile_rows: Constant
     gemm_tile_columns: Constant
     gemm_half_depth: Constant
@@ -98,6 +100,7 @@ class Constants(BaseModel):
     gathered_layers: Constant
     fp8_weight_bytes: Constant
     fp8_cast_bytes: Constant
+    fp8_frozen_cast_share: Constant
     fp8_activations: Constant
     fp8_activation_inputs: Constant
     fp8_parameter_gather: Constant

@@ -25,6 +25,7 @@ OptimizerName = Literal[
     "quantized_states",
     "cadam",
     "ema_adamw",
+    "o2_adamw",
     "lion",
     "muon",
 ]
@@ -40,12 +41,17 @@ GraphScope = Literal["none", "te", "full"]
 GRAPH_SCOPES: tuple[GraphScope, ...] = GraphScope.__args__  # type: ignore[attr-defined]
 Dispatcher = Literal["alltoall", "deepep", "hybridep"]
 """How tokens reach their experts: NCCL's all-to-all, a copy for each expert; or kernels that send one to each rank."""
+ZeroMemory = Literal["level0", "level1"]
+"""What experts do not keep for the backward pass: their inputs and activations; or their first products' results and
+all inside shared experts too (MindSpeed's --moe-zero-memory)."""
 Switch = Literal[
     "release_fp32_gradients",
     "reuse_fp32_parameters",
     "optimizer_offload",
     "swap_optimizer",
     "offload_layers",
+    "recompute_activation_function",
+    "moe_zero_memory",
     "triangle_attention",
     "fused_gate_up",
     "fp8_parameter_gather",

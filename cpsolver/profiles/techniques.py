@@ -59,6 +59,8 @@ class Figures(_Frozen):
     host_update_ranks: Figure
     swap_slices: Figure
     offload_layers_held: Figure
+    function_results_held: Figure
+    expert_inputs_held: Figure
     natural_load_least: Figure
     natural_load_most: Figure
     triangle_block: Figure
