@@ -1,4 +1,4 @@
-"""What the training's switches change of the activations that a layer keeps: 8 bits, the host, unmasked blocks only."""
+"""What the training's switches change of the activations that a layer keeps: 8 bits, the host, functions made again."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from cpsolver.cost import gemms
+from cpsolver.cost.chip_speeds import ChipSpeeds
+from cpsolver.cost.compute import Traffic, stream
 from cpsolver.cost.kinds import LayerKind, problem_of
 from cpsolver.cost.memory import LayerBytes, layer_bytes
 from cpsolver.cost.shard import Floats, Shard
+from cpsolver.cost.zero_memory import dropped
 from cpsolver.plans.strategy import MODULES
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import OffloadModule
@@ -55,19 +58,56 @@ def _share_away(problem: Problem) -> float:
 
 
 def _at_work(problem: Problem, shard: Shard, kind: LayerKind, layer: LayerBytes) -> LayerBytes:
-    """What a layer that stays keeps, in 8 bits and without what its modules send to the host."""
-    if not (problem.narrow_activations or problem.spec.training.activation_offload):
+    """What a layer that stays keeps, in 8 bits, without what its modules send to the host and what is made again."""
+    training = problem.spec.training
+    functions = training.recompute_activation_function
+    if not (problem.narrow_activations or training.activation_offload or functions or training.moe_zero_memory):
         return layer
-    away, dropped = offloaded(problem, shard, kind)
-    narrower, dropped_too = narrowed(problem, shard, kind)
-    saved = away + narrower
-    inside = np.stack([dropped.get(name, 0.0 * saved) + dropped_too.get(name, 0.0 * saved) for name in MODULES])
+    parts = [
+        offloaded(problem, shard, kind),
+        recomputed_functions(problem, shard, kind),
+        narrowed(problem, shard, kind),
+    ]
+    (away, _), (again, _), _ = parts
+    zero = dropped(problem, shard, kind, _input_bytes(problem))
+    parts += [(zero.all, zero.inside)] if zero else []
+    saved = np.asarray(sum(each for each, _ in parts))
+    inside = np.stack([sum((less.get(name, 0.0) for _, less in parts), 0.0 * saved) for name in MODULES])
+    held = techniques().offload_layers_held * away + techniques().function_results_held * again
+    held = held + zero.held if zero else held
     return replace(
         layer,
         full=np.maximum(layer.full - saved, layer.checkpoint),
         freed=layer.freed - inside,
-        buffer=layer.buffer + techniques().offload_layers_held * away,
+        buffer=layer.buffer + held,
     )
+
+
+def recomputed_functions(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:
+    """Bytes a layer and microbatch of the activation functions' results where these are dropped after the product that
+    reads them and made again before its backward, and those that a module drops anyway.
+
+    MindSpeed 028de58, core/memory/recompute/activation (dense blocks and shared experts) and
+    core/transformer/moe/moe_feature/gmm/experts.py (routed experts).
+    """
+    none = np.zeros(len(shard.tp))
+    if not (problem.spec.training.recompute_activation_function and kind.feed_forward):
+        return none, {}
+    each = _input_bytes(problem) * shard.tokens(problem.sequence) / shard.tp
+    if not kind.experts:
+        return each * problem.model.ffn, {"mlp": each * problem.model.ffn}
+    routed, shared = (each * width for width in _widths(problem, kind))
+    return routed + shared, {"moe": routed + shared, "moe_act": routed, "shared_experts": shared}
+
+
+def recomputed_function_seconds(problem: Problem, chip: Chip, shard: Shard, kind: LayerKind) -> Floats:
+    """Seconds a layer and microbatch in which activation functions run again before backward, reading and writing."""
+    if not (problem.spec.training.recompute_activation_function and kind.feed_forward):
+        return np.zeros(len(shard.tp))
+    model, tokens = problem.model, shard.tokens(problem.sequence)
+    width = sum(_widths(problem, kind)) if kind.experts else model.ffn
+    elements = (3 if model.gated_mlp else 2) * width / shard.tp * tokens
+    return stream(problem, ChipSpeeds(problem, chip), Traffic("activation function", elements, 1))
 
 
 def narrowed(problem: Problem, shard: Shard, kind: LayerKind) -> tuple[Floats, Inside]:

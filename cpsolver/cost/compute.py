@@ -16,7 +16,8 @@ from cpsolver.cost.chip_speeds import ChipSpeeds, attention_constants
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.kinds import LayerKind, norms, problem_of
 from cpsolver.cost.recurrence import mixer_gemms, recurrence
-from cpsolver.cost.selection import attended_share, scored_keys
+from cpsolver.cost.routing import reordered_rows
+from cpsolver.cost.selection import computed_share, scored_keys
 from cpsolver.cost.shard import NOT_COMPUTED, OF_EXPERTS, Bools, Floats, Ints, Shard, padded_vocabulary
 from cpsolver.cost.states import base_bytes
 from cpsolver.problem.problem import Problem
@@ -98,7 +99,8 @@ def _host_seconds(problem: Problem, shard: Shard, kind: LayerKind) -> Floats:
     ahead, waiting = (
         sum(float(getattr(stack, name)) for name in host_constants(problem, kind, counts)) for counts in (False, True)
     )
-    counts = (shard.ep > 1) & ~shard.expert_overlap
+    overlaps = shard.expert_overlap & (stack.routing_overlap > 0)  # elsewhere nothing runs beside the exchange
+    counts = (shard.ep > 1) & ~overlaps
     return np.asarray(1e-6 * np.where(counts, waiting, ahead))
 
 
@@ -234,8 +236,9 @@ def _adapters(problem: Problem, device: ChipSpeeds, shard: Shard, kind: LayerKin
         return []
     once, back = np.zeros(len(tokens)), np.zeros(len(tokens))
     for gemm in made_of:
-        once = once + device.gemm(tokens, gemm.n, gemm.k)
-        back = back + device.gemm(tokens, gemm.k, gemm.n) + device.gemm(gemm.k, gemm.n, tokens)
+        m = tokens * gemm.rows
+        once = once + device.gemm(m, gemm.n, gemm.k)
+        back = back + device.gemm(m, gemm.k, gemm.n) + device.gemm(gemm.k, gemm.n, m)
     traffic, each = adapter_traffic(problem, shard, kind, block), problem.element_bytes * tokens
     beside = (device.stream(each * elements, traffic.kernels) for elements in (traffic.forward, traffic.backward))
     passes = (once + next(beside), back + next(beside))
@@ -258,16 +261,18 @@ def part_operators(
     found = _gemms(problem, device, made_of, tokens)
     for each in traffic:
         seconds = stream(problem, device, each)
-        again = seconds if each.moves_only else backward * seconds
-        found.append(Operator(each.name, (seconds, again), ("memory", each.constant, *unfused)))
+        again = seconds if each.moves_only or each.backward_only else backward * seconds
+        seconds = 0.0 * seconds if each.backward_only else seconds
+        scaled = () if each.constant is None else (each.constant,)
+        found.append(Operator(each.name, (seconds, again), ("memory", *scaled, *unfused)))
     return found
 
 
 def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Floats) -> list[Operator]:
     """Backward is one GEMM for the input's gradient and one for the weight's, added up in fp32, unless it is frozen.
 
-    Each operand that is not in 16 bits is cast where it is made; a stack without a fused sum runs over the weights'
-    gradients once more.
+    Each operand that is not in 16 bits is cast where it is made, in both directions where a weight's gradient follows;
+    a stack without a fused sum runs over the weights' gradients once more.
     """
     found: list[Operator] = []
     stack, frozen = problem.stack, problem.lora is not None
@@ -283,8 +288,10 @@ def _gemms(problem: Problem, device: ChipSpeeds, made_of: list[Gemm], tokens: Fl
             once, back, rests_on = once / speed, back / speed, rests_on + slower
         found.append(Operator(gemm.name, (once, back), rests_on))
         if device.casts:
-            casts = [device.stream(gemm.count * stack.fp8_cast_bytes * m * side, 1) for side in (gemm.k, gemm.n)]
-            found.append(Operator("fp8 casts", (casts[0], casts[1]), ("memory", "fp8_cast_bytes")))
+            cast = gemm.count * stack.fp8_cast_bytes * (stack.fp8_frozen_cast_share if frozen else 1.0) * m
+            casts = [device.stream(cast * side, 1) for side in (gemm.k, gemm.n)]
+            shares = ("fp8_frozen_cast_share",) if frozen else ()
+            found.append(Operator("fp8 casts", (casts[0], casts[1]), ("memory", "fp8_cast_bytes", *shares)))
         if base := base_bytes(problem):  # read in the narrow form, written in 16 bits, for either pass
             moved = (base + problem.element_bytes) * gemm.count * gemm.n * gemm.k
             found.append(Operator("weights to 16 bits", 2 * (device.stream(moved, 1),), ("memory",)))
@@ -316,7 +323,7 @@ def _attention(
     flops = 2.0 * tokens * problem.sequence * (keys + values) * heads
     kernel = device.kernel_latency
     rate = stack.sparse_attention_speed if kind.selects else 1.0
-    visible = flops * attended_share(problem, kind) / rate
+    visible = flops * computed_share(problem, kind) / rate
     flash_forward = visible / device.forward_attention_rate + kernel
     flash_backward = visible * stack.attention_backward_flops_factor / device.backward_attention_rate + 2 * kernel
     # Unfused: two full GEMMs forward and four backward, which read and write the score matrix themselves; beside
@@ -345,13 +352,17 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
     Around the ring each step's output is scaled and added to the whole (five passes over it), backward the gradients
     of queries, and of keys and values, are summed up (three each); an exchange of heads copies all four tensors into
     the order of the ranks. Source: Transformer Engine, context_parallel.py (flash_attn_fwd_out_correction; dq and dkv
-    sums of AttnFuncWithCPAndKVP2P; the reorderings of flash_attn_a2a_communicate).
+    sums of AttnFuncWithCPAndKVP2P; the reorderings of flash_attn_a2a_communicate). Keys and values that are repeated
+    before the exchange are read once and written for every query head.
     """
     model = problem.model
     keys, values = gemms.core_widths(model)
-    heads, groups = model.heads / shard.tp, np.maximum(1.0, model.kv_heads / shard.tp)
+    heads, own = model.heads / shard.tp, np.maximum(1.0, model.kv_heads / shard.tp)
+    repeated = own < shard.ulysses
+    groups = np.where(repeated, heads, own)
     steps = np.where((shard.ring > 1) & ~shard.cp_gather, shard.ring, 0).astype(np.float64)
-    copied = np.where(shard.ulysses > 1, 2.0 * tokens * (heads + groups) * (keys + values), 0.0)
+    passes = 2.0 * (heads + groups) + np.where(repeated, own + heads, 0.0)
+    copied = np.where(shard.ulysses > 1, tokens * passes * (keys + values), 0.0)
     summed = 5 * steps * tokens * heads * values, 3 * steps * tokens * (heads * keys + groups * (keys + values))
     forward, backward = (device.stream(problem.element_bytes * (sums + copied), 3.0) for sums in summed)
     return np.where(shard.cp > 1, forward, 0.0), np.where(shard.cp > 1, backward, 0.0)
@@ -360,14 +371,16 @@ def _context_traffic(problem: Problem, device: ChipSpeeds, shard: Shard, tokens:
 class Traffic(NamedTuple):
     """Elements that some kernels read and write, how many kernels there are, and the stack's constant for how often.
 
-    `moves_only`: backward moves gradients as forward moves activations, and has no saved input to read beside them.
+    `constant`: None where the elements are all that is read and written. `moves_only`: backward moves gradients as
+    forward moves activations, and has no saved input to read beside them. `backward_only`: forward has no such kernel.
     """
 
     name: str
     elements: Floats
     kernels: float
-    constant: Literal["elementwise_traffic", "norm_traffic"] = "elementwise_traffic"
+    constant: Literal["elementwise_traffic", "norm_traffic"] | None = "elementwise_traffic"
     moves_only: bool = False
+    backward_only: bool = False
 
 
 def _outside_feed_forward(problem: Problem, shard: Shard, tokens: Floats, kind: LayerKind) -> list[Traffic]:
@@ -399,20 +412,27 @@ def _activation(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]
 def _routing(problem: Problem, shard: Shard, tokens: Floats) -> list[Traffic]:
     """Experts' activation functions, and tokens copied into the experts' order and back.
 
-    Each copy's backward is the other one's forward (Transformer Engine, pytorch/permutation.py).
+    Each copy's backward is the other one's forward (Transformer Engine, pytorch/permutation.py). Where the products of
+    experts compute the activation as they write their results, only its saved input is read once more, backward; casts
+    are counted with the products.
     """
     model, moe = problem.model, problem.model.moe
     assert moe is not None
-    inside = 3 if model.gated_mlp else 2
+    gates = 2 if model.gated_mlp else 1
     routed = gemms.routed_load(problem) * moe.top_k * moe.expert_ffn  # whatever etp: wider parts of fewer tokens
-    activation = inside * (routed + moe.shared_width) / shard.tp * tokens
-    copies = 4 * moe.top_k * model.expert_width * tokens / shard.sequence_split
-    return [Traffic("activation function", activation, 2), Traffic("permutation", copies, 8, moves_only=True)]
+    fused = np.where((shard.etp == 1) & problem.fused_experts, routed, 0.0)
+    alone = (gates + 1) * (routed - fused + moe.shared_width) / shard.tp * tokens
+    moved = reordered_rows(problem, shard) * model.expert_width * tokens / shard.sequence_split
+    found = [Traffic("activation function", alone, 2), Traffic("permutation", moved, 8, None, moves_only=True)]
+    if fused.any():
+        read = gates * fused / shard.tp * tokens
+        found.append(Traffic("activation function", read, 0, None, backward_only=True))
+    return found
 
 
 def stream(problem: Problem, device: ChipSpeeds, traffic: Traffic) -> Floats:
     """Seconds to read and write all elements; unfused kernels are more and go over them more often."""
-    times: float = getattr(problem.stack, traffic.constant)
+    times: float = 1.0 if traffic.constant is None else getattr(problem.stack, traffic.constant)
     factor = 1.0 if problem.spec.training.fused_kernels else problem.stack.unfused_traffic_factor
     return device.stream(traffic.elements * problem.element_bytes * times * factor, traffic.kernels * factor)
 

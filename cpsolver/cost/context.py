@@ -21,16 +21,31 @@ from models_zoo.schema import Mixer
 def context_seconds(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> tuple[Floats, Floats]:
     """Forward and backward of one layer and microbatch that nothing hides.
 
-    Only the ring runs beside attention's core (`core` seconds of the device, forward): while a rank computes with one
-    share of keys and values, the next arrives. Backward sends it keys and values, and their gradients with them.
+    Only the ring runs beside attention's core (`core` seconds of the device, forward).
     """
-    ring = ring_seconds(problem, chip, shard)
-    open_ring = ring - problem.stack.context_overlap * np.minimum(ring, core)
+    forward, backward = _open_ring(problem, chip, shard, core)
     gather, scatter = gather_seconds(problem, chip, shard)
     heads = head_all_to_all_seconds(problem, chip, shard)
     return (
-        heads + np.where(shard.cp_gather, gather, open_ring),
-        heads + np.where(shard.cp_gather, gather + scatter, 2 * open_ring),
+        heads + np.where(shard.cp_gather, gather, forward),
+        heads + np.where(shard.cp_gather, gather + scatter, backward),
+    )
+
+
+def _open_ring(problem: Problem, chip: Chip, shard: Shard, core: Floats) -> tuple[Floats, Floats]:
+    """Forward and backward seconds of the ring beyond the steps of attention that it runs beside.
+
+    While a rank computes with one share of keys and values the next arrives, so each transfer has a step of its own,
+    of which `context_overlap` can hide it. Backward every step has one: keys and values in the first, their gradients
+    in the last, both in all between (Transformer Engine d0067d0, context_parallel.py, AttnFuncWithCPAndKVP2P).
+    """
+    steps = np.maximum(2.0, shard.ring)
+    once = ring_seconds(problem, chip, shard) / (steps - 1)
+    forward = problem.stack.context_overlap * core / steps
+    backward = problem.stack.attention_backward_flops_factor * forward
+    return (
+        (steps - 1) * np.maximum(0.0, once - forward),
+        2 * np.maximum(0.0, once - backward) + (steps - 2) * np.maximum(0.0, 2 * once - backward),
     )
 
 

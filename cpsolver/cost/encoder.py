@@ -3,8 +3,9 @@
 As Megatron-LM (d98e8a6) has it: the encoder stands whole on the first stage, before the embedding, with as many
 tensor-parallel ranks as the decoder and neither sequence nor context parallelism, so that ranks of cp repeat it
 (examples/multimodal/model.py, core/models/multimodal/llava_model.py). Parallel sizes of its own were options up to
-core 0.13. Its layers' own cost is that of a model of these layers whose sequences are images; here stands what comes
-before and after these, and where it all counts.
+core 0.13. Megatron-Bridge takes some families' module from transformers, whole on every tensor-parallel rank, whose
+gradients these average at the end of a step. Its layers' own cost is that of a model of these layers whose sequences
+are images; here stands what comes before and after these, and where it all counts.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 
 from cpsolver.cost import compute
 from cpsolver.cost.chip_speeds import ChipSpeeds
-from cpsolver.cost.collectives import tensor_parallel_seconds
+from cpsolver.cost.collectives import collective_seconds, tensor_parallel_seconds
 from cpsolver.cost.gemms import Gemm
 from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.states import held
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -35,7 +37,8 @@ def encoder_shard(problem: Problem, shard: Shard) -> Shard:
     """How a row cuts the encoder: all images of its sequences, on every rank of context parallelism."""
     images, ones = problem.spec.training.images, np.ones_like(shard.tp)
     assert images is not None
-    alone: dict[str, Any] = dict.fromkeys(("cp", "ulysses", "ep", "etp"), ones)
+    alone: dict[str, Any] = dict.fromkeys(("cp", "ulysses"), ones) | dict.fromkeys(("ep", "etp"), ones)
+    alone |= {"tp": ones} if problem.whole_encoder else {}
     alone |= dict.fromkeys(("sequence_parallel", "cp_gather", "expert_overlap"), np.zeros_like(ones, dtype=np.bool_))
     return replace(shard, mbs=shard.mbs * images.per_sequence, **alone)
 
@@ -69,6 +72,18 @@ def projector_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     elements = shard.tokens(alone.sequence) * (problem.model.hidden / vision.merge**2 + vision.hidden)
     payload = alone.element_bytes * elements * (1 + vision.deepstack)
     return tensor_parallel_seconds(alone, chip, shard, payload, shard.tp)
+
+
+def averaged_seconds(problem: Problem, chip: Chip, rows: Candidates, parameters: Floats) -> Floats:
+    """Seconds of averaging the gradients of so many parameters over tensor-parallel ranks, once a step.
+
+    Of an encoder that each of them has whole (Megatron-LM d98e8a6, core/distributed/finalize_model_grads.py,
+    average_gradients_across_tp_domain, which Megatron-Bridge's hook_hf_module_setattr_for_tp_grad_sync sets).
+    """
+    if not problem.whole_encoder:
+        return np.zeros(len(rows))
+    payload = parameters * held(problem).gradient
+    return collective_seconds(problem, chip, "all_reduce", payload, rows.tp, np.ones_like(rows.tp))
 
 
 def projector_bytes(problem: Problem, shard: Shard) -> Floats:

@@ -79,13 +79,24 @@ def sent_widths(model: Architecture) -> tuple[int, ...]:
 
 
 def core_kv_heads(model: Architecture, shard: Shard) -> Floats:
-    """Heads of keys and values on a device during attention's core: at least one, repeated where there are too few.
+    """Heads of keys and values on a device during attention's core: its share of those that are exchanged.
 
-    Repeating: MindSpeed, --kv-head-repeat-before-uly-alltoall. Multi-head latent attention has as many as of queries.
+    Multi-head latent attention has as many as of queries; where an indexer selects keys, all heads share one.
     """
-    attention = model.attention
-    whole = 1 if absorbed(attention) else model.heads if attention.kind == "mla" else model.kv_heads
-    return np.asarray(np.maximum(1.0, whole / (shard.tp * shard.ulysses)))
+    if absorbed(model.attention):
+        return np.ones(len(shard.tp))
+    return exchanged_kv_heads(model, shard) / shard.ulysses
+
+
+def exchanged_kv_heads(model: Architecture, shard: Shard) -> Floats:
+    """Heads of keys and values on a device before heads are exchanged for tokens: at least one.
+
+    Where more ranks exchange than there are heads, each is repeated for all queries that share it: MindSpeed 028de58,
+    core/context_parallel/ulysses_context_parallel.py (repeat_interleave). The rule `context_exchange` says who does.
+    """
+    whole = model.heads if model.attention.kind == "mla" else model.kv_heads
+    own = np.maximum(1.0, whole / shard.tp)
+    return np.asarray(np.where(own < shard.ulysses, model.heads / shard.tp, own))
 
 
 def feed_forward_gemms(

@@ -71,17 +71,22 @@ def examples(model: Architecture) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def counts_before(model: Architecture, vpp: int, embedding_slot: int = 0, loss_slot: int = 0) -> Ints:
+def counts_before(
+    model: Architecture, vpp: int, embedding_slot: int = 0, loss_slot: int = 0, v_shaped: bool = False
+) -> Ints:
     """Layers of each kind that stages hold whose chunks lie before the x-th place of a chunk-wide pipeline.
 
     Places are the layers, and before and behind them those of `Strategy.slots`. All stages together have C =
     places // vpp in each of `vpp` rounds; a stage with those from a to b of each C holds counts[:, b] - counts[:, a].
-    Shape (kinds, C + 1).
+    `v_shaped`: in the second of two rounds from b to a, counted from the model's end. Shape (kinds, C + 1).
     """
     ones = np.equal.outer(np.arange(len(layer_kinds(model))), np.array(kind_of_layers(model))).astype(np.int64)
     ones = np.pad(ones, ((0, 0), (embedding_slot, loss_slot)))
     long = ones.shape[1] // vpp
-    by_chunk = ones[:, : long * vpp].reshape(len(ones), vpp, long).sum(axis=1)
+    rounds = ones[:, : long * vpp].reshape(len(ones), vpp, long)
+    if v_shaped:
+        rounds = np.stack([rounds[:, 0], rounds[:, 1, ::-1]], axis=1)
+    by_chunk = rounds.sum(axis=1)
     return np.concatenate([np.zeros((len(ones), 1), dtype=np.int64), by_chunk.cumsum(axis=1)], axis=1)
 
 

@@ -49,7 +49,8 @@ class StageParameters:
     `layer` and `experts`: of the mean layer, without routed experts and of these. `kind_layer` and `kind_experts`, of
     shape (kinds, rows): what a layer of that kind has more. `first`, `last` and `last_experts`: of what stands on the
     first and the last stage beside their layers, multi-token prediction included. `encoder` and `frozen`: of the
-    encoder of images on the first stage, what is trained and what is not.
+    encoder of images on the first stage, what is trained and what is not; or, of an optimizer that takes matrices
+    whole, by how much buffers are longer there.
     """
 
     layer: Floats
@@ -261,9 +262,12 @@ def trained_parameters(problem: Problem, rows: Candidates) -> StageParameters:
     """Of what is trained: all that a device holds, or the adapters, of whose matrices each rank has its share."""
     if problem.lora is None:
         return stage_parameters(problem, rows)
-    layers = np.array(layer_adapter_parameters(problem), dtype=np.float64)[:, None] / rows.tp
-    layer, none = _mean_layer(problem, layers), np.zeros(len(rows))
-    return StageParameters(layer, none, layers - layer, 0 * layers, *5 * (none,))
+    layers, routed = (
+        np.array(layer_adapter_parameters(problem, of_experts), dtype=np.float64)[:, None] / ranks
+        for of_experts, ranks in ((False, rows.tp), (True, np.ones(len(rows))))
+    )
+    layer, experts, none = _mean_layer(problem, layers), _mean_layer(problem, routed), np.zeros(len(rows))
+    return StageParameters(layer, experts, layers - layer, routed - experts, *5 * (none,))
 
 
 def trained_and_held(problem: Problem, rows: Candidates, each: float) -> tuple[StageParameters, StageParameters]:
@@ -282,7 +286,7 @@ def weighed_parameters(problem: Problem, rows: Candidates, each: float) -> Stage
     layers = narrow * (held.layer + held.kind_layer) + (1 - narrow) * _not_linear(problem)[:, None]
     layers = layers + adapters.layer + adapters.kind_layer
     layer = _mean_layer(problem, layers)
-    experts = {"experts": narrow * held.experts, "kind_experts": narrow * held.kind_experts}
+    experts = {name: narrow * getattr(held, name) + getattr(adapters, name) for name in ("experts", "kind_experts")}
     return replace(held, layer=layer, kind_layer=layers - layer, **experts)
 
 
@@ -299,11 +303,14 @@ def _mean_layer(problem: Problem, of_kinds: Floats) -> Floats:
 
 def _encoder_parameters(problem: Problem, rows: Candidates) -> dict[str, Floats]:
     """Of the encoder of images: layers and projectors are split over tp; patches, positions, norms and biases after
-    sums are whole on every rank."""
+    sums are whole on every rank, and so may be all of it."""
     model, none = problem.model, np.zeros(len(rows))
     alone, vision, images = problem.encoder, model.vision, problem.spec.training.images
     if alone is None or vision is None or images is None:
         return {"encoder": none, "frozen": none}
+    if problem.whole_encoder:
+        own, projected = none + encoder_parameters(model), none + projector_parameters(model)
+        return {"encoder": projected + own * images.trained, "frozen": own * (not images.trained)}
     of_layers = vision.layers * _layer_parameters(alone.model, rows, 0)[0]
     whole = encoder_parameters(model) - vision.layers * layer_parameters(alone.model).total
     own, projectors = of_layers + whole, projector_parameters(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpsolver.cost import gemms
-from cpsolver.cost.adapters import adapter_gemms
+from cpsolver.cost.adapters import Block, adapter_gemms
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, kind_shares, layer_kinds, model_of
 from cpsolver.cost.recurrence import counted_flops, mixer_gemms
 from cpsolver.cost.selection import attended_share, scored_keys
@@ -51,8 +51,9 @@ def _used(problem: Problem, kind: LayerKind) -> float:
     model, whole = model_of(problem.model, kind), Shard.of(1, 1, False, True)
     made_of = mixer_gemms(model, whole, kind) + gemms.block_gemms(model, whole, kind)
     weights = _computed(problem) * sum(float(np.sum(gemm.n * gemm.k * gemm.rows * gemm.count)) for gemm in made_of)
-    beside = [*adapter_gemms(problem, whole, kind, "attention"), *adapter_gemms(problem, whole, kind, "mlp")]
-    weights += sum(float(np.sum(gemm.n * gemm.k)) for gemm in beside)
+    blocks: tuple[Block, ...] = ("attention", "mlp")
+    beside = [gemm for block in blocks for gemm in adapter_gemms(problem, whole, kind, block, load=1.0)]
+    weights += sum(float(np.sum(gemm.n * gemm.k * gemm.rows)) for gemm in beside)
     if not kind.attends:
         return weights + (0.0 if kind.mixer == "none" else counted_flops(model, kind.mixer) / 2)
     visible = attended_share(problem, kind)

@@ -8,11 +8,13 @@ longest, so that reducing and gathering stay collectives of equal parts. All oth
 The fullest rank of N matrices of at least s elements among d ranks has ceil(N / d) of them, and none has less than the
 mean in the mean: the largest of these numbers over all sizes is the least that the fullest can have, and what that way
 of giving them out comes to within some per cent (tests/cost/test_muon.py). A stage has as many layers as the mean one.
+The model's first chunk may have larger matrices than the mean one, of dense layers before experts: what its buffers and
+its step are longer for these is the first stage's own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.matrices import Matrix, layer_matrices, orthogonalizing_seconds
 from cpsolver.cost.memory import StageParameters
-from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
@@ -43,6 +45,7 @@ def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffe
         return Buffers(parts, None)
     found = LayerMatrices(problem, rows)
     padded = _matrices(problem, rows, parts, found, found.padding(False), found.padding(True))
+    padded = replace(padded, encoder=found.beyond_mean())
     beside = beside_matrices(problem, rows, parts)
     return Buffers(_each(padded, beside, 1.0), padded)
 
@@ -82,13 +85,24 @@ def _by_kind(problem: Problem, dense: Floats, routed: Floats, **ends: Floats) ->
     )
 
 
-def matrix_seconds(problem: Problem, chip: Chip, rows: Candidates) -> tuple[Floats, Floats]:
-    """Seconds of the step of matrices on the fullest rank: of a layer, and of what the last stage has more."""
-    found = LayerMatrices(problem, rows)
+@dataclass(frozen=True)
+class MatrixSeconds:
+    """Seconds of the step of matrices on the fullest rank: of a layer, and of what the first and the last stage have
+    more."""
+
+    layer: Floats
+    first: Floats
+    last: Floats
+
+
+def matrix_seconds(problem: Problem, chip: Chip, rows: Candidates) -> MatrixSeconds:
+    """The seconds of every row."""
+    found, both = LayerMatrices(problem, rows), (False, True)
     each = found.seconds(chip)
+    mean = sum(found.busiest(each, routed)[0] for routed in both)
+    first = sum(found.busiest_first(each, routed)[0] for routed in both)
     per_layer = rows.pp * rows.vpp / problem.model.layers
-    layer = sum(found.busiest(each, routed)[0] for routed in (False, True)) * per_layer
-    return np.asarray(layer), found.modules(each, chip)
+    return MatrixSeconds(np.asarray(mean * per_layer), np.maximum(0.0, first - mean), found.modules(each, chip))
 
 
 class LayerMatrices:
@@ -137,16 +151,43 @@ class LayerMatrices:
         """The sum of some values over the matrices of a mean model chunk that the fullest rank has at least, and over
         all of them; (n,) each. Kinds of which not every stage has a layer count in the mean only.
         """
+        rows = self._rows
+        return self._fullest(values, routed, self._layers / (rows.pp * rows.vpp), self._layers >= rows.pp)
+
+    def busiest_first(self, values: Floats, routed: bool) -> tuple[Floats, Floats]:
+        """The same of the model's first chunk, by the layers that it has."""
+        chunks = self._first_chunk[self._kind]
+        return self._fullest(values, routed, chunks, chunks >= _WHOLE)
+
+    @cached_property
+    def _first_chunk(self) -> Floats:
+        """Layers of each kind in the first chunk, where all chunks are as long: (kinds, n)."""
+        kinds = np.asarray(kind_of_layers(self._problem.model))
+        here = kinds[:, None] == np.arange(len(layer_kinds(self._problem.model)))
+        before = np.concatenate([np.zeros((1, here.shape[1])), here.cumsum(axis=0)])
+        length = len(kinds) / (self._rows.pp * self._rows.vpp)
+        whole = np.minimum(np.floor(length).astype(np.int64), len(kinds) - 1)
+        return np.asarray((before[whole] + (length - whole)[:, None] * here[whole]).T)
+
+    def beyond_mean(self) -> Floats:
+        """Elements by which the buffers of the first chunk are longer than its layers' matrices with their padding.
+
+        Experts' are not: none of them is in layers that few have.
+        """
+        if len(layer_kinds(self._problem.model)) == 1:
+            return np.zeros(len(self._rows))
+        most, total = self.busiest_first(self._sizes, False)
+        return np.maximum(0.0, most * self._ranks(False) - self.padding(False) * total)
+
+    def _fullest(self, values: Floats, routed: bool, chunks: Floats, certain: Bools) -> tuple[Floats, Floats]:
+        """`busiest` of a chunk that has so many layers with each class; not `certain`: counted in the mean only."""
         own = self._routed == routed
         if not own.any():
             return np.zeros(len(self._rows)), np.zeros(len(self._rows))
-        values, rows = values[own], self._rows
-        chunks = self._layers[own] / (rows.pp * rows.vpp)
-        counts, ranks = self._counts[own] * chunks, self._ranks(routed)
+        values, counts, ranks = values[own], self._counts[own] * chunks[own], self._ranks(routed)
         total = (values * counts).sum(axis=0)
         order = np.argsort(-values, axis=0, kind="stable")
-        everywhere = np.where(self._layers[own] >= rows.pp, counts, 0.0)
-        larger = np.take_along_axis(everywhere, order, axis=0).cumsum(axis=0)
+        larger = np.take_along_axis(np.where(certain[own], counts, 0.0), order, axis=0).cumsum(axis=0)
         whole = np.ceil(larger * _WHOLE / ranks) * np.take_along_axis(values, order, axis=0)
         return np.where(ranks > 1, np.maximum(total / ranks, whole.max(axis=0)), total), total
 

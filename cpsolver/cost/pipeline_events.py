@@ -136,6 +136,25 @@ def most_excess(pp: ArrayLike, vpp: ArrayLike, microbatches: ArrayLike) -> Float
     return np.asarray((pp - 1) / (vpp * microbatches))
 
 
+def detour_s(stage_s: ArrayLike, after_s: ArrayLike) -> FloatArray:
+    """By how much 1F1B (vpp 1) of more than pp microbatches is longer than a stage's work on all of them, and what the
+    first one's forward and the last one's backward take on the stages before it.
+
+    The first microbatch passes the stages behind and comes back while the stage s runs its W = pp - s - 1 warm-up
+    forwards, and so does the last microbatch while the stage has W backwards left. On that way through the schedule,
+    from one event to the next that waits for it, nothing is left out but W forwards and W backwards of the stage.
+
+    Args:
+        stage_s: shape (.., pp), seconds of forward plus backward of a microbatch through each stage, or less.
+        after_s: of the same shape, the same of all stages behind it, or less.
+
+    The sum of all three only grows with these times: less of them bound it from below.
+    """
+    times, after = np.asarray(stage_s, dtype=np.float64), np.asarray(after_s, dtype=np.float64)
+    warmup = np.arange(times.shape[-1] - 1, -1, -1)
+    return np.asarray(np.maximum(0.0, 2.0 * after - warmup * times))
+
+
 def simulate(
     forward_s: ArrayLike,
     backward_s: ArrayLike,

@@ -26,15 +26,20 @@ def routing_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
     Every device sends the tokens it holds, with sequence parallelism its share of them; the one whose experts are asked
     most receives more than it sends, and all wait for it.
     """
+    back = _exchange_seconds(problem, chip, shard, problem.element_bytes)
+    same = problem.dispatch_bytes == problem.element_bytes
+    return np.asarray((back if same else dispatch_seconds(problem, chip, shard)) + back)
+
+
+def dispatch_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
+    """Tokens to their experts alone, in seconds: one all-to-all."""
+    return _exchange_seconds(problem, chip, shard, problem.dispatch_bytes)
+
+
+def _exchange_seconds(problem: Problem, chip: Chip, shard: Shard, bytes_each: float) -> Floats:
     own = shard.tokens(problem.sequence) / shard.sequence_split
     each = own * _copies_sent(problem, chip, shard) * _load(problem, shard) * problem.model.expert_width
-
-    def exchange(bytes_each: float) -> Floats:
-        return collective_seconds(problem, chip, "all_to_all", each * bytes_each, shard.ep, shard.etp)
-
-    back = exchange(problem.element_bytes)
-    out = back if problem.dispatch_bytes == problem.element_bytes else exchange(problem.dispatch_bytes)
-    return np.asarray(out + back)
+    return collective_seconds(problem, chip, "all_to_all", each * bytes_each, shard.ep, shard.etp)
 
 
 def hidden_seconds(problem: Problem, shard: Shard, exchange: Floats, compute: Floats) -> Floats:
@@ -63,6 +68,22 @@ def expert_tensor_seconds(problem: Problem, chip: Chip, shard: Shard) -> Floats:
         return routed
     shared = tensor_parallel_seconds(problem, chip, shard, whole, shard.tp)
     return routed + np.where(shard.etp == shard.tp, 0.0, shared)
+
+
+def reordered_rows(problem: Problem, shard: Shard) -> Floats:
+    """Hidden states that a device reads and writes to bring tokens into the experts' order and back, in one direction
+    of the model, for each token that it holds.
+
+    A kernel reads a token once and writes it wherever it goes; on the way back it reads all copies and writes their sum
+    (Transformer Engine d0067d0, common/triton/permutation.py). The all-to-all dispatcher makes copies before it sends
+    them, and sorts what arrives where a device has several experts. The others make copies where they arrive
+    (Megatron-LM d98e8a6, core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher and _DeepepManager).
+    """
+    moe = _moe(problem)
+    if problem.copies_once:
+        return np.asarray(2.0 * shard.etp * (_places_reached(moe, shard.ep) + moe.top_k))
+    sorted_rows = np.where(moe.experts > shard.ep, 4.0 * shard.etp * moe.top_k, 0.0)
+    return 2.0 * (1 + moe.top_k) + sorted_rows
 
 
 def _copies_sent(problem: Problem, chip: Chip, shard: Shard) -> Floats:

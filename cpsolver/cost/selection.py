@@ -32,6 +32,25 @@ def attended_share(problem: Problem, kind: LayerKind) -> float:
     )
 
 
+def computed_share(problem: Problem, kind: LayerKind) -> float:
+    """Share of all pairs of a window's tokens that a flash kernel takes time for in a layer of that kind.
+
+    What attention attends to, and the stack's `masked_keys` more of each query; no sequence takes more than all its
+    pairs. A ring of context-parallel ranks adds none: only the step on a rank's own keys has a mask. Keys that an
+    indexer or compression chose are gathered without one.
+    """
+    model = model_of(problem.model, kind)
+    if kind.selects or model.attention.kind == "csa":
+        return attended_share(problem, kind)
+    causal, masked = problem.stack.causal_fraction, float(problem.stack.masked_keys)
+    return sum(
+        count
+        * (tokens / problem.sequence) ** 2
+        * min(1.0, visible_share(model, kind, tokens, causal) + masked / tokens)
+        for tokens, count in problem.windows.attended
+    )
+
+
 def visible_share(model: Architecture, kind: LayerKind, sequence: int, causal: float) -> float:
     """Share of all pairs of tokens that attention's core computes in a layer of that kind."""
     if not kind.selects and model.attention.kind != "csa":

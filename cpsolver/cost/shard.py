@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpsolver.plans.dimensions import DIMENSIONS, FLAGS, ROW
+from cpsolver.plans.strategy import ONE_GROUP, V_SHAPED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,6 +23,10 @@ OF_EXPERTS = ("ep", "etp", "expert_overlap")
 """Those that matter to experts only."""
 NOT_COMPUTED = (*OF_ATTENTION, "expert_overlap")
 """Those that do not matter to what a feed-forward block or experts compute."""
+_V_SHAPED: NDArray[np.bool_] = np.array([False, *(name in V_SHAPED for name in DIMENSIONS["schedule"].values)])
+"""By the code of a schedule in rows."""
+_ONE_GROUP: NDArray[np.bool_] = np.array([False, *(name in ONE_GROUP for name in DIMENSIONS["schedule"].values)])
+"""The same."""
 _LARGEST = 2**62
 """Codes of combinations stay below this."""
 
@@ -41,12 +46,17 @@ class _Columns:
     """Arrays that are stretched to the same length."""
 
     def __post_init__(self) -> None:
-        stretched = np.broadcast_arrays(*(getattr(self, name) for name in self.__dataclass_fields__))
+        columns = [getattr(self, name) for name in self.__dataclass_fields__]
+        if all(isinstance(column, np.ndarray) for column in columns) and len({each.shape for each in columns}) == 1:
+            return
+        stretched = np.broadcast_arrays(*columns)
         for name, column in zip(self.__dataclass_fields__, stretched, strict=True):
             object.__setattr__(self, name, column)
 
     def take(self, rows: Any) -> Self:
         """The rows with these indices, or under that mask."""
+        if isinstance(rows, np.ndarray) and rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)  # once, not in every column
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     def first_of_each(self, names: Sequence[str]) -> tuple[Ints, Ints]:
@@ -171,6 +181,21 @@ class Candidates(_Columns):
     def stage_devices(self) -> Ints:
         """Devices of one pipeline stage: tp * cp * dp."""
         return self.tp * self.cp * self.dp
+
+    @property
+    def v_shaped(self) -> Bools:
+        """Stages are placed as a V (`Strategy.v_shaped`)."""
+        return np.asarray(_V_SHAPED[self.schedule])
+
+    @property
+    def one_group(self) -> Bools:
+        """All microbatches of a step pass a chunk before the next chunk's turn (`strategy.ONE_GROUP`)."""
+        return np.asarray(_ONE_GROUP[self.schedule])
+
+    @property
+    def chunk_group(self) -> Ints:
+        """Microbatches that pass a chunk before the next chunk's turn, with vpp > 1."""
+        return np.where(self.one_group, self.microbatches, self.pp)
 
     def places(self, layers: int) -> Ints:
         """Places for layers: those of the model, and those that the embedding and the head take."""

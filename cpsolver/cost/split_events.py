@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,8 +75,8 @@ def run(
         ValueError: some pass waits for ever.
     """
     tables = (("F", forward_s), ("B", input_s), ("W", weight_s))
-    seconds = {kind: np.asarray(table, dtype=np.float64) for kind, table in tables}
-    pp, chunks = seconds["F"].shape
+    seconds = {kind: np.asarray(table, dtype=np.float64).tolist() for kind, table in tables}
+    pp, chunks = np.shape(forward_s)
     delay = np.zeros(pp) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
     devices = [_Device(number, list(own), pp, chunks) for number, own in enumerate(order)]
     done: dict[tuple[int, Pass], float] = {}
@@ -93,25 +93,35 @@ class _Device:
     def __init__(self, number: int, order: list[Turn], pp: int, chunks: int) -> None:
         self._number, self.waiting, self._pp, self._chunks = number, order[::-1], pp, chunks
         self.passes: list[tuple[Pass, float, float]] = []
+        self._needed: list[tuple[int, Pass]] = []  # of the turn that waits, once it was looked at
 
-    def advance(self, done: dict[tuple[int, Pass], float], seconds: dict[str, FloatArray], delay: FloatArray) -> bool:
+    def advance(
+        self, done: dict[tuple[int, Pass], float], seconds: dict[str, list[list[float]]], delay: FloatArray
+    ) -> bool:
         """Run turns until one has to wait; whether there was any. `done`: when what a pass makes leaves."""
         moved = False
         while self.waiting:
             turn = self.waiting[-1]
-            needed = {source for each in turn for source in _sources(self._number, each, self._pp, self._chunks)}
-            needed -= {(self._number, each) for each in turn}
-            if not needed <= done.keys():
+            needed = self._needed = self._needed or self._sources(turn)
+            if any(source not in done for source in needed):
                 break
             now = max([self.passes[-1][2] if self.passes else 0.0, *(self._arrives(done, delay, at) for at in needed)])
             for each in turn:
-                end = now + float(seconds[each[0]][self._number, each[1]])
+                end = now + seconds[each[0]][self._number][each[1]]
                 self.passes.append((each, now, end))
                 now = end
-            done.update(((self._number, each), now) for each in turn)
+            for each in turn:
+                done[self._number, each] = now
             self.waiting.pop()
+            self._needed = []
             moved = True
         return moved
+
+    def _sources(self, turn: Turn) -> list[tuple[int, Pass]]:
+        """What a turn waits for but for its own passes."""
+        own = [(self._number, each) for each in turn]
+        every = (source for each in turn for source in _sources(self._number, each, self._pp, self._chunks))
+        return [source for source in every if source not in own]
 
     def _arrives(self, done: dict[tuple[int, Pass], float], delay: FloatArray, source: tuple[int, Pass]) -> float:
         other = source[0]
@@ -151,6 +161,18 @@ def turns(schedule: SplitSchedule, pp: int, microbatches: int) -> list[list[Turn
     if schedule == "dualpipev" and microbatches < 2 * pp:
         raise ValueError(f"dualpipev needs 2 pp microbatches at least, got {microbatches} with pp {pp}")
     return _ORDERS[schedule](pp, microbatches)
+
+
+def split_schedule(name: str) -> SplitSchedule:
+    """A schedule's order here.
+
+    Raises:
+        ValueError: its backward passes are not split.
+    """
+    for known in get_args(SplitSchedule):
+        if known == name:
+            return cast("SplitSchedule", known)
+    raise ValueError(f"schedule {name} does not split backward")
 
 
 def _with_w_put_off(times: int) -> Callable[[int, int], list[list[Turn]]]:

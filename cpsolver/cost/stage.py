@@ -113,6 +113,16 @@ class Pipelines:
         return np.asarray(self.at_ends(rows.embedding_slot[self._first], rows.loss_slot[self._last]))
 
     @cached_property
+    def _v_shaped(self) -> Bools:
+        """Pipelines whose first stage holds the head too: (n,)."""
+        return np.asarray(self.tables.rows.v_shaped[self._first])
+
+    @cached_property
+    def head_stage(self) -> Ints:
+        """The stage that holds the head: (n,)."""
+        return np.where(self._v_shaped, 0, self.pp - 1)
+
+    @cached_property
     def _only_type(self) -> int | None:
         """The chip type of all stages, where there is one."""
         first = int(self.chips.flat[0]) if self.chips.size else 0
@@ -125,10 +135,16 @@ class Pipelines:
         return np.asarray(column[self.chips, self.by_stage])
 
     def at_ends(self, first: Any, last: Any) -> Any:
-        """Values (n,) of the first stages and of the last ones, where the only stage is both; 0 on those between."""
+        """Values (n,) of the model's beginning and end, on the stages that hold them; 0 on others.
+
+        These are the first and the last, or of a V the first alone: it has one chip type, so "of the last" is right.
+        """
         values = np.zeros(self.chips.shape, dtype=np.result_type(first, last))
         values[:, 0] = first
-        values[:, -1] += last
+        if self._v_shaped.any():
+            values[np.arange(len(values)), self.head_stage] += last
+        else:
+            values[:, -1] += last
         return values
 
     def _of_first(self, column: Floats) -> Floats:
@@ -162,6 +178,12 @@ class Pipelines:
         return self.ends / 3.0 * (self.tables.problem.lora is None)
 
     @cached_property
+    def forward_ends(self) -> Floats:
+        """Forward of embedding and head, a third (frozen: half), and of the host's work, half."""
+        passes = 3.0 if self.tables.problem.lora is None else 2.0
+        return self.ends / passes + self.host / 2.0
+
+    @cached_property
     def host(self) -> Floats:
         """The host's work for every chunk of a microbatch."""
         return np.asarray(self.vpp * self.at(self.tables.time.chunk))
@@ -178,7 +200,8 @@ class Pipelines:
         """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.
 
         Interleaving sends every chunk's activations, also from the last stage back to the first; part of that is
-        hidden. `any_neighbours`: the least where chips may stand in any order, the faster kind of link everywhere.
+        hidden. Stages placed as a V send theirs to both neighbours, and none around. `any_neighbours`: the least where
+        chips may stand in any order, the faster kind of link everywhere.
         """
         if self.pp == 1:
             return np.zeros(self.chips.shape)
@@ -191,7 +214,7 @@ class Pipelines:
         stack = self.tables.problem.stack
         share = np.where(self.vpp == 1, 1.0, 1.0 - stack.pipeline_overlap_interleaved)
         share = share * (stack.pipeline_transfers / 2.0)
-        back = back * (self.vpp - 1)
+        back = back * (self.vpp - 1) * ~self._v_shaped[:, None]
         into = np.concatenate([back, self.vpp * onward], axis=1)
         out = np.concatenate([self.vpp * onward, back], axis=1)
         return np.asarray(share * (into + out))
@@ -274,7 +297,6 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         kinds: each stage's layers of each kind, (kinds, n, pp).
     """
     time, layer = stages.tables.time, stages.at(stages.tables.time.layer)
-    passes = 3.0 if stages.tables.problem.lora is None else 2.0
     tensor = layers * stages.at(time.layer_tp) + _beyond_mean(stages, time.kind_layer_tp, kinds) + stages.ends_tensor
     beyond = _beyond_mean(stages, time.kind_layer, kinds)
     forward = stages.at(time.recompute)
@@ -287,9 +309,9 @@ def stage_seconds(stages: Pipelines, layers: Ints, recomputed: Ints, modules_s: 
         pipeline_p2p=stages.p2p(),
         data_parallel=stages.data_parallel(layers),
         optimizer=stages.optimizer(layers),
-        # A recomputed layer runs its forward again; of embedding and head, forward is a third (frozen: half), of the
-        # host's work half. What a kind of layer takes beyond the mean layer splits as the mean layer does.
-        forward=(layers + beyond / layer) * forward + stages.ends / passes + stages.host / 2.0,
+        # A recomputed layer runs its forward again. What a kind of layer takes beyond the mean layer splits as the mean
+        # layer does.
+        forward=(layers + beyond / layer) * forward + stages.forward_ends,
         weight_gradients=(layers + beyond / layer) * stages.weight_gradients + stages.weight_ends,
     )
 

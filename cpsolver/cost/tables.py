@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from cpsolver.cost import comm, compute, encoder, memory, muon, states
-from cpsolver.cost.activation_switches import offload_seconds, on_device
+from cpsolver.cost.activation_switches import on_device
+from cpsolver.cost.breadth_first import hiding_shares, left_of_last
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
+from cpsolver.cost.layers import Layers
 from cpsolver.cost.memory import StageParameters
-from cpsolver.cost.modules import Modules, freed_together, module_seconds, most_freed, replayed
-from cpsolver.cost.shard import Candidates, Floats, Shard
+from cpsolver.cost.modules import Modules, freed_together, most_freed, replayed
+from cpsolver.cost.shard import Candidates, Floats, Ints, Shard
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.problem.problem import Problem, Supply
 from hw_specs import Chip
@@ -126,83 +128,62 @@ class MemoryTable:
         return np.asarray(np.maximum(self.full - most_freed(self.freed, self.short), self.checkpoint))
 
 
-@dataclass(frozen=True)
-class Layers:
-    """Seconds of one layer, of every kind: arrays (kinds, shards).
-
-    `forward` and `backward` with all communication (`tensor`, both directions) and no shorter than the host takes;
-    `own` the same two without communication; `modules` of each of MODULES, (kinds, MODULES, shards); `offload` what
-    trips of activations to the host and back take longer than both passes.
-    """
-
-    forward: Floats
-    backward: Floats
-    tensor: Floats
-    own: tuple[Floats, Floats]
-    modules: Floats
-    offload: Floats
-
-    @property
-    def waits(self) -> Floats:
-        """What both passes take longer than the device with its communication: it waits for the host's launches."""
-        return np.asarray(self.forward + self.backward - self.tensor - self.own[0] - self.own[1])
-
-    @classmethod
-    def of(cls, problem: Problem, chip: Chip, shard: Shard) -> Layers:
-        """Of every kind in the model's layers."""
-        kinds = layer_kinds(problem.model)
-        own = [compute.layer_seconds(problem, chip, shard, kind) for kind in kinds]
-        inside = [
-            comm.layer_comm(problem, chip, shard, each.core, kind, compute.mean_pass(kind, each))
-            for each, kind in zip(own, kinds, strict=True)
-        ]
-        both = list(zip(own, inside, strict=True))
-        timed = list(zip(kinds, both, strict=True))
-        forward = [compute.whole_pass(kind, own.forward + more.forward, own.host) for kind, (own, more) in timed]
-        backward = [compute.whole_pass(kind, own.backward + more.backward, own.host) for kind, (own, more) in timed]
-        passes = zip(kinds, zip(forward, backward, strict=True), strict=True)
-        return cls(
-            forward=np.stack(forward),
-            backward=np.stack(backward),
-            tensor=np.stack([more.forward + more.backward for more in inside]),
-            own=(np.stack([layer.forward for layer in own]), np.stack([layer.backward for layer in own])),
-            modules=np.stack([module_seconds(problem, chip, shard, k, *of) for k, of in zip(kinds, both, strict=True)]),
-            offload=np.stack([offload_seconds(problem, chip, shard, kind, each) for kind, each in passes]),
-        )
-
-
 def time_table(problem: Problem, supply: Supply, rows: Candidates) -> TimeTable:
     """The time coefficients of every row on one chip type."""
     chip, model = supply.chip, problem.model
     shard, back = rows.shard.distinct()
     layers = Layers.of(problem, chip, shard)
-    ends = compute.end_seconds(problem, chip, shard)
-    end_tensor = comm.end_comm(problem, chip, shard)
-    payload = comm.hop_bytes(problem, shard)
-    of_images = _encoder_seconds(problem, chip, shard)
-    both, last = layers.forward + layers.backward + layers.offload, kind_of_layers(model)[-1]
-    layer, tensor = _mean(problem, both), _mean(problem, layers.tensor)
-    # A module's communication: one each after embedding and before the head, three around the GEMM that joins two
-    # inputs (twice the hidden states there and back, its result once).
-    module_tensor = 5 * end_tensor
+    end_tensor, images = comm.end_comm(problem, chip, shard), _encoder_seconds(problem, chip, shard)
+    last, tensor = kind_of_layers(model)[-1], _mean(problem, layers.tensor)
     forward, backward = (_mean(problem, each)[back] for each in layers.own)
     return TimeTable(
-        layer=layer[back],
+        **_pass_columns(problem, chip, rows, (shard, back), layers, images),
         layer_tp=tensor[back],
-        kind_layer=(both - layer)[:, back],
         kind_layer_tp=(layers.tensor - tensor)[:, back],
-        recompute=_mean(problem, layers.forward)[back],
-        modules=_mean(problem, layers.modules)[:, back],
-        embedding=(ends.embedding + end_tensor + of_images.all)[back],
-        head=(ends.head + end_tensor + model.mtp_layers * (both[last] + ends.module + module_tensor))[back],
+        recompute=_mean(problem, layers.forward - layers.again)[back],
+        modules=_mean(problem, layers.modules(problem, chip, shard))[:, back],
         end_tp=end_tensor[back],
-        encoder_tp=of_images.tensor[back],
-        mtp_tp=(model.mtp_layers * (layers.tensor[last] + module_tensor))[back],
-        hop_near=comm.hop_seconds(problem, chip, payload, within_node=True)[back],
-        hop_far=comm.hop_seconds(problem, chip, payload, within_node=False)[back],
-        chunk=compute.chunk_seconds(problem, rows.vpp, rows.expert_overlap),
+        encoder_tp=images.tensor[back],
+        mtp_tp=(model.mtp_layers * (layers.tensor[last] + _MODULE_TENSOR * end_tensor))[back],
         **_data_parallel(problem, supply, rows, (forward, backward)),
     )
+
+
+_MODULE_TENSOR = 5
+"""A module of multi-token prediction communicates so many times as embedding or head do: one each after embedding and
+before the head, three around the GEMM that joins two inputs (twice the hidden states there and back, its result once).
+"""
+
+
+def pass_seconds(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
+    """The columns of `time_table` that bounds of many rows count on, by name: of layers, ends, chunks and transfers."""
+    shard, back = rows.shard.distinct()
+    layers, images = Layers.of(problem, supply.chip, shard), _encoder_seconds(problem, supply.chip, shard)
+    return _pass_columns(problem, supply.chip, rows, (shard, back), layers, images)
+
+
+def _pass_columns(
+    problem: Problem,
+    chip: Chip,
+    rows: Candidates,
+    distinct: tuple[Shard, Ints],
+    layers: Layers,
+    images: encoder.EncoderSeconds,
+) -> dict[str, Floats]:
+    shard, back = distinct
+    both, last = layers.both, kind_of_layers(problem.model)[-1]
+    ends, end_tensor = compute.end_seconds(problem, chip, shard), comm.end_comm(problem, chip, shard)
+    layer, payload = _mean(problem, both), comm.hop_bytes(problem, shard)
+    module = both[last] + ends.module + _MODULE_TENSOR * end_tensor
+    return {
+        "layer": layer[back],
+        "kind_layer": (both - layer)[:, back],
+        "embedding": (ends.embedding + end_tensor + images.all)[back],
+        "head": (ends.head + end_tensor + problem.model.mtp_layers * module)[back],
+        "hop_near": comm.hop_seconds(problem, chip, payload, within_node=True)[back],
+        "hop_far": comm.hop_seconds(problem, chip, payload, within_node=False)[back],
+        "chunk": compute.chunk_seconds(problem, np.where(rows.v_shaped, 1, rows.vpp), rows.expert_overlap),
+    }
 
 
 def _encoder_seconds(problem: Problem, chip: Chip, shard: Shard) -> encoder.EncoderSeconds:
@@ -218,37 +199,6 @@ def _encoder_seconds(problem: Problem, chip: Chip, shard: Shard) -> encoder.Enco
     halves = 1.0 if images is None or images.trained else 0.5  # frozen: forward alone
     projected = encoder.projector_seconds(problem, chip, own)
     return encoder.EncoderSeconds(whole + projected, halves * vision.layers * tensor + projected)
-
-
-@dataclass(frozen=True)
-class StepTraffic:
-    """Seconds on one chip type, one entry a candidate row, of what replicas communicate once a step, hidden or not.
-
-    `reduce` and `gather` of the mean layer's gradients and weights, `reduce_last` and `gather_last` of what the last
-    stage has more, `tied` of a table that the first and the last stage both hold; `forward` and `backward` of a layer
-    and microbatch without communication, under which they travel.
-    """
-
-    reduce: Floats
-    gather: Floats
-    reduce_last: Floats
-    gather_last: Floats
-    tied: Floats
-    forward: Floats
-    backward: Floats
-
-
-def step_traffic(problem: Problem, supply: Supply, rows: Candidates) -> StepTraffic:
-    """What a schedule that orders a step by chunks can hide (`TimeTable.sync_*` is for those that do not)."""
-    shard, back = rows.shard.distinct()
-    forward, backward = (_mean(problem, each)[back] for each in Layers.of(problem, supply.chip, shard).own)
-    parts, sync = (
-        muon.buffers(problem, rows, memory.trained_parameters(problem, rows)).held,
-        _Sync(problem, supply, rows),
-    )
-    last = sync.each_step(parts.last, parts.last_experts if problem.model.mtp_layers else None)
-    tied = sync.tied(parts.first)
-    return StepTraffic(*sync.each_step(parts.layer, parts.experts), *last, tied, forward, backward)
 
 
 def _mean(problem: Problem, of_kinds: Floats) -> Floats:
@@ -273,11 +223,12 @@ def _data_parallel(
     trained, held = memory.trained_and_held(problem, rows, states.held(problem).gather)
     update = _updates(problem, supply.chip, rows, trained)
     parts, sync = muon.buffers(problem, rows, trained).held, _Sync(problem, supply, rows)
-    sync_layer, sync_stage = sync.hidden_behind(parts, *passes)
+    sync_layer, sync_stage, more_of_last = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch((parts.layer, parts.experts), (held.layer, held.experts))
     ends = [(each.first + each.encoder + each.last, each.last_experts) for each in (parts, held)]
     gather_ends, scatter_ends = sync.each_microbatch(*ends)
     tied = sync.tied(parts.first)
+    averaged = encoder.averaged_seconds(problem, supply.chip, rows, parts.encoder)
     return {
         "gather": gather,
         "scatter": scatter,
@@ -285,8 +236,8 @@ def _data_parallel(
         "scatter_ends": scatter_ends,
         "sync_layer": sync_layer,
         "sync_stage": sync_stage,
-        "sync_first": sync.after(parts.first + parts.encoder) + tied,
-        "sync_last": sync.partly_hidden(parts.last, parts.last_experts if problem.model.mtp_layers else None) + tied,
+        "sync_first": sync.after(parts.first + parts.encoder) + tied + averaged,
+        "sync_last": more_of_last + tied,
         **update,
     }
 
@@ -294,9 +245,9 @@ def _data_parallel(
 def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
     """The columns of the optimizer; matrices that it takes whole are on the ranks that have them."""
     stack, broadcasts = problem.stack, np.where(rows.shards > 1, rows.shards, 0)
-    layer_s, last_s = np.zeros(len(rows)), np.zeros(len(rows))
+    matrices = muon.MatrixSeconds(*3 * (np.zeros(len(rows)),))
     if problem.spec.training.whole_matrices:
-        layer_s, last_s = muon.matrix_seconds(problem, chip, rows)
+        matrices = muon.matrix_seconds(problem, chip, rows)
         parts = muon.beside_matrices(problem, rows, parts)
 
     def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
@@ -304,10 +255,10 @@ def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParamet
         return states.optimizer_seconds(problem, chip, held)
 
     return {
-        "update_layer": update(parts.layer, parts.experts) + layer_s,
+        "update_layer": update(parts.layer, parts.experts) + matrices.layer,
         "update_stage": 1e-3 * (stack.step_overhead_ms + stack.shard_broadcast_ms * broadcasts),
-        "update_first": update(parts.first + parts.encoder),
-        "update_last": update(parts.last, parts.last_experts) + last_s,
+        "update_first": update(parts.first + parts.encoder) + matrices.first,
+        "update_last": update(parts.last, parts.last_experts) + matrices.last,
     }
 
 
@@ -387,6 +338,8 @@ def _state_columns(parts: StageParameters, each: Floats, each_expert: Floats) ->
     }
 
 
+_TwoWays = tuple[Floats, ...]
+"""Of gradients and of weights."""
 _OF_REPLICAS = tuple(name for name in ROW if DIMENSIONS[name].group in ("sizes", "sharding"))
 """All that parameters on a device and the groups that share them depend on: few of the rows differ in it."""
 
@@ -436,29 +389,46 @@ class _Sync:
         gather = gather if self._problem.lora is None else self._seconds(*held)[1]
         return np.where(self._parameters, gather, 0.0), np.where(self._gradients, reduce, 0.0)
 
-    def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
-        """Exposed seconds for each layer, and for each stage.
+    def hidden_behind(self, parts: StageParameters, forward: Floats, backward: Floats) -> tuple[Floats, Floats, Floats]:
+        """Exposed seconds for each layer, for each stage, and for what the last stage has more.
 
         Gradients of a layer travel under the backward of the layers before it, in the last microbatch; weights are
         gathered under the forward of the layers before it. What is longer than that sticks out, and so does one
         layer's share at the end (gradients) and at the start (weights).
         """
         reduce, gather = self.each_step(parts.layer, parts.experts)
-        stack = self._problem.stack
-        reduce_out = self._sticks_out(reduce, stack.gradient_overlap * backward)
-        gather_out = self._sticks_out(gather, stack.parameter_overlap * forward)
-        return reduce_out + gather_out, (reduce - reduce_out) + (gather - gather_out)
+        stack, shares = self._problem.stack, hiding_shares(self._problem)
+        covers = tuple(share * passes for share, passes in zip(shares, (backward, forward), strict=True))
+        of_last = self.each_step(parts.last, parts.last_experts if self._problem.model.mtp_layers else None)
+        more = self._more_of_last((reduce, gather), of_last, covers)
+        reduce_out, reduce_end = self._sticks_out(reduce, stack.gradient_overlap * backward, covers[0])
+        gather_out, gather_end = self._sticks_out(gather, stack.parameter_overlap * forward, covers[1])
+        return reduce_out + gather_out, (reduce - reduce_end) + (gather - gather_end), more
 
-    def _sticks_out(self, seconds: Floats, cover: Floats) -> Floats:
-        """What is longer than its cover, a layer's mean over the chunks.
+    def _sticks_out(self, seconds: Floats, cover: Floats, of_chunks: Floats) -> tuple[Floats, Floats]:
+        """What is longer than its cover: a layer's mean over the chunks, and what of one layer's share at the step's
+        end that counts already. `of_chunks`: the cover of another chunk's pass in a breadth-first pipeline.
 
         A chunk's gradients set out at its own last microbatch, and its weights are due at its own first one: all but
         one chunk of a stage travel under pp microbatches of another (Megatron-LM core/pipeline_parallel/schedules.py,
-        forward_backward_pipelining_with_interleaving: grad_sync_func, param_sync_func).
+        forward_backward_pipelining_with_interleaving: grad_sync_func, param_sync_func). Both chunks of a stage of a V
+        end with the step.
         """
-        vpp, pp = self._rows.vpp, self._rows.pp
-        others = (vpp - 1) * np.maximum(0.0, seconds - pp * cover)
-        return np.asarray((others + np.maximum(0.0, seconds - cover)) / vpp)
+        rows = self._rows
+        vpp, under = np.where(rows.v_shaped, 1, rows.vpp), np.where(rows.one_group, of_chunks, cover)
+        others = (vpp - 1) * np.maximum(0.0, seconds - rows.chunk_group * under)
+        first = np.maximum(0.0, seconds - cover)
+        mean = (others + first) / vpp
+        return mean, np.where(rows.one_group, first, mean)
+
+    def _more_of_last(self, layer: _TwoWays, last: _TwoWays, covers: _TwoWays) -> Floats:
+        """Of gradients that are ready first and weights that are needed last, what sticks out: a share of them, or in a
+        breadth-first pipeline `left_of_last`."""
+        rows, stack = self._rows, self._problem.stack
+        whole = last[0] * (1.0 - stack.gradient_overlap) + last[1] * (1.0 - stack.parameter_overlap)
+        hidden = (rows.chunk_group * cover for cover in covers)
+        beside = sum(left_of_last(*each) for each in zip(layer, last, hidden, strict=True))
+        return np.where(rows.one_group & (rows.vpp > 1), beside, whole)
 
     def tied(self, parameters: Floats) -> Floats:
         """Summing the gradients of a table that two stages hold; a frozen one has none."""
@@ -469,12 +439,6 @@ class _Sync:
         """Seconds of a group that nothing can hide: the last gradients to be ready, the first weights to be needed."""
         reduce, gather = self.each_step(parameters)
         return reduce + gather
-
-    def partly_hidden(self, parameters: Floats, experts: Floats | None) -> Floats:
-        """Seconds of a group whose gradients are ready first and whose weights are needed last."""
-        reduce, gather = self.each_step(parameters, experts)
-        stack = self._problem.stack
-        return np.asarray(reduce * (1.0 - stack.gradient_overlap) + gather * (1.0 - stack.parameter_overlap))
 
     def each_step(self, parameters: Floats, experts: Floats | None = None) -> tuple[Floats, Floats]:
         """Reducing gradients and gathering weights once a step; nothing where every microbatch does it."""

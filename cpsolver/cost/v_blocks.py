@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 Grains = list[list[int]]
 """Of one device: the grains of its F of chunks 0 and 1 and its B of chunks 1 and 0, by microbatch; then those of W."""
 
@@ -65,19 +67,19 @@ def _with_weights(device: Grains, lists: int) -> Grains:
 
 
 def _peak(device: Grains) -> int:
-    """Chunks that are held from F to W at most; without W in the first free grains."""
-    taken = {grain: kind for grain, kind, _ in _events(device)}
-    held = most = waiting = 0
-    for grain in range(max(taken) + 1):
-        kind = taken.get(grain)
-        if kind is None:
-            free = len(device) == _PASSES and waiting > 0
-            held, waiting = held - free, waiting - free
-        else:
-            held += (kind < _FIRST_B) - (kind == _PASSES)
-            waiting += _FIRST_B <= kind < _PASSES
-        most = max(most, held)
-    return most
+    """Chunks that are held from F to W at most; without W in the first free grains.
+
+    So many W are done by then: all free grains but those in which no B waited for its W.
+    """
+    kinds = np.full(max(max(grains) for grains in device) + 1, -1)
+    for kind, grains in enumerate(device):
+        kinds[grains] = kind
+    if len(device) > _PASSES:
+        done = np.cumsum(kinds == _PASSES)
+    else:
+        free, came = np.cumsum(kinds < 0), np.cumsum(kinds >= _FIRST_B)
+        done = free + np.minimum(0, np.minimum.accumulate(came - free))
+    return int((np.cumsum((kinds >= 0) & (kinds < _FIRST_B)) - done).max())
 
 
 def _moved(devices: list[Grains]) -> list[Grains]:

@@ -15,7 +15,6 @@ from cpsolver.cost.modules import incidence
 from cpsolver.cost.pipeline_events import closed_form_s, runs_beside
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.split_backward import filled_s, filling_passes
 from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_seconds
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
@@ -26,21 +25,26 @@ from cpsolver.profiles.switches import DTYPES
 
 
 def evaluate(
-    problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None, by_formula: bool = False
+    problem: Problem,
+    strategy: Strategy,
+    memory_bytes: list[StageBytes] | None = None,
+    by_formula: bool = False,
+    times: ChipTimes | None = None,
 ) -> Evaluation:
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
     communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES); where it splits
-    the backward pass, `split_backward.filled_s` says all of the pipeline. Where stages
+    the backward pass, a `split_backward.StepForm` says all of the pipeline. Where stages
     run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
     run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
-    `memory_bytes` spares the work where `stage_memory` is known. Devices that the plan leaves idle count for nothing.
+    `memory_bytes` spares the work where `stage_memory` is known, and `times` where `chip_times` are. Devices that the
+    plan leaves idle count for nothing.
     """
     problem = problem.of_size(strategy.devices)
-    stages = stage_evaluations(problem, strategy, memory_bytes)
+    stages = stage_evaluations(problem, strategy, memory_bytes, times)
     m = strategy.microbatches(problem.batch)
     last = max(stages, key=lambda stage: stage.after_s)
     pipeline = _pipeline_by_size(strategy, stages) if strategy.dynamic else _pipeline_s(strategy, stages, m)
@@ -68,17 +72,18 @@ def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
-    if SCHEDULES[strategy.schedule].weight_passes:
-        return int(_filled_s(strategy, stages, microbatches).argmax())
+    if SCHEDULES[strategy.schedule].form is not None:
+        return int(_split_s(strategy, stages, microbatches).argmax())
     return int(np.argmax([stage.microbatch_s for stage in stages]))
 
 
-def _filled_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Floats:
+def _split_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Floats:
     """Seconds of a pipeline with split backward passes, as each stage spends them: (pp,)."""
-    seconds = np.array([stage.microbatch_s for stage in stages])
-    weights = np.array([stage.weight_gradients_s for stage in stages])
-    passes = filling_passes(SCHEDULES[strategy.schedule].weight_passes, strategy.pp, microbatches)
-    return filled_s(seconds, weights, microbatches, int(passes))
+    form = SCHEDULES[strategy.schedule].form
+    assert form is not None
+    names = ("microbatch_s", "forward_s", "weight_gradients_s")
+    seconds = (np.array([getattr(stage, name) for stage in stages]) for name in names)
+    return form(strategy.pp, microbatches).stage_s(*seconds)
 
 
 def _idle_s(strategy: Strategy, stages: Sequence[StageEvaluation]) -> Floats:
@@ -90,8 +95,8 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     times, schedule = np.array([stage.microbatch_s for stage in stages]), SCHEDULES[strategy.schedule]
     slowest = stages[slowest_stage(strategy, stages, m)]
     parts = {name: m * getattr(slowest, f"{name}_s") for name in PARTS[:5]}
-    if schedule.weight_passes:
-        longest = float(_filled_s(strategy, stages, m).max())
+    if schedule.form is not None:
+        longest = float(_split_s(strategy, stages, m).max())
         return {**parts, "bubble": max(0.0, longest - m * slowest.microbatch_s)}
     bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
     left = schedule.bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
@@ -122,13 +127,16 @@ def _pipeline_by_size(strategy: Strategy, stages: list[StageEvaluation]) -> dict
 
 
 def stage_evaluations(
-    problem: Problem, strategy: Strategy, memory_bytes: list[StageBytes] | None = None
+    problem: Problem,
+    strategy: Strategy,
+    memory_bytes: list[StageBytes] | None = None,
+    times: ChipTimes | None = None,
 ) -> list[StageEvaluation]:
-    """Every stage on its own, first to last."""
+    """Every stage on its own, first to last; `times` as in `evaluate`."""
     bytes_needed = memory_bytes or stage_memory(problem, strategy)
     if strategy.dynamic:
         return _stages_by_size(problem, strategy, bytes_needed)
-    seconds = _seconds(problem, strategy)
+    seconds = _seconds(problem, strategy, times or chip_times(problem, strategy))
     return [
         StageEvaluation(
             chip=chip,
@@ -144,22 +152,24 @@ def stage_evaluations(
     ]
 
 
-def _seconds(problem: Problem, strategy: Strategy) -> StageSeconds:
+def chip_times(problem: Problem, strategy: Strategy) -> ChipTimes:
+    """Times of the plan's chip types: the same for all plans of its degrees on these types, however their stages share
+    layers and recompute; not for microbatches of several sizes.
+    """
+    rows, _ = _rows(problem := problem.of_size(strategy.devices), strategy)
+    supplies = [problem.supply(chip) for chip in dict.fromkeys(strategy.stage_chips)]
+    return ChipTimes.of(problem, supplies, rows, [time_table(problem, supply, rows) for supply in supplies])
+
+
+def _seconds(problem: Problem, strategy: Strategy, tables: ChipTimes) -> StageSeconds:
     """Seconds of every stage, arrays (1, pp)."""
-    (rows, row), used = _rows(problem, strategy), list(dict.fromkeys(strategy.stage_chips))
-    supplies = [problem.supply(chip) for chip in used]
-    tables = ChipTimes.of(problem, supplies, rows, [time_table(problem, supply, rows) for supply in supplies])
+    (_, row), used = _rows(problem, strategy), list(dict.fromkeys(strategy.stage_chips))
     chips = np.array([[used.index(chip) for chip in strategy.stage_chips]])
     stages, kinds = Pipelines(tables, row[None], chips), stage_kinds(problem, strategy)[:, None, :]
     modules = [tables.time.modules[chip, :, at] for chip, at in zip(chips[0], row, strict=True)]
     recomputed, modules_s = _recomputation(strategy, modules)
     seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
-    schedule = SCHEDULES[strategy.schedule]
-    if schedule.bidirectional:
-        return _both_ways(seconds)
-    if schedule.data_parallel_s is None or strategy.vpp == 1:
-        return seconds
-    return replace(seconds, data_parallel=schedule.data_parallel_s(problem, strategy, stages))
+    return _both_ways(seconds) if SCHEDULES[strategy.schedule].bidirectional else seconds
 
 
 def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
@@ -222,7 +232,7 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     for index, at in enumerate(row.tolist()):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
-        last = index == strategy.pp - 1 or (both_ways and index == 0)
+        last = index == strategy.head_stage or (both_ways and index == 0)
         buffers = (table.last_buffer if last else table.buffer)[at] + (index == 0) * table.first_buffer[at]
         activations = activations + (index == 0) * table.first_stored[at]
         frozen = (index == 0) * in_buffers.held.frozen[at]
@@ -336,8 +346,8 @@ def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Int
     dense = layers * parts.layer[row] + (parts.kind_layer[:, row] * kinds).sum(axis=0)
     experts = layers * parts.experts[row] + (parts.kind_experts[:, row] * kinds).sum(axis=0)
     dense[0] += parts.first[row[0]] + parts.encoder[row[0]]
-    dense[-1] += parts.last[row[-1]]
-    experts[-1] += parts.last_experts[row[-1]]
+    dense[strategy.head_stage] += parts.last[row[-1]]
+    experts[strategy.head_stage] += parts.last_experts[row[-1]]
     if SCHEDULES[strategy.schedule].bidirectional:
         dense, experts = dense + dense[::-1], experts + experts[::-1]
         if problem.model.mtp_layers and not problem.model.tied_embeddings:
@@ -349,8 +359,7 @@ def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Int
 
 def _places(strategy: Strategy, index: int) -> int:
     """A stage's layers, and the embedding or the head where it stands in the place of one."""
-    ends = (index == 0) * strategy.slots[0] + (index == strategy.pp - 1) * strategy.slots[1]
-    return strategy.layers[index] + ends
+    return strategy.layers[index] + strategy.slots_on(index)
 
 
 def stage_kinds(problem: Problem, strategy: Strategy) -> Floats:
@@ -359,5 +368,6 @@ def stage_kinds(problem: Problem, strategy: Strategy) -> Floats:
     places = np.array([_places(strategy, index) for index in range(strategy.pp)])
     if np.any(places % vpp):
         return np.asarray(np.multiply.outer(np.array(kind_shares(model)), np.array(strategy.layers)))
-    counts, ends = counts_before(model, vpp, *strategy.slots), (places // vpp).cumsum()
+    counts = counts_before(model, vpp, *strategy.slots, v_shaped=strategy.v_shaped)
+    ends = (places // vpp).cumsum()
     return np.asarray(counts[:, ends] - counts[:, ends - places // vpp], dtype=np.float64)

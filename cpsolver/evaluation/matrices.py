@@ -37,15 +37,17 @@ def matrix_costs(problem: Problem, strategy: Strategy) -> MatrixCosts | None:
 
 def _of_stage(problem: Problem, strategy: Strategy, index: int) -> MatrixCosts:
     rows, layers = Candidates.one(strategy, problem.batch), strategy.layers[index]
-    chip, last = problem.supply(strategy.stage_chips[index]).chip, index == strategy.pp - 1
-    layer_s, last_s = muon.matrix_seconds(problem, chip, rows)
+    chip, last = problem.supply(strategy.stage_chips[index]).chip, index == strategy.head_stage
+    matrices = muon.matrix_seconds(problem, chip, rows)
     parts = memory.stage_parameters(problem, rows)
     held = muon.buffers(problem, rows, parts).held
     more = layers * (held.layer + held.experts - parts.layer - parts.experts)
+    if index == 0:
+        more = more + held.encoder
     if last:
         more = more + (held.last + held.last_experts - parts.last - parts.last_experts)
     each = states.state_bytes(problem, rows, rows.shards)
-    seconds = layers * layer_s + last * last_s
+    seconds = layers * matrices.layer + (index == 0) * matrices.first + last * matrices.last
     padding = more * (each.weight + each.gradient)
     padded = muon.LayerMatrices(problem, rows).padding(False)
     return MatrixCosts(index, float(seconds[0]), float(padding[0]), float(padded[0]))

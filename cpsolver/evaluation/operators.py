@@ -13,9 +13,10 @@ import numpy as np
 
 from cpsolver.cost.compute import end_operators, host_constants, layer_operators
 from cpsolver.cost.kinds import kind_of_layers, layer_kinds
+from cpsolver.cost.layers import Layers
 from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates
-from cpsolver.cost.tables import Layers, time_table
+from cpsolver.cost.tables import time_table
 from cpsolver.evaluation.evaluate import slowest_stage, stage_kinds
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.plans.strategy import Strategy
@@ -30,7 +31,7 @@ _WITHOUT_LOSS = {
     **dict.fromkeys(("attention_speed", "grouped_gemm_speed", "uneven_grouped_gemm_speed", "misaligned_gemm_speed"), 1),
     **dict.fromkeys(("scan_speed", "sparse_attention_speed"), 1),
     **dict.fromkeys(("gemm_tile_rows", "gemm_tile_columns"), 1),
-    **dict.fromkeys(("straggling", "gemm_half_depth"), 0),
+    **dict.fromkeys(("straggling", "gemm_half_depth", "masked_keys"), 0),
     **dict.fromkeys(("fp8_attention_speed", "mx_attention_speed"), 2),
     "fp8_latent_attention_speed": 1,
 }
@@ -165,14 +166,14 @@ def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iter
         if problem.encoder is not None:
             before = sum(float(np.sum(each.passes)) for each in ends.embedding) + float(time.end_tp[0])
             yield _Part("encoder of images", float(time.embedding[0] - time.encoder_tp[0]) - before, ())
-    if index == strategy.pp - 1:
+    if index == strategy.head_stage:
         yield from (_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.head)
         module = [_Part(each.name, float(np.sum(each.passes)), each.rests_on) for each in ends.module]
         more = [*layers[kind_of_layers(model)[-1]], *module]
         yield from (part.times(model.mtp_layers) for part in more)
         waits += max(0.0, float(row.loss_slot[0] * time.layer[0] - time.head[0]))
     yield _Part("waiting in a layer's place", waits, (), kernel=False)
-    turns = ("host_expert_chunk_us",) if strategy.expert_overlap and strategy.vpp > 1 else ()
+    turns = ("host_expert_chunk_us",) if strategy.expert_overlap and strategy.vpp > 1 and not strategy.v_shaped else ()
     starts = strategy.vpp * float(time.chunk[0])
     yield _Part("start of microbatches", starts, ("microbatch_overhead_us", *turns), kernel=False)
 
@@ -187,5 +188,7 @@ def _layers(problem: Problem, chip: Chip, row: Candidates) -> list[list[_Part]]:
         host = host_constants(problem, kind, bool((shard.ep > 1) & ~shard.expert_overlap))
         parts.append(_Part("waiting for the host", float(timed.waits[index, 0]), host, kernel=False))
         parts.append(_Part("trips to the host", float(timed.offload[index, 0]), ("host_link",), kernel=False))
+        parts.append(_Part("activation function made again", float(timed.again[index, 0]), ("memory",)))
+        parts.append(_Part("experts' activations made again", float(timed.restored[index, 0]), ("memory",)))
         found.append(parts)
     return found

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpsolver.cost.pipeline_events import Timeline, simulate
+from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.cost.split_events import run, turns
+from cpsolver.cost.split_events import run, split_schedule, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
 _MOST_EVENTS = 100_000  # passes that a check simulates: some tenths of a second
 
@@ -21,7 +21,7 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
     Some schedules are shown as another (`PipelineSchedule.drawn_as`), and Fold3D's order of a breadth-first pipeline as
     Megatron-Core's.
     """
-    if SCHEDULES[strategy.schedule].weight_passes and not strategy.dynamic and strategy.vpp == 1:
+    if SCHEDULES[strategy.schedule].form is not None and not strategy.dynamic:
         return _split_timeline(strategy, stages, microbatches)
     vpp = strategy.vpp
     by_size = [stage.sized[:microbatches] or (stage,) * microbatches for stage in stages]
@@ -30,7 +30,7 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
         for name in ("forward_s", "backward_s", "pipeline_p2p_s")
     )
     delays = np.array([link_delays_s(seconds, vpp) for seconds in p2p.T.tolist()]).T
-    group = microbatches if SCHEDULES[strategy.schedule].one_group else None
+    group = microbatches if strategy.schedule in ONE_GROUP else None
     chunks = np.ones((1, vpp, 1))
     forward, backward = forward[:, None] * chunks, backward[:, None] * chunks
     return simulate(forward, backward, microbatches, delays, group, strategy.expert_overlap)
@@ -38,10 +38,10 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
 
 def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
     """The same with split backward passes."""
-    names = ("forward_s", "backward_s", "weight_gradients_s")
-    forward, backward, weights = (np.array([[getattr(stage, name)] for stage in stages]) for name in names)
-    delays = link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)
-    order = turns("zb2p" if strategy.schedule == "zb2p" else "zb1p", strategy.pp, microbatches)
+    names, vpp = ("forward_s", "backward_s", "weight_gradients_s"), strategy.vpp
+    forward, backward, weights = (np.array([[getattr(stage, name)] * vpp for stage in stages]) / vpp for name in names)
+    delays = [each / vpp for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
+    order = turns(split_schedule(strategy.schedule), strategy.pp, microbatches)
     done = run(order, forward, backward - weights, weights, delays)
     events = [(stage, *each) for stage, passes in enumerate(done.passes) for each in passes]
     start_s, end_s = (np.array([event[place] for event in events]) for place in (2, 3))
@@ -53,7 +53,7 @@ def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], micro
         start_s=start_s,
         end_s=end_s,
         makespan_s=done.makespan_s,
-        idle_s=done.makespan_s - microbatches * (forward + backward)[:, 0],
+        idle_s=done.makespan_s - microbatches * (forward + backward).sum(axis=1),
     )
 
 
@@ -71,19 +71,30 @@ def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatch
     return simulate(forward, backward, microbatches, beside=strategy.expert_overlap).makespan_s
 
 
+def least_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float:
+    """No more than the step time with `makespan_s`, without a run; 0 for all but 1F1B of more than pp microbatches."""
+    alternates = strategy.schedule == "1f1b" and strategy.vpp == 1 and not strategy.expert_overlap
+    if not alternates or microbatches <= strategy.pp or strategy.dynamic:
+        return 0.0
+    after = evaluation.breakdown_s["data_parallel"] + evaluation.breakdown_s["optimizer"]
+    seconds = np.array([stage.microbatch_s for stage in evaluation.stages])
+    until = np.cumsum(seconds)
+    pipeline = until - seconds + microbatches * seconds + detour_s(seconds, until[-1] - until)
+    return after + float(pipeline.max())
+
+
 def simulated_step_s(strategy: Strategy, evaluation: Evaluation, microbatches: int) -> float | None:
     """Step time with the pipeline simulated instead of by formula; None for a step of too many passes.
 
     What follows the pipeline is the evaluation's. Transfers only delay what waits for them here, while the evaluation
     charges a stage with what runs have shown that they cost. With split backward passes the pipeline is what its
-    busiest stage takes from its first pass to its last (split_backward.py).
+    busiest stage takes from its first pass to its last (split_backward.py), where ranks do not wait for each other.
     """
     if 2 * strategy.pp * strategy.vpp * microbatches > _MOST_EVENTS:
         return None
     after = evaluation.breakdown_s["data_parallel"] + evaluation.breakdown_s["optimizer"]
     timeline = plan_timeline(strategy, evaluation.stages, microbatches)
-    split = SCHEDULES[strategy.schedule].weight_passes > 0
-    return (timeline.longest_span_s if split else timeline.makespan_s) + after
+    return (timeline.makespan_s if SCHEDULES[strategy.schedule].joins else timeline.longest_span_s) + after
 
 
 def link_delays_s(chunk_p2p_s: Sequence[float], vpp: int) -> list[float]:

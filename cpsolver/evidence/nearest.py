@@ -105,7 +105,10 @@ def unmeasured_values(problem: Problem) -> dict[str, range]:
 
     What lies beyond all runs in any case is left out: a new kind of chip, say, or what is pinned.
     """
-    most, found = {"pp": problem.model.layers, "vpp": problem.model.layers}, {}
+    model, found = problem.model, dict[str, range]()
+    experts = 1 if model.moe is None else model.moe.experts
+    cp = min(problem.sequence, problem.num_gpus)
+    most = {"tp": model.heads, "cp": cp, "pp": model.layers, "vpp": model.layers, "ep": experts}
     plain, always = _plain(problem), _always(problem)
     for name in (name for name in CUTS if getattr(problem.spec.search.pin, name) is None):
 
@@ -114,7 +117,7 @@ def unmeasured_values(problem: Problem) -> dict[str, range]:
             sizes: dict[str, Any] = {"dp": dp, name: value}
             return len(unmeasured(problem, replace(plain, **sizes))) > always
 
-        values = range(1, most.get(name, problem.num_gpus) + 1)
+        values = range(1, most[name] + 1)
         if left := values[bisect_left(values, True, key=beyond) :]:
             found[name] = left
     return found

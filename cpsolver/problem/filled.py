@@ -106,6 +106,8 @@ def _troubles(given: Mapping[str, Any]) -> list[Trouble]:
             found.append(Trouble("--set", told, None, None if near else ", ".join(SETTABLE), near))
         elif name in SIZES and (type(value) is not int or value < 1):
             found.append(Trouble(f"--set {name}", "must be a whole number, 1 or more", value))
+        elif name in ("layers", "stage_chips") and not (isinstance(value, list) and value):
+            found.append(Trouble(f"--set {name}", "must be a list, an entry a stage", value))
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -29,35 +30,35 @@ _FLAG_OF = {
     "stack": "--stack",
     "model": "MODEL",
 }
+ARGUMENT_OF = {
+    **{name: flag.removeprefix("--").replace("-", "_").lower() for name, flag in _FLAG_OF.items()},
+    "search": "",
+}
+"""The same as arguments of a call: `batch`, `gpus_per_node`; fields of the search section have their own names."""
 
 
 @dataclass(frozen=True)
 class OneLine:
-    """What `apss-cp plan` says, as given: `on` is chips with how many of each, `h800:64,a800:64`.
+    """What `apss-cp plan` says, as given: `on` is chips with how many of each, `h800:64,a800:64` or a mapping.
 
-    What is None has the spec's default; nodes have 8 devices, or all of them where there are fewer.
+    A chip's number of a mapping may stand in fields of its own, as `max`. What is None has the spec's default; nodes
+    have 8 devices, or all of them where there are fewer. `names`: what troubles call the spec's fields.
     """
 
-    model: str
-    on: str
-    batch: int
-    seq: int
+    model: str | Mapping[str, Any]
+    on: str | Mapping[str, Any]
+    batch: int | None
+    seq: int | None
     launcher: str | None = None
     stack: str | None = None
     precision: str | None = None
     gpus_per_node: int | None = None
-    network: str | None = None
+    network: str | Mapping[str, Any] | None = None
+    names: Mapping[str, str] = dataclass_field(default_factory=lambda: _FLAG_OF, repr=False)
 
     def spec(self) -> dict[str, Any]:
         """The spec that the line stands for, in plain values. Raises InputError for chips that cannot be read."""
-        found: list[Trouble] = []
-        chips = read_chips(self.on, found)
-        form = "how many of each, for example h800:64,a800:64"
-        without = [name for name, count in chips.items() if count < 1]
-        found += [Trouble("--on", f"does not say how many {name} there are", self.on, form) for name in without]
-        if found:
-            raise InputError(replace(trouble, where="--on", allowed=form) for trouble in found)
-        devices = sum(chips.values())
+        chips, devices = self._chips()
         training = {"global_batch_size": self.batch, "sequence_length": self.seq, "precision": self.precision}
         cluster = {
             "num_gpus": devices,
@@ -73,8 +74,26 @@ class OneLine:
         }
         return {name: value for name, value in data.items() if value is not None}
 
+    def _chips(self) -> tuple[Mapping[str, Any], int]:
+        """The chips as a spec has them, and how many devices they are together."""
+        found: list[Trouble] = []
+        chips: Mapping[str, Any] = read_chips(self.on, found) if isinstance(self.on, str) else self.on
+        example = "h800:64,a800:64" if isinstance(self.on, str) else "{'h800': 64, 'a800': 64}"
+        form = f"how many of each, for example {example}"
+        counts: dict[str, Any] = {
+            name: chip.get("max") if isinstance(chip, Mapping) else chip for name, chip in chips.items()
+        }
+        without = [name for name, count in counts.items() if type(count) is not int or count < 1]
+        found += [Trouble("", f"does not say how many {name} there are", self.on, form) for name in without]
+        if not counts and not found:
+            found.append(Trouble("", "names no chip", self.on, form))
+        if found:
+            where = self.names["cluster.chips"]
+            raise InputError(replace(trouble, where=where, allowed=form) for trouble in found)
+        return chips, sum(counts.values())
+
     def words(self) -> list[str]:
-        """The line as arguments of `apss-cp plan`."""
+        """The line as arguments of `apss-cp plan`, whose values are text."""
         flags = {
             "--on": self.on,
             "--batch": self.batch,
@@ -86,17 +105,22 @@ class OneLine:
             "--network": self.network,
         }
         return [
-            self.model,
+            str(self.model),
             *(word for flag, value in flags.items() if value is not None for word in (flag, str(value))),
         ]
 
-    def problem(self, calibration: str | None = None, **search: Any) -> Problem:
-        """The problem that the line stands for; raises InputError with every trouble, named by its flag."""
+    def problem(
+        self, calibration: str | None = None, sections: Mapping[str, Mapping[str, Any]] | None = None, **search: Any
+    ) -> Problem:
+        """The problem that the line stands for; `sections`: fields of the spec's sections that it has no words for.
+
+        Raises InputError with every trouble, named by its flag.
+        """
         spec = self.spec()
         try:
-            return make_problem(spec, {}, {"search": search}, calibration)
+            return make_problem(spec, {}, {**(sections or {}), "search": search}, calibration)
         except InputError as error:
-            raise InputError(in_flags(trouble, _FLAG_OF) for trouble in error.troubles) from None
+            raise InputError(in_flags(trouble, self.names) for trouble in error.troubles) from None
 
     def spec_text(self, path: str, **search: Any) -> str:
         """The spec as the text of a YAML file at `path`, from whose folder a model's file is then found.
@@ -107,7 +131,7 @@ class OneLine:
 
         wishes = {name: value for name, value in search.items() if value is not None}
         spec = {**self.spec(), **({"search": wishes} if wishes else {})}
-        if names_a_file(self.model):
+        if isinstance(self.model, str) and names_a_file(self.model):
             spec["model"] = os.path.relpath(self.model, Path(path).parent)
         stream = StringIO()
         YAML().dump(spec, stream)

@@ -30,7 +30,7 @@ def load_problem(path: str | Path, calibration: str | None = None, **search: Any
     """
     base = None if str(path) == "-" else Path(path).parent
     document = load_yaml(path, collect=True)
-    return _with_overlay(_replaced(document.data, {}, {"search": search}), calibration, document, base)
+    return make_problem(document.data, {}, {"search": search}, calibration, document, base)
 
 
 def make_problem(
@@ -38,12 +38,15 @@ def make_problem(
     names: Mapping[str, Any],
     sections: Mapping[str, Mapping[str, Any]],
     calibration: str | None = None,
+    document: Document | None = None,
+    base: Path | None = None,
 ) -> Problem:
     """The problem in plain values; `names` and the fields of `sections` replace those of the spec where not None.
 
+    With the `document` that the spec stands in troubles have their lines; files that it names are found from `base`.
     Raises InputError with every problem.
     """
-    return _with_overlay(_replaced(spec, names, sections), calibration)
+    return _with_overlay(_replaced(spec, names, sections), calibration, document, base)
 
 
 def _replaced(

@@ -18,6 +18,13 @@ from cpsolver.spec.spec import Spec
 from cpsolver.spec.training import Lora
 from hw_specs import Chip
 from models_zoo import Architecture, encoder_of
+from models_zoo.vision import EncoderFamily
+
+
+def encoder_family(spec: Spec, model: Architecture | None) -> EncoderFamily | None:
+    """The family of the encoder that the spec's images go through; None without images, or where it has no name."""
+    vision = None if model is None else model.vision
+    return None if vision is None or spec.training.images is None else vision.family
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,17 @@ class Problem:
     stack_why: str = NAMED
 
     @property
+    def repeats_keys(self) -> bool:
+        """Where more ranks exchange heads than a rank has of keys and values, the launcher repeats these."""
+        return self.launcher is not None and self.launcher.ulysses_repeats
+
+    @property
     def named_launcher(self) -> Framework | None:
         """The launcher that the spec names: `launcher` without what the stack adds."""
         if self.stack.runs is None:
             return self.launcher
-        return None if self.spec.launcher is None else load_launcher(self.spec.launcher)
+        name = self.spec.launcher
+        return None if name is None else load_launcher(name).beside(encoder_family(self.spec, self.model))
 
     @cached_property
     def network(self) -> ClusterNetwork | None:
@@ -221,6 +234,12 @@ class Problem:
         return self.spec.training.cuda_graph or GRAPH_SCOPES[int(self.stack.cuda_graph_scope)]
 
     @property
+    def fused_experts(self) -> bool:
+        """Experts' activation is computed as their products write their results: with graphs of the whole iteration and
+        blocks that the matrix units scale, where the stack does so."""
+        return bool(self.stack.fused_experts) and self.cuda_graph == "full" and self.recipe in ("mx", "nvfp4")
+
+    @property
     def copies_once(self) -> bool:
         """A token goes once to each rank and node with experts of it: as the spec's dispatcher does, or the stack's."""
         given = self.spec.training.moe_dispatcher
@@ -252,6 +271,12 @@ class Problem:
             self.stack.model_copy(update={"constants": constants}),
         )
         return replace(self, spec=spec, model=model, stack=stack)
+
+    @property
+    def whole_encoder(self) -> bool:
+        """Each tensor-parallel rank has the encoder of images whole, as the launcher builds it; else they split it."""
+        launcher = self.named_launcher
+        return self.encoder is not None and launcher is not None and launcher.whole_encoder
 
     @property
     def degrees_by_chip(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,7 +16,7 @@ from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
 from cpsolver.problem.network import ClusterNetwork
-from cpsolver.problem.problem import Problem, Supply
+from cpsolver.problem.problem import Problem, Supply, encoder_family
 from cpsolver.profiles.constants import Overlay, load_calibration
 from cpsolver.profiles.default_stack import choose_stack
 from cpsolver.profiles.framework import Framework, both, load_launcher
@@ -84,7 +84,8 @@ def resolve(spec: Spec, overlay: Overlay | None = None) -> Problem:
     stack = _attempt(troubles, partial(load_stack, choice.name))
     troubles += [] if model is None else _too_many_away(spec.training, model)
     troubles += [] if model is None else _not_counted(spec.training, model)
-    troubles += [] if model is None else _images(spec, model)
+    troubles += [] if model is None else _images(spec, model, launcher)
+    launcher = None if launcher is None else launcher.beside(encoder_family(spec, model))
     profiles = {"launcher": launcher, "stack": None if stack is None else stack.runs}
     for what, profile in profiles.items():
         troubles += [] if profile is None else _not_trained(what, profile, spec, model)
@@ -174,20 +175,33 @@ def _not_counted(training: Training, model: Architecture) -> Iterator[Trouble]:
 def _of_adapters(training: Training, model: Architecture) -> Iterator[Trouble]:
     assert training.lora is not None
     special = [SPECIAL_LAYERS[name] for name in special_layers(model)]
-    special += ["latent attention (mla)"] if model.attention.kind == "mla" else []
     special += ["multi-token prediction"] if model.mtp_layers else []
     if special:
         yield _finetuning_trouble(("lora",), f"adapters beside {special[0]} are not counted, and {model.name} has that")
         return
-    targets = training.lora.targets
-    if model.moe is not None and (named := [name for name in targets if name in _OF_MLP]):
-        message = f"{model.name} has experts, beside which adapters are not counted: {', '.join(named)}"
-        yield _finetuning_trouble(
-            ("lora", "targets"), message, allowed="linear_qkv, linear_proj, or parts of linear_qkv"
-        )
+    targets, path = training.lora.targets, ("lora", "targets")
+    has = _beside_attention(model)
+    unknown = [name for name in targets if name not in (*has, *_OF_MLP)]
+    if unknown:
+        kind = "latent attention (mla)" if model.attention.kind == "mla" else "grouped heads"
+        message = f"{model.name} has {kind}, beside whose layers there is no {', '.join(unknown)}"
+        yield _finetuning_trouble(path, message, allowed=", ".join(has))
+    parts = [name for name in targets if name in ("linear_fc1_gate", "linear_fc1_up")]
+    if model.moe is not None and parts:
+        message = f"{model.name} has experts, beside which adapters of parts are not counted: {', '.join(parts)}"
+        yield _finetuning_trouble(path, message, allowed="linear_fc1, linear_fc2")
     if "linear_fc1_gate" in targets and not model.gated_mlp:
         message = f"{model.name} has no gate in its feed-forward block"
-        yield _finetuning_trouble(("lora", "targets"), message, "linear_fc1_gate", "linear_fc1_up, linear_fc2")
+        yield _finetuning_trouble(path, message, "linear_fc1_gate", "linear_fc1_up, linear_fc2")
+
+
+def _beside_attention(model: Architecture) -> tuple[Target, ...]:
+    """Layers of the model's attention that may have adapters."""
+    if model.attention.kind != "mla":
+        return ("linear_qkv", "linear_q", "linear_k", "linear_v", "linear_proj")
+    queries: tuple[Target, ...] = ("linear_q_down_proj", "linear_q_up_proj")
+    queries = queries if model.attention.q_lora else ("linear_q_proj",)
+    return (*queries, "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj")
 
 
 def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed: str | None = None) -> Trouble:
@@ -195,7 +209,7 @@ def _finetuning_trouble(path: KeyPath, message: str, value: Any = None, allowed:
     return Trouble(dotted(path), message, value, allowed, path=path)
 
 
-def _images(spec: Spec, model: Architecture) -> Iterator[Trouble]:
+def _images(spec: Spec, model: Architecture, launcher: Framework | None) -> Iterator[Trouble]:
     """What images do not go together with."""
     images, path = spec.training.images, ("training", "images")
     if images is None:
@@ -212,12 +226,31 @@ def _images(spec: Spec, model: Architecture) -> Iterator[Trouble]:
     if tokens > spec.training.sequence_length:
         message = f"they take {tokens:,} tokens of a sequence of {spec.training.sequence_length:,}"
         yield Trouble(dotted(path), message, allowed="fewer images or patches", path=path)
-    for name, value in {"launcher": spec.launcher, "training.optimizer": spec.training.optimizer}.items():
-        if name == "launcher" and value is not None:
-            yield Trouble(name, "plans with an encoder of images are exported to none", value, "null", path=(name,))
-        elif value == "muon":
-            message = "its step over an encoder's matrices is not planned for"
-            yield Trouble(name, message, value, "another optimizer", path=("training", "optimizer"))
+    lacking = None if launcher is None else lacks_encoder(launcher, model)
+    if lacking is not None:
+        yield Trouble("launcher", lacking, spec.launcher, "null, or images null", path=("launcher",))
+    if spec.training.optimizer == "muon":
+        message, where = "its step over an encoder's matrices is not planned for", ("training", "optimizer")
+        yield Trouble(dotted(where), message, "muon", "another optimizer", path=where)
+
+
+def lacks_encoder(launcher: Framework, model: Architecture) -> str | None:
+    """Why the launcher does not train the model's encoder of images; None where it does."""
+    if model.vision is None or model.vision.family in launcher.encoders:
+        return None
+    has = f"encoders of {', '.join(launcher.encoders)} alone" if launcher.encoders else "no encoder of images"
+    own = "one of another kind" if model.vision.family is None else model.vision.family
+    return f"plans of {launcher.name} have {has}, and {model.name} has {own}"
+
+
+def adapters_asked(training: Training, model: Architecture | None) -> Literal["plain", "any"] | None:
+    """Which adapters a training asks for: none, those that every framework with adapters has, or others."""
+    lora = training.lora
+    if lora is None:
+        return None
+    usual = lora.dropout == 0 and not (lora.of_parts or lora.all_to_all or lora.quantized_base)
+    dense = model is None or (model.moe is None and model.attention.kind != "mla")
+    return "plain" if usual and dense else "any"
 
 
 def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture | None) -> Iterator[Trouble]:
@@ -236,7 +269,7 @@ def _not_trained(what: str, profile: Framework, spec: Spec, model: Architecture 
         default = Training.model_fields[name].default
         if getattr(training, name) != default and name not in profile.switches:
             yield trouble(name, f"{whose} has no setting for it", str(default).lower())
-    for name, allowed in profile.lacks(training.lora is not None, training.packs).items():
+    for name, allowed in profile.lacks(adapters_asked(training, model), training.packs).items():
         path: KeyPath = ("training", name)
         yield Trouble(f"training.{name}", f"{whose} does not have it", None, f"{allowed}, or another {what}", path=path)
     if not set(training.activation_offload) <= set(profile.activation_offload):

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.dimensions import SIZES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import REGISTERED, Rule, Scope, Violation
 
-__all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "structure_violations", "violations"]
+__all__ = ["RULES", "STRUCTURE", "Rule", "Violation", "sound_evaluation", "structure_violations", "violations"]
 
 _THEMES = ("layout", "pins", "model", "sharding", "pipeline", "capacity")
 """The modules here, in the order in which violations are listed."""
@@ -49,6 +52,14 @@ def violations(problem: Problem, strategy: Strategy) -> list[Violation]:
         return broken
     rest = {name: rule for name, rule in RULES.items() if name not in STRUCTURE and not (broken and name == "memory")}
     return broken + _broken(rest, problem, strategy)
+
+
+def sound_evaluation(problem: Problem, strategy: Strategy) -> Evaluation:
+    """What a plan gives. Raises InputError for one whose sizes do not add up, of which a rule of STRUCTURE tells."""
+    wrong = structure_violations(problem, strategy)
+    if wrong:
+        raise InputError([Trouble("", str(violation)) for violation in wrong])
+    return evaluate(problem, strategy)
 
 
 def _broken(rules: Mapping[str, Rule], problem: Problem, strategy: Strategy) -> list[Violation]:

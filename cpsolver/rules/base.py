@@ -47,10 +47,12 @@ class Rule:
     def __call__(self, problem: Problem, strategy: Strategy) -> Iterator[str]:
         """What of the plan breaks it."""
         if not (self.by_mesh and strategy.unequal):
-            yield from self.check(problem, strategy)
-            return
-        for mesh, groups in strategy.meshes:
-            yield from (f"mesh on {groups[0].chip}: {text}" for text in self.check(problem, strategy.of(mesh)))
+            return self.check(problem, strategy)
+        return (
+            f"mesh on {groups[0].chip}: {text}"
+            for mesh, groups in strategy.meshes
+            for text in self.check(problem, strategy.of(mesh))
+        )
 
     def in_short(self, problem: Problem, asked: Set[str]) -> str:
         """What the rule asks for; `asked`: the decisions that are pinned or banned against it."""

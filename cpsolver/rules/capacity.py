@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from cpsolver.cost.modules import applicable
 from cpsolver.evaluation.evaluate import stage_memory
-from cpsolver.plans.strategy import Strategy
+from cpsolver.plans.strategy import BESIDE_FUNCTIONS, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 from hw_specs.units import GIB
@@ -31,6 +31,7 @@ def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
         if group.recompute != "selective" and group.modules:
             yield f"{group.chip}: recompute {group.recompute} with modules {listed(group.modules)}"
     yield from _modules(problem, s)
+    yield from _beside_functions(problem, s)
     if problem.spec.search.recompute_scope == "chip":
         for chip in dict.fromkeys(s.stage_chips):
             choices = {
@@ -50,6 +51,20 @@ def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
     used = {name for group in s.groups if group.recompute == "selective" for name in group.modules}
     for name in sorted(used - set(known)):
         yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
+
+
+def _beside_functions(problem: Problem, s: Strategy) -> Iterator[str]:
+    """MindSpeed 028de58, docs/zh/features/activation-function-recompute.md and arguments.py, validate_args_wrapper."""
+    kinds = {group.recompute for group in s.groups} - {*BESIDE_FUNCTIONS}
+    training = problem.spec.training
+    switches = {
+        "recompute_activation_function": ("activation functions are", training.recompute_activation_function),
+        "moe_zero_memory": ("experts' activations are", training.moe_zero_memory is not None),
+    }
+    for name, (what, on) in switches.items():
+        if on and kinds:
+            told = f"{what} made again beside recomputation of kind none or block only"
+            yield f"{told} (training.{name}): it is {sorted(kinds)[0]}"
 
 
 @rule(

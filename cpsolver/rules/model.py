@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.cost.adapters import every_adapter, splits_rank
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.recurrence import split_heads
-from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import MOST_MTP, has_exchange, has_other_microbatch, recomputes_exchange
@@ -30,7 +30,7 @@ def _recurrent_in_short(problem: Problem) -> Iterator[str]:
 def heads(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.model.heads % s.tp:
         yield f"{problem.model.heads} attention heads are not a multiple of tp {s.tp}"
-    if problem.encoder is not None and problem.encoder.model.heads % s.tp:
+    if problem.encoder is not None and not problem.whole_encoder and problem.encoder.model.heads % s.tp:
         yield f"{problem.encoder.model.heads} heads of the encoder of images are not a multiple of tp {s.tp}"
     groups = problem.model.attention.o_groups
     if groups is not None and groups % s.tp:
@@ -70,7 +70,8 @@ def kv_head_counts(model: Architecture) -> tuple[int, ...]:
 
 def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
     heads, groups = problem.model.heads, problem.model.kv_heads
-    return f"ulysses must divide a rank's heads ({heads} / tp, key-value {groups} / tp)"
+    more = " or be more than these" if problem.repeats_keys else ""
+    return f"ulysses must divide a rank's heads ({heads} / tp, key-value {groups} / tp{more})"
 
 
 @rule(
@@ -80,13 +81,13 @@ def _heads_in_short(problem: Problem, _asked: Set[str]) -> str:
 )
 def context_exchange(problem: Problem, s: Strategy) -> Iterator[str]:
     """Transformer Engine asks for both (attn_forward_func_with_cp: windows with all-to-all or gathered keys only);
-    Megatron's parser does not. MindSpeed repeats key-value heads where they are too few, which costs what the cost
-    model does not know: refused as well. Keys that an indexer selects are gathered only (Megatron-LM
+    Megatron's parser does not. Keys that an indexer selects are gathered only (Megatron-LM
     core/transformer/transformer_config.py, "cp_comm_type=allgather only").
     """
     counts = {"attention": problem.model.heads // s.tp, "key-value": max(1, problem.model.kv_heads // s.tp)}
+    repeated = problem.repeats_keys and counts["key-value"] < s.ulysses
     for kind, count in counts.items():
-        if count % s.ulysses:
+        if count % s.ulysses and not (repeated and kind == "key-value"):
             yield f"{count} {kind} heads of a rank (tp {s.tp}) are not a multiple of ulysses {s.ulysses}"
     if problem.model.attention.indexer is not None and s.cp > 1 and not s.cp_gather:
         yield f"keys that an indexer selects are gathered, not exchanged or ringed: cp is {s.cp}, and needs cp_gather"
@@ -152,16 +153,33 @@ def sequence_parallel(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{whole if s.cp == 1 else part} not a multiple of tp {s.tp}"
 
 
-@rule(
-    "the adapters' rank is split evenly over tp beside column-parallel layers",
-    briefly=lambda p, _: f"tp must divide the adapters' rank {p.lora.rank}" if p.lora else "",
-    by_mesh=True,
-)
+def _adapters_in_short(problem: Problem, _asked: Set[str]) -> str:
+    if problem.lora is None:
+        return ""
+    found, every = [], every_adapter(problem)
+    found += [f"tp must divide the adapters' rank {problem.lora.rank}"] if splits_rank(problem) else []
+    found += ["experts with adapters are whole (etp 1)"] if any(each.routed for each in every) else []
+    found += ["no sequence parallelism"] if any(each.whole for each in every) else []
+    return ", ".join(found)
+
+
+@rule("adapters' ranks and results can be split as they are", briefly=_adapters_in_short, by_mesh=True)
 def adapters(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Their first linear layer is split by its results there (Megatron-Bridge 067f987, peft/utils.py)."""
-    lora = problem.lora
-    if lora is not None and lora.splits_rank and lora.rank % s.tp:
+    """As Megatron-Bridge 067f987 has them (peft/utils.py, ParallelLinearAdapter).
+
+    The first linear layer is split by its results beside column-parallel layers. Beside experts every rank of etp adds
+    the whole result, and these are summed afterwards. Beside projections that every rank has whole, a rank's results
+    are gathered from all of them, which have other tokens with sequence parallelism.
+    """
+    lora, every = problem.lora, every_adapter(problem)
+    if lora is None:
+        return
+    if splits_rank(problem) and lora.rank % s.tp:
         yield f"the adapters' rank {lora.rank} is not a multiple of tp {s.tp}"
+    if s.etp > 1 and any(each.routed for each in every):
+        yield f"adapters beside experts need whole ones: etp is {s.etp}, and must be 1"
+    if s.tp > 1 and s.sequence_parallel and any(each.whole for each in every):
+        yield "adapters beside projections to low ranks (q_down, kv_down) go with tp 1, or no sequence parallelism"
 
 
 def _experts_in_short(problem: Problem, asked: Set[str]) -> str:
@@ -193,7 +211,10 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
     if moe is None:
         if (s.ep, s.etp) != (1, 1):
             yield f"the model has no experts: ep is {s.ep} and etp {s.etp}, both must be 1"
+        if problem.spec.training.moe_zero_memory:
+            yield "the model has no experts: training.moe_zero_memory must be null"
         return
+    yield from _zero_memory(problem, s)
     if moe.experts % s.ep:
         yield f"{moe.experts} experts are not a multiple of ep {s.ep}"
     if moe.expert_ffn % s.etp:
@@ -205,22 +226,34 @@ def experts(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"{product({'etp': s.etp, 'ep': s.ep})} does not divide the {product(stage)} devices of a stage"
 
 
+def _zero_memory(problem: Problem, s: Strategy) -> Iterator[str]:
+    """MindSpeed 028de58, features_manager/moe: moe_zero_memory.py asks for one of two overlaps, which ask for these."""
+    if problem.spec.training.moe_zero_memory is None:
+        return
+    if s.ep == 1:
+        yield "experts' activations are made again (training.moe_zero_memory) with ep > 1 only: ep is 1"
+    if problem.copies_once:
+        yield "experts' activations are made again (training.moe_zero_memory) with moe_dispatcher alltoall only"
+
+
 @rule(
     "experts' all-to-alls overlap with ep > 1, interleaved or without a pipeline, and no layer recomputes its experts",
     briefly=lambda *_: "expert_overlap needs ep > 1, vpp > 1 under a pipeline, and no experts recomputed",
 )
 def expert_overlap(problem: Problem, s: Strategy) -> Iterator[str]:
-    """Megatron's conditions, profiles/expert_overlap.py; bidirectional schedules always have another microbatch.
+    """Megatron's conditions, profiles/expert_overlap.py.
 
     Which launchers have the switch: rule `launcher`.
     """
     if not s.expert_overlap:
         return
+    if problem.spec.training.moe_zero_memory:
+        yield "experts' all-to-alls do not overlap where they run again (training.moe_zero_memory)"
     row = PlanRow(s, problem.batch)
     if not has_exchange(problem.model, row):
         needs = f"ep > 1 and at most {MOST_MTP} layer of multi-token prediction"
         yield f"experts' all-to-alls overlap with {needs}: ep is {s.ep}, and there are {problem.model.mtp_layers}"
-    if not (SCHEDULES[s.schedule].bidirectional or has_other_microbatch(row)):
+    if not has_other_microbatch(row):
         sizes = f"pp {s.pp}, vpp {s.vpp} and {row.microbatches} microbatches"
         yield f"experts' all-to-alls have no other microbatch to travel under: {sizes}; vpp > 1, or pp 1 with several"
     for stage, (kind, modules) in enumerate(zip(s.recompute, s.recompute_modules, strict=True)):

@@ -7,8 +7,8 @@ from typing import Any
 
 from cpsolver.plans.dimensions import DIMENSIONS, ROW, SIZES
 from cpsolver.plans.strategy import Strategy, chip_blocks
-from cpsolver.problem.problem import Problem
-from cpsolver.profiles.framework import Framework
+from cpsolver.problem.problem import Problem, encoder_family
+from cpsolver.profiles.framework import Framework, load_launcher
 from cpsolver.profiles.judging import in_short, refusals
 from cpsolver.rules.base import chosen, listed, rule
 from cpsolver.spec.search import forbidden_for, pinned_for
@@ -78,7 +78,13 @@ def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iter
 )
 def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
     """None given: any launcher. Schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too."""
-    return _refused(problem.named_launcher, problem, s)
+    launcher = problem.named_launcher
+    family = encoder_family(problem.spec, problem.model)
+    if launcher is None or family is None or not launcher.encoders.get(family):
+        return _refused(launcher, problem, s)
+    anyway = set(_refused(load_launcher(launcher.name), problem, s))
+    beside = f" (beside an encoder of {family})"
+    return (text + beside * (text not in anyway) for text in _refused(launcher, problem, s))
 
 
 @rule("the framework of the stack runs the plan", briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))

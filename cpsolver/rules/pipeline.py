@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.cost.schedules import SCHEDULES, has_schedule
-from cpsolver.plans.strategy import SEARCHED_SCHEDULES, Strategy, chip_blocks
+from cpsolver.cost.schedules import SCHEDULES, V_CHUNKS, has_schedule, shares_table
+from cpsolver.cost.split_backward import V_MICROBATCHES
+from cpsolver.plans.strategy import ONE_GROUP, SEARCHED_SCHEDULES, V_SHAPED, Schedule, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 
@@ -18,8 +19,11 @@ from cpsolver.rules.base import listed, rule
 def layers(problem: Problem, s: Strategy) -> Iterator[str]:
     if sum(s.layers) != problem.model.layers:
         yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
+    if s.v_shaped and s.vpp != V_CHUNKS:
+        yield f"schedule {s.schedule} puts {V_CHUNKS} chunks on a stage: vpp is {s.vpp}"
+        return
     for stage, count in enumerate(s.layers):
-        if count + (stage == 0) * s.slots[0] + (stage == s.pp - 1) * s.slots[1] < s.vpp:
+        if count + s.slots_on(stage) < s.vpp:
             yield f"stage {stage} has {count} layers for {s.vpp} chunks"
 
 
@@ -31,15 +35,15 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
 def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
     """Uneven ones stall the interleaved schedule. In the first chunk of all the embedding may stand in the place of a
     layer, in the last the head, with any multi-token prediction, in the place of fewer than vpp: NVIDIA's layouts of
-    DeepSeek-V3 and Kimi-K2 (Megatron-Bridge, recipes/deepseek/deepseek_v3.py) have 16 16 16 13 layers with vpp 4.
+    DeepSeek-V3 and Kimi-K2 (Megatron-Bridge, recipes/deepseek/deepseek_v3.py) have 16 16 16 13 layers with vpp 4. Of
+    stages placed as a V the first holds the last chunk.
     """
-    last = len(s.layers) - 1
     for stage, count in enumerate(s.layers):
-        if stage == last:
+        if stage == s.head_stage:
             if s.slots[1] > s.chunks[stage]:
                 full = f"{s.vpp - 1} chunks of {s.chunks[stage]}"
                 yield f"stage {stage} has {count} layers for vpp {s.vpp}: fewer than {full}, and the head with the rest"
-        elif (count + (stage == 0) * s.slots[0]) % s.vpp:
+        elif (count + s.slots_on(stage)) % s.vpp:
             beside = ", nor with the embedding for one" if stage == 0 else ""
             yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
 
@@ -54,11 +58,13 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
     is pp here, the default; what is left over is then always less than pp. With one group of all (breadth_first) N is
     m, and Fold3D alone asks for whole groups all the same (AscendSpeed, get_forward_backward_func).
     """
-    m, one_group = s.microbatches(problem.batch), SCHEDULES[s.schedule].one_group
+    m, one_group = s.microbatches(problem.batch), s.schedule in ONE_GROUP
     if s.vpp > 1 and s.pp == 1:
         yield f"vpp {s.vpp} needs a pipeline, and pp is 1"
     elif s.vpp > 1 and s.dynamic:
         yield f"micro_batches of different sizes do not interleave: vpp is {s.vpp}, and must be 1"
+    elif s.v_shaped:
+        return
     elif s.vpp > 1 and one_group and m < s.pp:
         yield f"schedule {s.schedule}: {m} microbatches are fewer than pp {s.pp}"
     elif s.vpp > 1 and m % s.pp and (not one_group or runs_fold3d(problem)):
@@ -68,7 +74,17 @@ def interleaving(problem: Problem, s: Strategy) -> Iterator[str]:
 def _schedules_in_short(problem: Problem) -> str:
     whose = f"stack {problem.stack.name}" if problem.launcher is None else f"launcher {problem.launcher.name}"
     has = [name for name in SEARCHED_SCHEDULES if has_schedule(problem, name)]
-    return f"of the schedules searched, {whose} has {', '.join(has)}; all but 1f1b need pp > 1 and vpp 1"
+    return f"of the schedules searched, {whose} has {', '.join(has)}; {_needs_in_short(has)}"
+
+
+def _needs_in_short(has: Sequence[Schedule]) -> str:
+    """What the schedules beside 1F1B need."""
+    needs = ["zb1p and zb2p need pp > 1 and vpp 1"] * any(name in ("zb1p", "zb2p") for name in has)
+    needs += [f"{name} needs pp > 1, vpp > 1 and pp microbatches" for name in has if name in ONE_GROUP]
+    v_shaped = [name for name in has if name in V_SHAPED]
+    if v_shaped:
+        needs.append(f"{', '.join(v_shaped)}: pp > 1, vpp {V_CHUNKS}, {V_MICROBATCHES} pp microbatches, one chip type")
+    return "; ".join(needs) or "pins and bans leave none of them"
 
 
 @rule(
@@ -93,13 +109,11 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"schedule {s.schedule} interleaves: vpp is 1, and must be more"
     elif needs.interleaves is False and s.vpp > 1:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
-    m = s.microbatches(problem.batch)
-    if needs.bidirectional and (s.pp % 2 or m % 2 or m < 2 * s.pp):
-        sizes = f"pp is {s.pp}, and there are {m} microbatches"
-        yield f"schedule {s.schedule} needs an even pp, and an even number of microbatches, 2 pp at least: {sizes}"
-    if needs.bidirectional and len(set(s.stage_chips)) > 1:
-        yield f"schedule {s.schedule} has two stages on each device: all chips must be of one type"
-    if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe"):
+    if s.v_shaped:
+        yield from _placed_as_v(problem, s)
+    if needs.bidirectional:
+        yield from _both_ways(problem, s)
+    if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe", *V_SHAPED):
         yield f"schedule {s.schedule} fills its bubble with weights' gradients, which frozen layers do not have"
     launcher = problem.launcher
     if has_schedule(problem, s.schedule):
@@ -109,6 +123,29 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
     else:
         others = f", or stack {listed(needs.stacks)}" if needs.stacks else ""
         yield f"stack {problem.stack.name} has no schedule {s.schedule}: 1f1b{others}"
+
+
+def _both_ways(problem: Problem, s: Strategy) -> Iterator[str]:
+    m = s.microbatches(problem.batch)
+    if s.pp % 2 or m % 2 or m < 2 * s.pp:
+        sizes = f"pp is {s.pp}, and there are {m} microbatches"
+        yield f"schedule {s.schedule} needs an even pp, and an even number of microbatches, 2 pp at least: {sizes}"
+    if len(set(s.stage_chips)) > 1:
+        yield f"schedule {s.schedule} has two stages on each device: all chips must be of one type"
+
+
+def _placed_as_v(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Two chunks a stage (PyTorch's ScheduleZBVZeroBubble raises otherwise) and, for all of them to be under way at
+    once, 2 pp microbatches (its ScheduleDualPipeV asks for them). On mixed chips no bound here holds."""
+    m = s.microbatches(problem.batch)
+    if s.vpp > V_CHUNKS:
+        yield f"schedule {s.schedule} has two chunks a stage: vpp is {s.vpp}, and must be {V_CHUNKS}"
+    if m < V_MICROBATCHES * s.pp:
+        yield f"schedule {s.schedule} needs {V_MICROBATCHES} pp microbatches at least: pp is {s.pp}, and there are {m}"
+    if len(set(s.stage_chips)) > 1:
+        yield f"schedule {s.schedule} has both ends of the model on one stage: all chips must be of one type"
+    if shares_table(problem):
+        yield f"schedule {s.schedule} is for models whose embedding and head are tables of their own"
 
 
 def _dynamic(problem: Problem, s: Strategy) -> Iterator[str]:

@@ -36,7 +36,7 @@ training:
   expert_capacity_factor: null  # no device's experts take more than this times their share, 1 or more; default null
   # Techniques that save memory or time (docs/techniques.md):
   # One of adam, precision_aware, precision_aware_bf16, precision_aware_bf16_grads, precision_aware_fp8,
-  # quantized_states, cadam, ema_adamw, lion, muon; default adam
+  # quantized_states, cadam, ema_adamw, o2_adamw, lion, muon; default adam
   optimizer: adam
   muon_tp_mode: duplicated  # muon and tp: duplicated or distributed (whole matrices), blockwise; default duplicated
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false
@@ -47,6 +47,8 @@ training:
   # core_attn, attn_proj, mlp_norm, expert_fc1, moe_act; default null: none
   activation_offload: null
   offload_layers: 0  # layers whose activations wait on the host (--cpu-offloading-num-layers); default 0
+  recompute_activation_function: false  # results of activation functions made again (MindSpeed); default false
+  moe_zero_memory: null  # experts' inputs and activations made again (MindSpeed): level0, level1; default null: kept
   triangle_attention: false  # attention without a flash kernel leaves masked blocks out (AscendSpeed); default false
   fused_gate_up: true  # gate and up projection are one product; false: two; default true
   fp8_parameter_gather: null  # fp8, nvfp4: weights held and gathered so only; default null: as the stack does
@@ -73,7 +75,7 @@ search:
   # time_limit_s: 60  # seconds, more than 0; default null: until proven best
   layer_split: auto  # auto: free; even_per_chip: equal in a chip type; even: equal everywhere; default auto
   recompute_scope: chip  # chip: recomputed layers equal in a chip type; stage: each its own; default chip
-  # schedules: [1f1b, zb1p]  # pipeline schedules to try; default null: what launcher or stack has of 1f1b, zb1p, zb2p
+  # schedules: [1f1b, zb1p]  # pipeline schedules to try; default null: those of launcher or stack
   degrees_by_chip: null  # true: tp, cp, dp, ep of each chip type's own; false: equal; default: what the launcher runs
 
   # Decisions that the plan must take: one value, or a list of those allowed. Default: all free.

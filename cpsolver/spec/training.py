@@ -20,6 +20,7 @@ from cpsolver.profiles.switches import (
     OffloadModule,
     OptimizerName,
     Precision,
+    ZeroMemory,
 )
 from cpsolver.profiles.techniques import techniques
 from hw_specs import BlockFormat
@@ -62,8 +63,16 @@ Target = Literal[
     "linear_fc1_gate",
     "linear_fc1_up",
     "linear_fc2",
+    "linear_q_proj",
+    "linear_q_down_proj",
+    "linear_q_up_proj",
+    "linear_kv_down_proj",
+    "linear_kv_up_proj",
 ]
-"""A linear layer with an adapter, by Megatron-Bridge's names: LoRA's, and CanonicalLoRA's for parts of fused ones."""
+"""A linear layer with an adapter, by Megatron-Bridge's names: LoRA's, and CanonicalLoRA's for parts of fused ones.
+
+The last five are latent attention's.
+"""
 QuantizedBase = Literal["nf4", "nf4_double"]
 """Frozen weights in 4 bits (QLoRA); double: the blocks' constants are quantised too."""
 _OF_OTHERS: Mapping[str, tuple[Target, ...]] = {
@@ -77,6 +86,10 @@ _OF_OTHERS: Mapping[str, tuple[Target, ...]] = {
     "gate_proj": ("linear_fc1_gate",),
     "up_proj": ("linear_fc1_up",),
     "down_proj": ("linear_fc2",),
+    "q_a_proj": ("linear_q_down_proj",),
+    "q_b_proj": ("linear_q_up_proj",),
+    "kv_a_proj_with_mqa": ("linear_kv_down_proj",),
+    "kv_b_proj": ("linear_kv_up_proj",),
 }
 """What NeMo 1 and PEFT call them."""
 FUSED: tuple[Target, ...] = ("linear_qkv", "linear_fc1")
@@ -126,11 +139,6 @@ class Lora(Part):
     def of_parts(self) -> bool:
         """Parts of fused layers have adapters of their own: CanonicalLoRA."""
         return any(name in SPLIT for name in self.targets)
-
-    @property
-    def splits_rank(self) -> bool:
-        """Tensor-parallel ranks share the rank of some adapter: of one beside a column-parallel layer."""
-        return any(name not in ("linear_proj", "linear_fc2") for name in self.targets)
 
 
 class Length(Part):
@@ -191,6 +199,14 @@ class Training(Part):
     )
     offload_layers: Annotated[StrictInt, Field(ge=0, le=MOST)] = Field(
         default=0, description="layers all of whose activations wait on the host (--cpu-offloading-num-layers)"
+    )
+    recompute_activation_function: StrictBool = Field(
+        default=False,
+        description="results of activation functions are made again when backward needs them (MindSpeed's flag)",
+    )
+    moe_zero_memory: ZeroMemory | None = Field(
+        default=None,
+        description="experts' inputs and activations are made again: level0, level1 (MindSpeed's flag); null: kept",
     )
     triangle_attention: StrictBool = Field(
         default=False, description="attention without a flash kernel leaves masked blocks out (AscendSpeed)"
@@ -291,7 +307,7 @@ _PRECISIONS = {
 }
 """The precisions that a switch needs one of, and why."""
 _OPTIMIZERS: dict[str, tuple[OptimizerName, ...]] = {
-    "reuse_fp32_parameters": ("adam", "quantized_states"),
+    "reuse_fp32_parameters": ("adam", "quantized_states", "o2_adamw"),
     "swap_optimizer": ("adam",),
 }
 """The optimizers that a switch works with."""
@@ -323,6 +339,9 @@ def contradictions(training: Training) -> Iterator[Trouble]:
     if training.offload_layers and training.cuda_graph == "te":
         yield _trouble(training, "offload_layers", "excludes training.cuda_graph = 'te': replayed parts keep theirs")
     yield from _finetuning(training)
+    if training.moe_zero_memory and {"expert_fc1", "moe_act"} & set(modules):
+        message = "excludes expert_fc1 and moe_act of training.activation_offload: a tensor goes once"
+        yield _trouble(training, "moe_zero_memory", message, "null")
     if "attn_proj" in modules and not {"core_attn", "attention"} & set(modules):
         yield _trouble(training, "activation_offload", "attn_proj goes to the host together with core_attn only")
 
@@ -354,6 +373,12 @@ def _of_lora(training: Training) -> Iterator[Trouble]:
         if getattr(training, name):
             field, what = ("images", "an encoder of images") if name == "images" else ("optimizer", "whole matrices")
             yield _trouble(training, field, f"excludes training.lora: adapters beside {what} are not counted")
+    if training.recompute_activation_function:
+        message = "excludes training.lora: what frozen layers keep of activation functions is counted without it"
+        yield _trouble(training, "recompute_activation_function", message, "false")
+    if training.moe_zero_memory:
+        message = "excludes training.lora: what frozen experts keep is counted without it"
+        yield _trouble(training, "moe_zero_memory", message, "null")
     if training.activation_offload:
         message = "excludes training.lora: what frozen layers send to the host is not counted"
         yield _finetuning_trouble(

@@ -4,6 +4,9 @@
 AutoModelForCausalLM makes of it: of published checkpoints by their repository (their configurations as kept by
 ai-dynamo/aiconfigurator), of families by their default configuration. Beside rounding to 5 in 100,000 the two differ in
 biases of routers, buffers there and parameters here, and in a bias of Phi's head.
+
+`data/built_catalogue.json` has what transformers 5.23 builds of other entries of the catalogue, whose published sizes
+are rounded or nominal: of the family's class with the entry's own sizes (Galactica's norms have weights there).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from models_zoo import (
     Architecture,
     UnknownModelError,
     from_hugging_face,
+    list_architectures,
     load_architecture,
     total_parameters,
     unsupported_reasons,
@@ -27,6 +31,9 @@ from tests.support.problems import problem_of
 
 BUILT: list[dict[str, Any]] = json.loads(
     (ROOT / "tests" / "catalogues" / "data" / "built_counts.json").read_text(encoding="utf-8")
+)
+OF_FAMILIES: dict[str, dict[str, Any]] = json.loads(
+    (ROOT / "tests" / "catalogues" / "data" / "built_catalogue.json").read_text(encoding="utf-8")
 )
 NEAR = 5e-5
 
@@ -52,6 +59,23 @@ def test_the_catalogue_has_as_many(row: dict[str, Any]) -> None:
     assert total_parameters(model) == pytest.approx(row["parameters"], rel=NEAR)
     planned: Problem = problem_of(model=row["config"])
     assert planned.model.layers == model.layers
+
+
+def test_entries_with_rounded_sizes_are_as_their_family_builds_them() -> None:
+    for name, built in OF_FAMILIES.items():
+        assert total_parameters(load_architecture(name)) == pytest.approx(built["parameters"], rel=NEAR), name
+
+
+def test_every_entry_but_two_is_within_three_thousandths_of_a_published_or_built_count() -> None:
+    """GLM-130B's size is its name, and nothing builds it; that of gpt-moe-1.8t is made up."""
+    compared = {load_architecture(row["name"]).name for row in BUILT if catalogued(row["name"])}
+    compared |= {"qwen3-next-80b-a3b", *OF_FAMILIES}  # the first: its family's default configuration
+    rounded = {
+        arch.name
+        for arch in list_architectures()
+        if total_parameters(arch) != pytest.approx(1e9 * (arch.published_params_billion or 0), rel=3e-3)
+    }
+    assert rounded - compared == {"glm-130b", "gpt-moe-1.8t"}
 
 
 def test_thirteen_entries_of_the_catalogue_are_compared() -> None:

@@ -222,3 +222,72 @@ def test_flop_of_frozen_weights_count_two_thirds() -> None:
     weights = 80 * (8192 * 10240 + 8192 * 8192 + 3 * 8192 * 28672) + 8192 * 32000
     assert per_token == pytest.approx(4 * weights + 6 * 80 * 32 * (8192 + 10240) + attention)
     assert per_token - attention == pytest.approx(722e12 / 2621, rel=0.01)
+
+
+EXPERTS = model_spec(moe={"experts": 4, "top_k": 2, "expert_ffn": 512, "shared_experts": 1})
+LATENT = model_spec(attention={"kind": "mla", "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64})
+BESIDE_LATENT = ["linear_q_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj"]
+
+
+def test_one_adapter_stands_beside_all_experts_and_one_beside_shared_ones() -> None:
+    """fc1 1024 + 2 x 512, fc2 512 + 1024, of either: 3584 times 16, beside routed experts whole on every rank."""
+    problem = tuned({"rank": 16, "targets": "mlp"}, EXPERTS)
+    assert adapters.layer_adapter_parameters(problem, True) == (16 * 3584,)
+    assert adapters.layer_adapter_parameters(problem, False) == (16 * 3584,)
+    assert adapters.trained_in_all(problem) == 4 * 2 * 16 * 3584
+    held = memory.trained_parameters(problem, row(problem, tp=2, dp=2, ep=2, flags="fzs"))
+    assert (float(held.layer[0]), float(held.experts[0])) == (16 * 3584 / 2, 16 * 3584)
+    full = tuned(None, EXPERTS)
+    rows = row(full, tp=1, dp=4, ep=2)
+    weights = memory.stage_parameters(full, rows)
+    plain, tables = (memory_table(each, rows) for each in (full, problem))
+    states = 2 * (weights.layer + weights.experts)
+    assert float(states[0]) < float(tables.layer_states[0]) < 0.5 * float(plain.layer_states[0])
+
+
+def test_adapters_beside_experts_see_every_copy_of_a_token() -> None:
+    """tp 2, top 2, load 1.5: a device's experts get 1.5 x 2 / 2 copies of a token: (1.5 T, 1024) x (1024, 16) and
+    (1.5 T, 16) x (16, 1024)."""
+    lora = {"rank": 16, "targets": "linear_fc1"}
+    problem, _ = ideal(model=EXPERTS, training={"lora": lora, "expert_imbalance": 1.5})
+    shard, kind = row(problem, tp=2, dp=2, flags="fzs").shard, layer_kinds(problem.model)[0]
+    sizes = [
+        tuple(float(np.ravel(part)[0]) for part in (gemm.n, gemm.k, gemm.rows))
+        for gemm in adapters.adapter_gemms(problem, shard, kind, "mlp")
+    ]
+    assert sizes == [(16, 1024, 1.5), (1024, 16, 1.5), (8, 1024, 1), (512, 16, 1)]
+    held = adapters.adapter_bytes(problem, shard, kind, "mlp")
+    assert float(held[0]) == pytest.approx(2 * 1024 * (1.5 * 16 + 16 + 1024))  # shared experts' gathered input
+
+
+def test_gradients_beside_experts_are_summed_over_expert_parallel_ranks() -> None:
+    """ep 2 at 100 GB/s: two matrices, an all-reduce of each; forward nothing travels, whatever the tokens."""
+    problem = tuned({"rank": 16, "targets": "linear_fc1"}, model_spec(moe={**EXPERTS["moe"], "shared_experts": 0}))
+    kind, chip = layer_kinds(problem.model)[0], problem.supplies[0].chip
+    for mbs in (1, 2):
+        shard = row(problem, tp=1, dp=4, ep=2, mbs=mbs).shard
+        forward, backward = adapters.adapter_seconds(problem, chip, shard, kind, "mlp")
+        assert float(forward[0]) == 0
+        assert float(backward[0]) == pytest.approx(2 * 16 * (1024 + 1024) / 100e9, rel=1e-6)
+
+
+def test_adapters_of_latent_attention() -> None:
+    """8 heads: q 1024 + 768, kv down 1024 + 160, kv up 128 + 1024, proj 512 + 1024; without sequence parallelism tp 2
+    gathers 16 and 160 elements of a token beside kv down, and sums 16 and 1024 backward."""
+    problem = tuned({"rank": 16, "targets": BESIDE_LATENT}, LATENT)
+    assert adapters.layer_adapter_parameters(problem) == (16 * (1792 + 1184 + 1152 + 1536),)
+    down = tuned({"rank": 16, "targets": "linear_kv_down_proj"}, LATENT)
+    shard, kind = row(down, tp=2, dp=2).shard, layer_kinds(down.model)[0]
+    forward, backward = adapters.adapter_seconds(down, down.supplies[0].chip, shard, kind, "attention")
+    each = 1024 * 2 / 2 / 100e9
+    assert float(forward[0]) == pytest.approx((16 + 160) * each, rel=1e-6)
+    assert float(backward[0]) == pytest.approx(2 * (16 + 1024) * each, rel=1e-6)
+    sizes = [(float(g.n[0]), float(g.k[0])) for g in adapters.adapter_gemms(down, shard, kind, "attention")]
+    assert sizes == [(8, 1024), (80, 16)]
+
+
+def test_flop_of_adapters_beside_experts() -> None:
+    """Two experts' copies and the shared expert's: 3 x 16 x 3584 more in each of four layers, three products each."""
+    one, two = (tuned({"rank": rank, "targets": "mlp"}, EXPERTS) for rank in (16, 32))
+    more = model_flops_per_step(two) - model_flops_per_step(one)
+    assert more == pytest.approx(6 * 4 * 3 * 16 * 3584 * one.sequence * one.batch)

@@ -39,12 +39,18 @@ def test_the_ring_alone_brings_all_keys_and_values_of_the_devices_heads(tp: int,
     assert found == pytest.approx((once, 2 * once))
 
 
-def test_a_ring_hides_under_the_core_both_ways() -> None:
-    open_ring = np.array(passes(shard(cp=4)))
-    long = passes(shard(cp=4), np.ones(1), stack={"context_overlap": 0.75})
-    assert long == pytest.approx(0.25 * open_ring)
-    half = passes(shard(cp=4), open_ring[:1] / 2, stack={"context_overlap": 0.75})
-    assert half == pytest.approx((1 - 0.75 / 2) * open_ring)
+def test_each_transfer_of_a_ring_hides_under_a_step_of_the_core() -> None:
+    """Four ranks send three times forward. Backward, whose steps take 2.5 times as long: once keys and values, twice
+    both, once gradients."""
+    (ring, twice), hides = passes(shard(cp=4)), {"context_overlap": 0.75}
+    assert twice == pytest.approx(2 * ring)
+    assert passes(shard(cp=4), np.ones(1), stack=hides) == (0, 0)
+    once, step = ring / 3, ring / 3 / 2
+    found = passes(shard(cp=4), np.array([4 * step]), stack=hides)
+    forward = 3 * (once - 0.75 * step)
+    backward = 2 * (once - 0.75 * 2.5 * step) + 2 * (2 * once - 0.75 * 2.5 * step)
+    assert found == pytest.approx((forward, backward))
+    assert passes(shard(cp=2), np.array([2 * 0.9 * passes(shard(cp=2))[0]]), stack={"context_overlap": 1})[1] == 0
 
 
 def test_ulysses_exchanges_queries_keys_values_and_the_output() -> None:
@@ -56,8 +62,10 @@ def test_ulysses_exchanges_queries_keys_values_and_the_output() -> None:
 
 
 def test_ulysses_repeats_keys_and_values_that_are_fewer_than_its_ranks() -> None:
-    found = passes(shard(cp=8, ulysses=8), model=model_spec(kv_heads=2))
-    assert found == passes(shard(cp=8, ulysses=8), model=model_spec(kv_heads=8))
+    """For every query head, as MindSpeed does: not only until each rank has one."""
+    found = passes(shard(cp=4, ulysses=4), model=model_spec(kv_heads=2))
+    assert found == passes(shard(cp=4, ulysses=4), model=model_spec(kv_heads=8))
+    assert found > passes(shard(cp=4, ulysses=4), model=model_spec(kv_heads=4))
 
 
 def test_ulysses_hides_under_nothing() -> None:

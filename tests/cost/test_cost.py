@@ -125,7 +125,7 @@ def test_flash_attention_keeps_statistics_only() -> None:
     [
         ({"cp_gather": True}, 2 * 2 * 2 * 128 * 1024),  # keys and values of all tokens
         ({}, 2 * 2 * 2 * 2 * 128 * 1024 / 4),  # two blocks of a quarter of them
-        ({"ulysses": 4}, 2 * 2 * (8 + 4) * 128 * 1024 / 4),  # q, k, v and output; two heads become four
+        ({"ulysses": 4}, 2 * 2 * (8 + 8) * 128 * 1024 / 4),  # q, k, v and output; two heads become all eight
         ({"ulysses": 2}, 2 * 2 * 2 * 1 * 128 * 1024 / 2 + 2 * 2 * (8 + 2) * 128 * 1024 / 4),
     ],
     ids=str,

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost import encoder, memory
+from cpsolver.cost import encoder, memory, states
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory, stage_parameters
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import encoder_parameters, projector_parameters
 from tests.support.problems import ideal, model_spec, strategy_of
 
@@ -168,3 +169,27 @@ def test_windows_of_patches_take_less() -> None:
 def test_the_shard_of_the_encoder() -> None:
     shard = encoder.encoder_shard(of(), Shard.of(2, 3, True, True, cp=4, ulysses=2))
     assert (shard.tp.item(), shard.mbs.item(), shard.cp.item(), shard.sequence_parallel.item()) == (2, 6, 1, False)
+
+
+def test_an_encoder_that_each_rank_has_whole() -> None:
+    """Nothing of it is split over tp or sent within layers; its gradients, 2 bytes each, are averaged once a step."""
+    vision: dict[str, Any] = {"layers": 8, "hidden": 512, "ffn": 2048, "heads": 8, "merge": 2}
+    vision |= {"frames": 2, "projector": 2048}
+    vision |= {"projector_norm": "patch", "patch_bias": False}
+    vision |= {"gated_mlp": True, "activation": "swiglu", "norm": "rmsnorm"}
+    launcher = load_launcher("megatron-bridge").beside("qwen2_5_vl")
+    split = of(vision=vision)
+    whole = split.with_(launcher=launcher)
+    assert whole.whole_encoder
+    assert not split.whole_encoder
+    rows = [row(groups="x:2,2", tp=tp, dp=4 // tp) for tp in (1, 2)]
+    one, two = (memory.stage_parameters(whole, each).encoder.item() for each in rows)
+    assert one == two == encoder_parameters(whole.model) + projector_parameters(whole.model)
+    chip = whole.supplies[0].chip
+    tables = [time_table(each, each.supplies[0], rows[1]) for each in (split, whole)]
+    assert tables[1].encoder_tp.item() == 0 < tables[0].encoder_tp.item()
+    assert tables[1].embedding > tables[0].embedding - tables[0].encoder_tp
+    averaged = encoder.averaged_seconds(whole, chip, rows[1], np.array([two]))
+    assert averaged.item() == pytest.approx(two * states.held(whole).gradient / 100e9, rel=1e-3)
+    assert not encoder.averaged_seconds(split, chip, rows[1], np.array([two])).any()
+    assert not encoder.averaged_seconds(whole, chip, rows[0], np.array([two])).any()

@@ -109,6 +109,15 @@ def test_fp8_casts_each_operand_where_it_is_made() -> None:
     assert backward - both == pytest.approx(4 * 1024 * 2560 / 1e12)
 
 
+def test_beside_frozen_weights_fp8_casts_in_one_direction() -> None:
+    frozen = {"precision": "fp8", "lora": {"rank": 16, "targets": "attention"}}
+    problem, chip = ideal(training=frozen, stack={"fp8_cast_bytes": 4, "fp8_frozen_cast_share": 0.75})
+    made_of = [Gemm("any", floats(2560), floats(1280))]
+    *_, casts = compute._gemms(problem, ChipSpeeds(problem, chip), made_of, floats(1024))
+    assert casts.name == "fp8 casts"
+    assert [float(one[0]) for one in casts.passes] == pytest.approx([3 * 1024 * 1280 / 1e12, 3 * 1024 * 2560 / 1e12])
+
+
 def test_summed_weight_gradients_are_read_and_written_in_fp32() -> None:
     device = ChipSpeeds(*ideal({"memory": 0.01}))
     plain, summed = (device.layer_gemm(floats(1024), floats(2048), floats(8), summed=add) for add in (False, True))
@@ -301,14 +310,14 @@ def test_traffic_scales_what_is_no_product(constant: str, each: int) -> None:
 
 
 def test_backward_moves_tokens_between_experts_as_often_as_forward() -> None:
-    """Of 1024 tokens to two experts each: copies read and written twice in either pass, gradients in the second."""
-    problem, chip = ideal(model=small(moe=FEW))
+    """Of 1024 tokens to two experts each: each is read once and written twice, both copies are sorted, and back."""
+    problem, chip = ideal(model=small(moe=FEW), stack={"elementwise_traffic": 3.0})
     found = {each.name: each.passes for each in compute.layer_operators(problem, chip, ONE, EXPERTS)}
     forward, backward = found["permutation"]
-    assert forward == pytest.approx(2 * 4 * 2 * 1024 * 1024 / 1e12)
+    assert forward == pytest.approx(2 * (2 * (1 + 2) + 2 * 4) * 1024 * 1024 / 1e12)
     assert backward == forward
     active, again = found["activation function"]
-    assert again == 2 * active == pytest.approx(2 * 2 * 3 * 2 * 512 * 1024 / 1e12)
+    assert again == 2 * active == pytest.approx(2 * 3 * 2 * 3 * 2 * 512 * 1024 / 1e12)
 
 
 def test_a_pass_over_a_layer_takes_no_less_than_the_host_needs_to_launch_it() -> None:

@@ -51,6 +51,15 @@ def test_host_time_of_a_pass(training: dict[str, str], stack: dict[str, float], 
     assert host_us(of(stack, **training), ep) == expected
 
 
+@pytest.mark.parametrize(("overlap", "expected"), [(0.0, 6500), (0.5, 3500)])
+def test_the_host_waits_for_an_exchange_that_nothing_runs_beside(overlap: float, expected: int) -> None:
+    """The search tries overlap only where the stack has it: a plan that says so elsewhere is no faster for it."""
+    problem = of({"routing_overlap": overlap})
+    shard = Shard.of(1, 1, False, True, ep=8, expert_overlap=True)
+    (kind,) = [kind for kind in layer_kinds(problem.model) if kind.experts]
+    assert round(1e6 * layer_seconds(problem, problem.supplies[0].chip, shard, kind).host.item()) == expected
+
+
 def test_a_dense_pass_takes_the_longer_and_one_with_experts_feels_both() -> None:
     device, host = np.array([1.0, 2.0, 0.0]), np.array([2.0, 1.0, 3.0])
     assert whole_pass(LayerKind(experts=False, full_attention=True), device, host).tolist() == [2, 2, 3]

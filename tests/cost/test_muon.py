@@ -270,3 +270,70 @@ def test_fewer_bytes_than_adams_where_nothing_is_padded() -> None:
     less = (memory_table(adam, rows).layer_states - memory_table(of_muon, rows).layer_states).item()
     assert less == pytest.approx(12 * MI * 4 / 2)
     assert techniques().optimizers["muon"].moment_bytes == techniques().optimizers["adam"].moment_bytes / 2
+
+
+DENSE_FIRST = model_spec(
+    layers=8,
+    hidden=1024,
+    ffn=8192,
+    gated_mlp=False,
+    activation="gelu",
+    moe={"experts": 8, "top_k": 1, "expert_ffn": 1024, "first_dense": 1},
+)
+"""A layer: 3 and 1 Mi elements of attention; the first 8 and 8 Mi of a dense block, the others a router's 1/128 Mi."""
+
+
+def test_the_first_stage_has_what_its_dense_layers_take_more() -> None:
+    """Stages of two layers over 8 ranks: attention's matrices are of 3 Mi elements at most, and the first stage alone
+    has two of 8 Mi, its dense block's: 8 Mi a rank."""
+    problem, rows = of(DENSE_FIRST), rows_of(groups="x:2,2,2,2", dp=8)
+    parts = memory.stage_parameters(problem, rows)
+    found = muon.buffers(problem, rows, parts)
+    assert found.matrices is not None
+    kinds = layer_kinds(problem.model)
+    dense = next(index for index, kind in enumerate(kinds) if kind.dense)
+    counts = np.array([1, 1])
+    held = found.matrices.layer * 2 + (found.matrices.kind_layer * counts[:, None]).sum(axis=0)
+    assert dense in (0, 1)
+    assert (held + found.matrices.encoder).item() == pytest.approx(8 * 8 * MI)
+    assert (found.held.encoder - found.matrices.encoder).item() == 0
+    table, plain = (time_table(each, each.supplies[0], rows) for each in (problem, of(FOUR)))
+    chip = problem.supplies[0].chip
+    longest = orthogonalizing_seconds(problem, chip, WHOLE, shapes_of(problem, dense)[2]).item()
+    matrices = muon.LayerMatrices(problem, rows)
+    of_experts = matrices.busiest_first(matrices.seconds(chip), True)[0].item()
+    step = muon.matrix_seconds(problem, chip, rows)
+    assert (2 * step.layer + step.first).item() == pytest.approx(longest + of_experts)
+    assert table.update_first.item() > plain.update_first.item()
+    usual, stages = of(FOUR), rows_of(groups="x:2,2", dp=8)
+    assert not muon.buffers(usual, stages, memory.stage_parameters(usual, stages)).held.encoder.any()
+
+
+def shapes_of(problem: Problem, kind: int) -> list[Matrix]:
+    return layer_matrices(problem, WHOLE, layer_kinds(problem.model)[kind])
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees"),
+    [
+        ("kimi-k2-1t", {"tp": 8, "pp": 16, "dp": 128, "ep": 16}),
+        ("kimi-k2-1t", {"pp": 16, "dp": 128, "ep": 32}),
+        ("deepseek-v2-lite", {"pp": 4, "dp": 32, "ep": 8}),
+        ("glm4.5-355b-a32b", {"pp": 8, "dp": 64, "ep": 16}),
+    ],
+    ids=str,
+)
+def test_the_first_stage_is_padded_as_megatron_deals_its_matrices(name: str, degrees: dict[str, int]) -> None:
+    """By formula never more, and an eighth less at most, of stages as long as the mean one."""
+    model, pp = load_architecture(name), degrees["pp"]
+    ends = [round(model.layers * stage / pp) for stage in range(pp + 1)]
+    groups = "x:" + ",".join(str(end - begin) for begin, end in pairwise(ends))
+    sizes_of: dict[str, Any] = {size: value for size, value in degrees.items() if size != "pp"}
+    plan = strategy_of(groups, flags="fzs", **sizes_of)
+    problem = problem_of({"x": chip_spec()}, name, plan.devices, 8, 1024, training={"optimizer": "muon"})
+    rows = Candidates.one(plan, 1024)
+    ranks = rows.shards.item()
+    length = model.layers / pp
+    sizes = [size for index in range(round(length)) for size in _sizes(problem, rows.shard, index, False)]
+    found = muon.LayerMatrices(problem, rows).busiest_first(muon.LayerMatrices(problem, rows)._sizes, False)[0].item()
+    assert 0.95 <= longest_first(sizes, ranks) / found <= 1.13

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from cpsolver.cost import states
+from cpsolver.cost import compute, states
 from cpsolver.cost.activation_switches import narrowed
 from cpsolver.cost.chip_speeds import ChipSpeeds
-from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.kinds import LayerKind, layer_kinds
 from cpsolver.cost.shard import Shard
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import load_stack
+from models_zoo import Architecture
 from tests.support.problems import chip_spec, ideal, model_spec, problem_of, with_stack
 
 BLOCKS = {"block_formats": ["mx", "nvfp4"], "fp8_either_way": True}
@@ -187,3 +188,27 @@ def test_inputs_of_activation_functions_in_8_bits_save_as_much_for_gate_and_up(e
     saved = [narrowed(problem, shard, kind)[0].item() for problem in (without, with_them)]
     width = 2 * 512 if experts else without.model.ffn
     assert saved[1] - saved[0] == pytest.approx(2 * width * without.sequence)
+
+
+@pytest.mark.parametrize(
+    ("on", "training", "fused"),
+    [
+        (1, {"cuda_graph": "full"}, True),
+        (1, {"cuda_graph": "te"}, False),
+        (1, {"cuda_graph": "full", "fp8_recipe": "current"}, False),
+        (0, {"cuda_graph": "full"}, False),
+    ],
+)
+def test_products_of_experts_compute_the_activation(on: int, training: dict[str, Any], fused: bool) -> None:
+    """Left are shared experts of 512, and the two inputs of the routed ones' 1,024, which are read again backward."""
+    made_of = model_spec(moe={**EXPERTS, "shared_experts": 1})
+    model = Architecture.model_validate({"name": "experts", **made_of})
+    steady = {"fused_experts": on, "elementwise_traffic": 1.0, "elementwise_backward_factor": 2.0}
+    problem = replace(of(stack=steady, **{"fp8_recipe": "mx", **training}), model=model)
+    chip = problem.supplies[0].chip
+    shard, kind = Shard.of(1, 1, False, True), LayerKind(True, True)
+    parts = compute.layer_operators(problem, chip, shard, kind)
+    forward, backward = compute.together([each for each in parts if each.name == "activation function"])
+    one, launches = 2 * problem.sequence / ChipSpeeds(problem, chip).memory_rate, 2 * chip.kernel_latency_s
+    assert forward == pytest.approx(3 * (512 + (0 if fused else 1024)) * one + launches)
+    assert backward == pytest.approx(2 * forward + (2 * 1024 * one if fused else 0))

@@ -10,7 +10,7 @@ import pytest
 
 from cpsolver.cost.comm import end_comm, layer_comm
 from cpsolver.cost.kinds import LayerKind, kind_shares, layer_kinds
-from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, routing_seconds
+from cpsolver.cost.routing import expert_tensor_seconds, hidden_seconds, reordered_rows, routing_seconds
 from cpsolver.cost.shard import Shard
 from models_zoo import Architecture
 from tests.support.problems import ideal, model_spec
@@ -119,3 +119,18 @@ def test_an_exchange_hides_under_no_more_than_there_is_to_compute() -> None:
     assert hidden_seconds(problem, overlapping, exchange, np.array([10.0])) == pytest.approx(3.2)
     assert hidden_seconds(problem, overlapping, exchange, np.array([1.0])) == pytest.approx(1.0)
     assert hidden_seconds(problem, shard(ep=2), exchange, np.array([10.0])) == 0
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "ep", "etp", "rows"),
+    [
+        ("alltoall", 4, 1, 2 * (1 + 2) + 4 * 2),  # two experts a device: what arrives is sorted, and sorted back
+        ("alltoall", 4, 2, 2 * (1 + 2) + 2 * 4 * 2),  # with the other's share, of which each has all
+        ("alltoall", 8, 1, 2 * (1 + 2)),  # one expert a device: nothing to sort
+        ("deepep", 8, 1, 2 * (8 * (1 - (7 / 8) ** 2) + 2)),  # read once on every rank that it reaches
+        ("hybridep", 1, 1, 2 * (1 + 2)),
+    ],
+)
+def test_rows_reordered_for_experts_by_dispatcher(dispatcher: str, ep: int, etp: int, rows: float) -> None:
+    problem, _ = ideal(model=experts(), gpus=8, training={"moe_dispatcher": dispatcher})
+    assert reordered_rows(problem, shard(ep=ep, etp=etp)) == pytest.approx(rows)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpsolver.cost.schedules import SCHEDULES, schedules_to_search
-from cpsolver.cost.split_backward import filled_s, filling_passes
+from cpsolver.cost.split_backward import zero_bubble_form
 from cpsolver.plans.strategy import Schedule
 from tests.support.problems import problem_of
 
@@ -26,21 +26,23 @@ def test_what_a_schedule_is_drawn_as_is_drawn_as_itself(name: Schedule) -> None:
 @pytest.mark.parametrize(("name", "bubble"), [("zb1p", 1.0), ("zb2p", 0.0)])
 def test_zero_bubble_schedules_fill_the_bubble_with_one_or_two_weight_passes(name: Schedule, bubble: float) -> None:
     """F = B = W = 1 s on 4 stages, 8 microbatches: (p - 1)(F + B - W) = 3 s are left, or (p - 1)(F + B - 2 W) = 0."""
-    passes = int(filling_passes(SCHEDULES[name].weight_passes, 4, 8))
-    stage, weight = np.full(4, 3.0), np.full(4, 1.0)
-    assert filled_s(stage, weight, 8, passes) == pytest.approx(np.full(4, 24 + 3 * bubble))
+    form, one = SCHEDULES[name].form, np.ones(4)
+    assert form is not None
+    assert form(4, 8).stage_s(3 * one, one, one) == pytest.approx(np.full(4, 24 + 3 * bubble))
 
 
 def test_a_bubble_is_never_less_than_nothing() -> None:
     """The first stage waits 0.8 s for the second, and could do 2 W of 2 s meanwhile."""
-    assert filled_s(np.array([6.0, 1.2]), np.array([2.0, 0.4]), 4, 2)[0] == pytest.approx(24.0)
+    seconds = np.array([[6.0, 1.2], [2.0, 0.4], [2.0, 0.4]])
+    assert zero_bubble_form(2, 2, 4).stage_s(*seconds)[0] == pytest.approx(24.0)
 
 
 @pytest.mark.parametrize(
     ("asked", "stack", "launcher", "found"),
     [
         ({}, "megatron-core", None, ("1f1b",)),
-        ({}, "zero-bubble", None, ("1f1b", "zb1p", "zb2p")),
+        ({}, "zero-bubble", None, ("1f1b", "zb1p", "zb2p", "zbv", "v_half", "v_min")),
+        ({}, "megatron-core", "torchtitan", ("1f1b", "zbv", "dualpipev")),
         ({}, "zero-bubble", "megatron-lm", ("1f1b",)),
         ({"schedules": ["zb2p", "1f1b"]}, "megatron-core", None, ("1f1b", "zb2p")),
         ({"schedules": ["zb1p"], "pin": {"schedule": "zb2p"}}, "zero-bubble", None, ("zb2p",)),

@@ -11,7 +11,14 @@ from cpsolver.cost import comm, gemms, memory
 from cpsolver.cost.compute import layer_operators, layer_seconds
 from cpsolver.cost.kinds import LayerKind, kind_of_layers, layer_kinds, model_of, problem_of
 from cpsolver.cost.recurrence import mixer_gemms
-from cpsolver.cost.selection import saved_elements, scored_keys, visible_keys, visible_share
+from cpsolver.cost.selection import (
+    attended_share,
+    computed_share,
+    saved_elements,
+    scored_keys,
+    visible_keys,
+    visible_share,
+)
 from cpsolver.cost.shard import Shard
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture, layer_parameters, load_architecture
@@ -44,6 +51,38 @@ def test_selected_keys_are_what_attention_multiplies() -> None:
     assert scored_keys(kind, 1024, 0.5) == 512
     short = visible_keys(problem.model, kind, 128, 0.5)
     assert short == 64
+
+
+def test_a_flash_kernel_takes_time_for_keys_behind_the_mask() -> None:
+    """1,024 tokens attend to 512 keys in the mean and take time for 100 more, in a window of 256 too; never for more
+    than there are. What an indexer chose has no mask. FLOP as MFU counts them stay what they were."""
+    masked = {"masked_keys": 100.0}
+    full, plain = (ideal(stack=stack)[0] for stack in (masked, {}))
+    (kind,) = layer_kinds(full.model)
+    assert attended_share(full, kind) == attended_share(plain, kind) == computed_share(plain, kind) == 0.5
+    assert computed_share(full, kind) == pytest.approx((512 + 100) / 1024)
+    core, less = (attention_seconds(problem) for problem in (full, plain))
+    assert core == pytest.approx(less * 612 / 512)
+    window = model_spec(attention={"sliding_window": 256})
+    seen = 256 * (1 - 256 / 2048)
+    assert computed_share(ideal(model=window, stack=masked)[0], kind_of(window)) == pytest.approx((seen + 100) / 1024)
+    assert computed_share(ideal(stack={"masked_keys": 600.0})[0], kind) == 1.0
+    chosen = ideal(model=model_spec(attention={**LATENT, "indexer": INDEXER}), stack=masked)[0]
+    assert computed_share(chosen, layer_kinds(chosen.model)[0]) == attended_share(chosen, layer_kinds(chosen.model)[0])
+    packed = {"lengths": [{"tokens": 512, "share": 1}, {"tokens": 128, "share": 4}]}
+    several = ideal(training=packed, stack=masked)[0]
+    assert computed_share(several, kind) == pytest.approx(0.25 * (256 + 100) / 512 + 4 / 64)
+
+
+def kind_of(model: dict[str, Any]) -> LayerKind:
+    (kind,) = layer_kinds(ideal(model=model)[0].model)
+    return kind
+
+
+def attention_seconds(problem: Problem) -> float:
+    (kind,) = layer_kinds(problem.model)
+    parts = layer_operators(problem, problem.supplies[0].chip, ONE, kind)
+    return float(sum(np.sum(part.passes) for part in parts if part.name == "attention"))
 
 
 def test_compressed_keys_come_beside_a_window() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import get_args
 
@@ -10,10 +11,23 @@ import pytest
 
 from cpsolver.cost.pipeline_events import peak_live_total, simulate
 from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.cost.shard import Floats
-from cpsolver.cost.split_backward import bound_weights, filled_s, filling_passes, weight_share
-from cpsolver.cost.split_events import Pass, SplitRun, SplitSchedule, run, turns
+from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.split_backward import (
+    DUALPIPEV_SHARE,
+    ZBV_SHARE,
+    StepForm,
+    dualpipev_form,
+    v_bound,
+    weight_share,
+    zbv_form,
+    zero_bubble_bound,
+    zero_bubble_form,
+)
+from cpsolver.cost.split_events import Pass, SplitRun, SplitSchedule, run, split_schedule, turns
+from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_form
+from cpsolver.cost.v_ways import dualpipev_ways, v_half_way, zbv_ways
 from tests.support.problems import ideal
+from tests.support.selection import first, full
 
 TIMES = {"zb1p": 1, "zb2p": 2}
 SIZES = [(2, 4), (4, 8), (4, 20), (5, 16), (6, 24), (8, 16), (8, 32), (12, 40)]
@@ -143,7 +157,20 @@ def test_a_schedule_that_cannot_go_on_is_refused() -> None:
         run([[(("B", 0, 0),), (("F", 0, 0),), (("W", 0, 0),)]], one, one, one)
 
 
-# The closed form.
+# The closed forms.
+
+V_SHAPED: dict[SplitSchedule, Callable[[int, int], StepForm]] = {
+    "zbv": zbv_form,
+    "dualpipev": dualpipev_form,
+    "v_half": v_half_form,
+    "v_min": v_min_form,
+}
+IN_BLOCKS = ("v_half", "v_min")
+WAYS: dict[SplitSchedule, Callable[[int, int], Iterable[Ints]]] = {
+    "zbv": zbv_ways,
+    "dualpipev": dualpipev_ways,
+    "v_half": lambda pp, m: [v_half_way(pp, m)],
+}
 
 
 @pytest.mark.parametrize("schedule", list(TIMES))
@@ -151,10 +178,56 @@ def test_a_schedule_that_cannot_go_on_is_refused() -> None:
 def test_the_closed_form_is_exact_for_equal_stages(schedule: SplitSchedule, pp: int, m: int) -> None:
     """For any number of microbatches, while W takes no longer than F or B."""
     for f, b, w in ((1.0, 1.0, 1.0), (1.0, 1.3, 0.7), (1.0, 3.0, 1.0), (1.0, 1.0, 0.2)):
-        stage, weight = np.full(pp, f + b + w), np.full(pp, w)
-        passes = int(filling_passes(TIMES[schedule], pp, m))
         found = equal(schedule, pp, m, f, b, w).span_s.max()
-        assert filled_s(stage, weight, m, passes) == pytest.approx(np.full(pp, found))
+        assert of_equal(zero_bubble_form(TIMES[schedule], pp, m), f, b, w) == pytest.approx(np.full(pp, found))
+
+
+def of_equal(form: StepForm, f: float, b: float, w: float) -> Floats:
+    pp = form.alone.shape[1]
+    return form.stage_s(*(np.full(pp, seconds) for seconds in (f + b + w, f, w)))
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
+@pytest.mark.parametrize(("pp", "m"), [each for each in SIZES if each[1] >= 2 * each[0]])
+def test_the_closed_form_of_a_v_is_exact_for_equal_stages(schedule: SplitSchedule, pp: int, m: int) -> None:
+    """From the first pass of all to the last; ZB-V's within what an eighth of F is where F is longer than B."""
+    for f, b, w in ((1.0, 1.0, 1.0), (1.0, 1.3, 0.7), (1.0, 3.0, 1.0), (1.0, 1.0, 0.2)):
+        found = equal(schedule, pp, m, f, b, w).makespan_s
+        assert of_equal(V_SHAPED[schedule](pp, m), f, b, w).max() == pytest.approx(found)
+    found = equal(schedule, pp, m, 1.3, 1.1, 0.8).makespan_s
+    assert of_equal(V_SHAPED[schedule](pp, m), 1.3, 1.1, 0.8).max() == pytest.approx(found, abs=1.3 / 8)
+
+
+@pytest.mark.parametrize("schedule", IN_BLOCKS)
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (3, 6), (3, 9), (5, 10), (6, 24), (7, 14), (8, 16), (9, 18)])
+def test_the_closed_form_of_blocks_is_exact_for_equal_stages(schedule: SplitSchedule, pp: int, m: int) -> None:
+    """Where F, B and W are alike, and where B is longer; where F is, within 1 %."""
+    for f, b, w in ((1.0, 1.0, 1.0), (1.0, 1.3, 0.7), (1.0, 3.0, 1.0), (0.9, 1.2, 0.9)):
+        found = equal(schedule, pp, m, f, b, w).makespan_s
+        assert of_equal(V_SHAPED[schedule](pp, m), f, b, w).max() == pytest.approx(found)
+    found = equal(schedule, pp, m, 1.3, 1.1, 0.8).makespan_s
+    assert of_equal(V_SHAPED[schedule](pp, m), 1.3, 1.1, 0.8).max() == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "slow", "round_s"),
+    [
+        ("v_half", (0, 1), 2 + 2 + 1 / 2),
+        ("v_half", (2, 3), 2 + 2 + 1 / 2),
+        ("v_half", (1, 2), 4),
+        ("v_min", (1, 2, 3), 2 + 2 + 2),
+        ("v_min", (0, 1, 2), 2 + 2 + (1 + 1) / 2),
+    ],
+)
+def test_rounds_in_which_neighbours_wait(schedule: SplitSchedule, slow: tuple[int, ...], round_s: float) -> None:
+    """Of 4 stages some work 10 times as long as the others, F 1, B 2, W 1: every further microbatch takes a round, or
+    what a stage works."""
+    part = np.isin(np.arange(4), slow)[:, None] * np.ones(2) * 0.45 + 0.05
+    whole = 2 * part[:, 0]
+    steps = [run(turns(schedule, 4, m), part, 2 * part, part).makespan_s for m in (12, 16)]
+    forms = [V_SHAPED[schedule](4, m).stage_s(4 * whole, whole, whole).max() for m in (12, 16)]
+    assert steps[1] - steps[0] == pytest.approx(4 * round_s)
+    assert forms[1] - forms[0] == pytest.approx(4 * round_s)
 
 
 def balanced_stages(rng: np.random.Generator) -> tuple[int, Floats, Floats, Floats]:
@@ -168,44 +241,131 @@ def balanced_stages(rng: np.random.Generator) -> tuple[int, Floats, Floats, Floa
     layers[-1] = layer - round(head)
     layers[: int(rng.integers(0, pp))] -= 1
     layers = np.maximum(1, layers)
+    ends = np.zeros((pp, 1))
+    ends[0], ends[-1] = ends[0] + embedding, ends[-1] + head
+    forward, inputs, weight = passes(rng, layers[:, None].astype(float), ends)
+    return int(rng.integers(pp, 8 * pp)), forward, inputs, weight
+
+
+def balanced_v(rng: np.random.Generator) -> tuple[int, Floats, Floats, Floats]:
+    """The same by stage and chunk of a V, in which the first stage has both ends, and layers differ by one a chunk."""
+    pp = int(rng.integers(2, 13))
+    layer, head, embedding = 2 * int(rng.integers(3, 17)), rng.uniform(0.1, 2.0), rng.uniform(0, 0.3)
+    layers = np.full(pp, layer)
+    layers[0] = layer - round(head)  # where that is odd the head's chunk is one short
+    layers[1 : 1 + int(rng.integers(0, pp))] -= 2 * int(rng.random() < 0.5)
+    ends = np.zeros((pp, 2))
+    ends[0] = embedding, head
+    forward, inputs, weight = passes(rng, np.stack([(layers + 1) // 2, layers // 2], axis=1) * 1.0, ends)
+    return int(rng.integers(2 * pp, 8 * pp)), forward, inputs, weight
+
+
+def passes(rng: np.random.Generator, layers: Floats, ends: Floats) -> tuple[Floats, Floats, Floats]:
+    """Seconds of F, B and W where a layer takes one, and embedding and head as long as given."""
     share = float(rng.uniform(0.29, 0.36))
     again = float(rng.choice([0.0, 0.0, 0.0, 1.0, 0.2])) * share
-    ends = np.zeros(pp)
-    ends[0], ends[-1] = ends[0] + embedding, ends[-1] + head
     weight = layers * weight_share(np.array(share)) + ends / 3
     forward = layers * share + ends / 3
-    return int(rng.integers(pp, 8 * pp)), forward, layers * (1 + again) + ends - forward - weight, weight
+    return forward, layers * (1 + again) + ends - forward - weight, weight
 
 
-def test_the_closed_form_is_within_two_percent_of_the_events_for_500_random_plans() -> None:
-    off = []
-    for seed in range(500):
-        schedule: SplitSchedule = "zb2p" if seed % 2 else "zb1p"
-        m, forward, inputs, weight = balanced_stages(np.random.default_rng(seed))
-        events = run(turns(schedule, len(weight), m), forward[:, None], inputs[:, None], weight[:, None])
-        passes = int(filling_passes(TIMES[schedule], len(weight), m))
-        off.append(filled_s(forward + inputs + weight, weight, m, passes).max() / events.span_s.max() - 1)
-    assert np.abs(off).max() < 0.02
+def off_by(schedule: SplitSchedule, seed: int) -> float:
+    """By how much the closed form is above the events, for a plan drawn at random."""
+    m, forward, inputs, weight = balanced_stages(np.random.default_rng(seed))
+    events = run(turns(schedule, len(weight), m), forward, inputs, weight)
+    stages = [each.sum(axis=1) for each in (forward + inputs + weight, forward, weight)]
+    form = zero_bubble_form(TIMES[schedule], len(weight), m)
+    return float(form.stage_s(*stages).max() / events.span_s.max() - 1)
+
+
+def off_by_of_a_v(schedule: SplitSchedule, seed: int) -> tuple[float, float]:
+    """The same of a V; and where each stage's two chunks take as long, as `evaluation/timeline.py` has them."""
+    m, *passes_s = balanced_v(np.random.default_rng(seed))
+    forward, inputs, weight = passes_s
+    pp = len(weight)
+    stages = [each.sum(axis=1) for each in (forward + inputs + weight, forward, weight)]
+    found, order = float(V_SHAPED[schedule](pp, m).stage_s(*stages).max()), turns(schedule, pp, m)
+    even = [np.repeat(each.mean(axis=1, keepdims=True), 2, axis=1) for each in passes_s]
+    return found / run(order, *passes_s).makespan_s - 1, found / run(order, *even).makespan_s - 1
+
+
+@pytest.mark.parametrize(("schedule", "beyond", "worst"), [("zb1p", 0, 0.017), full("zb2p", 5, 0.029)])
+def test_the_closed_form_is_near_the_events_of_500_random_plans(
+    schedule: SplitSchedule, beyond: int, worst: float
+) -> None:
+    """ZB-H2's five plans beyond 2 % have too few microbatches to fill the pipeline, fewer than 2 pp - 1."""
+    off = np.abs([off_by(schedule, seed) for seed in range(500)])
+    assert (off >= 0.02).sum() <= beyond
+    assert off.max() < worst
+
+
+@pytest.mark.parametrize("schedule", list(V_SHAPED))
+@pytest.mark.parametrize("count", first(1, (20, 500)))
+def test_the_closed_form_of_a_v_is_within_two_percent_of_the_events_of_500_random_plans(
+    schedule: SplitSchedule, count: int
+) -> None:
+    """All of them where both chunks of a stage take as long. The head makes one chunk of the first stage longer than
+    the other, which a form by stage does not know: then one of ZB-V's is 2.1 % off, and four of V-Min's are up to 6.4.
+    """
+    beyond, worst, mean = OFF[schedule]
+    off, of_even = np.abs([off_by_of_a_v(schedule, seed) for seed in range(count)]).T
+    assert of_even.max() < 0.02
+    assert (off >= 0.02).sum() <= beyond
+    assert off.max() < worst
+    assert off.mean() < mean
+
+
+OFF: dict[SplitSchedule, tuple[int, float, float]] = {
+    "zbv": (1, 0.022, 0.004),
+    "dualpipev": (0, 0.02, 0.002),
+    "v_half": (0, 0.02, 0.004),
+    "v_min": (4, 0.064, 0.003),
+}
+"""Of 500 random plans how many are more than 2 % off, and what the worst and the mean is below."""
+
+
+@pytest.mark.parametrize("schedule", WAYS)
+@pytest.mark.parametrize("pp", first(3, (2, 3, 4, 5, 6, 7, 8, 9, 10, 13)))
+def test_no_way_through_a_v_is_longer_than_the_events(schedule: SplitSchedule, pp: int) -> None:
+    """Whatever stages take: some nothing, some ten times as long as others."""
+    rng = np.random.default_rng(pp)
+    for m in (2 * pp, 2 * pp + 1, 3 * pp + 1):
+        order, ways = turns(schedule, pp, m), list(WAYS[schedule](pp, m))
+        for _ in range(6):
+            seconds = rng.uniform(0, 1, (pp, 3)) ** 4
+            events = run(order, *(np.repeat(each[:, None] / 2, 2, axis=1) for each in seconds.T)).makespan_s
+            assert 0 < max((way * seconds).sum() / 2 for way in ways) <= events + 1e-9
 
 
 def test_what_bounds_take_is_never_above_the_closed_form() -> None:
     rng = np.random.default_rng(3)
     for _ in range(300):
         m, forward, inputs, weight = balanced_stages(rng)
-        stage, times = forward + inputs + weight, int(rng.integers(1, 3))
+        times = int(rng.integers(1, 3))
         for microbatches in (m, int(rng.integers(1, 5))):
-            passes = filling_passes(times, len(stage), microbatches)
-            first, second = bound_weights(passes, np.array(microbatches))
-            least = float(first * stage.max() + second * stage.sum())
-            assert least <= filled_s(stage, weight, microbatches, int(passes)).max() + 1e-9
+            bound = zero_bubble_bound(times, np.array(len(weight)), np.array(microbatches))
+            assert_below(bound, zero_bubble_form(times, len(weight), microbatches), forward, inputs, weight)
+        m, forward, inputs, weight = balanced_v(rng)
+        for schedule, share in (("zbv", ZBV_SHARE), ("dualpipev", DUALPIPEV_SHARE)):
+            bound = v_bound(share, np.array(len(weight)), np.array(m))
+            assert_below(bound, V_SHAPED[split_schedule(schedule)](len(weight), m), forward, inputs, weight)
+        for form, of in ((v_half_form, v_half_bound), (v_min_form, v_min_bound)):
+            assert_below(of(np.array(len(weight)), np.array(m)), form(len(weight), m), forward, inputs, weight)
 
 
-@pytest.mark.parametrize("schedule", list(TIMES))
+def assert_below(bound: tuple[Floats, Floats], form: StepForm, f: Floats, b: Floats, w: Floats) -> None:
+    stage, forward, weight = (each.sum(axis=1) for each in (f + b + w, f, w))
+    least = float(bound[0] * stage.max() + bound[1] * stage.sum())
+    assert least <= form.stage_s(stage, forward, weight).max() + 1e-9
+
+
+@pytest.mark.parametrize("schedule", [*TIMES, *V_SHAPED])
 @pytest.mark.parametrize(("pp", "m"), [*SIZES, (8, 4), (8, 12)])
 def test_memory_of_the_table_is_the_peak_of_the_events(schedule: SplitSchedule, pp: int, m: int) -> None:
+    if schedule in V_SHAPED and m < 2 * pp:
+        return  # rule `schedule`
     problem, _ = ideal()
-    assert schedule in TIMES
-    live = SCHEDULES[schedule].live_chunks(problem, pp, 1, m)  # type: ignore[index]
+    live = SCHEDULES[schedule].live_chunks(problem, pp, chunks_of(schedule), m)
     peak = equal(schedule, pp, m, 1, 1, 1).peak
     assert (live >= peak).all()
     assert live.max() == peak.max()

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cpsolver.cost import comm, compute, gemms, memory, states
-from cpsolver.cost.activation_switches import offload_seconds, offloaded
+from cpsolver.cost.activation_switches import offload_seconds, offloaded, recomputed_functions
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import CORE
+from cpsolver.plans.strategy import CORE, MODULES
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.problem.resolve import resolve
 from cpsolver.profiles.stack import load_stack, stack_names
@@ -85,6 +85,7 @@ def test_without_switches_a_stack_is_as_its_profile_says(name: str) -> None:
         ({"optimizer": "quantized_states"}, 12, 6 + 6 / 4),
         ({"optimizer": "quantized_states", "reuse_fp32_parameters": True}, 10, 6 + 4 / 4),
         ({"optimizer": "ema_adamw"}, 22, 6 + 16 / 4),
+        ({"optimizer": "o2_adamw"}, 14, 6 + 8 / 4),
         ({"optimizer": "lion"}, 14, 6 + 8 / 4),
         ({"reuse_fp32_parameters": True}, 16, 6 + 10 / 4),
         ({"optimizer_offload": 0.25}, 15, 6 + 9 / 4),
@@ -232,6 +233,77 @@ def test_whole_layers_wait_on_the_host() -> None:
     more = max(0.0, trip - forward) + max(0.0, trip - backward)
     assert more > 0
     assert (times.layer - before.layer).item() == pytest.approx(more)
+
+
+def test_activation_functions_made_again_keep_no_results() -> None:
+    plain, again = of({}), of({"recompute_activation_function": True})
+    row = row_of(plain, tp=2, dp=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(again, row)
+    results = 2 * row.shard.tokens(plain.sequence).item() * plain.model.ffn / 2
+    assert (none.full - some.full).item() == pytest.approx(results)
+    assert (some.buffer - none.buffer).item() == pytest.approx(2 * results)
+    assert (none.freed - some.freed)[0, MODULES.index("mlp"), 0] == pytest.approx(results)
+    before, after = (time_table(problem, problem.supplies[0], row) for problem in (plain, again))
+    more = (after.layer - before.layer).item()
+    traffic = 3 * results / (1e12 * plain.supplies[0].chip.efficiency["memory"].value)
+    assert more == pytest.approx(traffic, rel=0.2)
+    assert (before.recompute - after.recompute).item() == pytest.approx(more)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "mbs", "tp", "gib"),
+    [(12288, 2, 4, 8.05), (8096, 2, 4, 5.31), (12288, 1, 4, 4.04), (12288, 2, 8, 4.02)],
+)
+def test_that_is_half_of_what_mindspeed_measured_without_a_fused_kernel(
+    sequence: int, mbs: int, tp: int, gib: float
+) -> None:
+    """LLaMA2-7B, docs/zh/features/activation-function-recompute.md: there SwiGLU keeps its left factor besides."""
+    problem = of({"recompute_activation_function": True}, model_spec(hidden=4096, ffn=11008), sequence=sequence)
+    saved, _ = recomputed_functions(problem, Shard.of(tp, mbs, True, True), DENSE)
+    assert 2 * 32 * saved.item() / 2**30 == pytest.approx(gib, rel=0.005)
+
+
+def test_activation_functions_of_experts_are_made_again_too() -> None:
+    moe = {"experts": 8, "expert_ffn": 256, "top_k": 2, "shared_experts": 1}
+    plain, again = (of(on, model=model_spec(moe=moe)) for on in ({}, {"recompute_activation_function": True}))
+    row = row_of(plain, tp=2, dp=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(again, row)
+    results = row.shard.tokens(plain.sequence).item() * 256  # 2 bytes, tp 2
+    assert (none.full - some.full).item() == pytest.approx((2 + 1) * results)
+    freed = (none.freed - some.freed)[0, :, 0]
+    wanted = {"moe": 3 * results, "moe_act": 2 * results, "shared_experts": results}
+    assert dict(zip(MODULES, freed.tolist(), strict=True)) == pytest.approx(
+        {name: wanted.get(name, 0) for name in MODULES}
+    )
+
+
+@pytest.mark.parametrize(("level", "more"), [("level0", 0), ("level1", 2 * 512 + 3 * 256)])
+def test_experts_that_keep_little_send_their_inputs_again(level: str, more: int) -> None:
+    """tp 2, ep 2 and etp 1: of T tokens' two copies, 1,024 wide, a device has half, and its experts 256 wide results
+    of half of T tokens; level1 keeps neither gate and up projection nor what a shared expert keeps."""
+    moe = {"experts": 8, "expert_ffn": 256, "top_k": 2, "shared_experts": 1}
+    plain, again = (of(on, model=model_spec(moe=moe)) for on in ({}, {"moe_zero_memory": level}))
+    row = row_of(plain, tp=2, dp=2, ep=2, flags="sfz")
+    none, some = memory_table(plain, row), memory_table(again, row)
+    tokens, copies = row.shard.tokens(plain.sequence).item(), 2 * plain.model.hidden
+    results = plain.stack.kept_expert_outputs * copies
+    kept_less = tokens * (copies + results + 2 * 256 + more)  # 2 bytes an element, tp 2
+    assert (none.full - some.full).item() == pytest.approx(kept_less)
+    held = tokens * (3 * copies + 2 * (2 * 256 + more))
+    assert (some.buffer - none.buffer).item() == pytest.approx(held)
+    before, after = (time_table(problem, problem.supplies[0], row) for problem in (plain, again))
+    assert (after.layer - before.layer).item() > 0
+    assert (after.recompute - before.recompute).item() == 0
+
+
+def test_activations_of_experts_are_dropped_once() -> None:
+    moe = {"experts": 8, "expert_ffn": 256, "top_k": 2}
+    switches: list[dict[str, Any]] = [{"recompute_activation_function": True}, {"moe_zero_memory": "level0"}]
+    one, other, both = (of(on, model=model_spec(moe=moe)) for on in (*switches, switches[0] | switches[1]))
+    row = row_of(one, tp=2, dp=2, ep=2, flags="sfz")
+    kept = memory_table(other, row).full.item()
+    assert memory_table(both, row).full.item() == pytest.approx(kept)
+    assert kept < memory_table(one, row).full.item()
 
 
 @pytest.mark.parametrize(

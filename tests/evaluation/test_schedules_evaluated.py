@@ -1,4 +1,4 @@
-"""Schedules that a strategy file can ask for and the search does not try: microbatches by size, breadth-first."""
+"""Schedules that the search does not try unasked: microbatches by size, and breadth-first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from cpsolver.commands.main import main
-from cpsolver.cost.breadth_first import left_over_s
 from cpsolver.cost.pipeline_events import closed_form_s, peak_live_total, simulate
 from cpsolver.cost.shard import Candidates
-from cpsolver.cost.tables import step_traffic, time_table
+from cpsolver.cost.tables import TimeTable, time_table
 from cpsolver.evaluation.evaluate import evaluate, stage_memory
 from cpsolver.evaluation.evaluation import PARTS
 from cpsolver.evaluation.timeline import simulated_step_s
@@ -204,53 +203,68 @@ def test_the_closed_form_holds_for_groups_of_all_microbatches(pp: int, vpp: int,
         assert run == pytest.approx(formula) or seconds.std() > 0
 
 
-def test_megatron_holds_its_groups_and_fold3d_all_forwards() -> None:
+def test_megatron_holds_its_groups_and_others_all_forwards() -> None:
     plain, first = wide()
     ours, theirs = ideal(**SLOW)[0], ascend(**SLOW)
+    titan = replace(ours, launcher=load_launcher("torchtitan"))
     chunk = stage_memory(ours, plain)[1].activations / peak_live_total(2, 2, 16)[1]
     held = {
         name: [stage.activations / chunk for stage in stage_memory(p, first)]
-        for name, p in (("megatron", ours), ("fold3d", theirs))
+        for name, p in (("megatron", ours), ("fold3d", theirs), ("titan", titan))
     }
     assert held["megatron"] == pytest.approx(list(peak_live_total(2, 2, 16, 16))) == [19, 17]
-    assert held["fold3d"] == pytest.approx([32, 32])
+    assert held["fold3d"] == held["titan"] == pytest.approx([32, 32])
     assert [stage.activations / chunk for stage in stage_memory(ours, plain)] == pytest.approx([5, 3])
 
 
 def test_gradients_of_all_chunks_but_one_travel_under_the_backward_passes() -> None:
-    """Fold3D: what is left of a stage's reduction is the first chunk's, half of it, and the embedding's."""
+    """Fold3D, which starts reductions itself: what is left of a stage's is the first chunk's, half of it, and the
+    embedding's; the head's travel with the last chunk's. 1F1B starts none before the step's end."""
     problem = ascend(**SLOW)
     plain, first = wide()
     before, after = (evaluate(problem, plan) for plan in (plain, first))
-    row, supply = Candidates.one(first, 32), problem.supplies[0]
-    table, traffic = time_table(problem, supply, row), step_traffic(problem, supply, row)
-    assert traffic.reduce[0] < 16 * traffic.backward[0]
-    assert after.stages[0].data_parallel_s == pytest.approx(traffic.reduce[0] + table.sync_first[0])
-    assert before.stages[0].data_parallel_s == pytest.approx(2 * traffic.reduce[0] + table.sync_first[0])
-    assert after.stages[1].data_parallel_s == pytest.approx(traffic.reduce[0])  # the head's are under way too
+    table = time_table(problem, problem.supplies[0], Candidates.one(plain, 32))
+    all_of_it, embedding, head = 2 * table.sync_layer[0], table.sync_first[0], table.sync_last[0]
+    assert min(all_of_it, embedding, head) > 0
+    assert [stage.data_parallel_s for stage in before.stages] == pytest.approx(
+        [all_of_it + embedding, all_of_it + head]
+    )
+    assert [stage.data_parallel_s for stage in after.stages] == pytest.approx(
+        [all_of_it / 2 + embedding, all_of_it / 2]
+    )
     assert before.breakdown_s["bubble"] == after.breakdown_s["bubble"]
     assert after.step_time_s < before.step_time_s
 
 
-def test_megatron_hides_as_much_as_its_overlaps_do() -> None:
-    """Nothing where they are off; more than 1F1B where they are on; and weights under the forward passes."""
-    for overlap, better in ((0.0, False), (0.1, True)):
-        stack = {"gradient_overlap": overlap, "parameter_overlap": overlap}
-        problem = ideal(**SLOW, stack=stack)[0]
-        plain, first = (evaluate(problem, plan).stages[0].data_parallel_s for plan in wide("fz"))
-        assert first < 0.9 * plain if better else first == pytest.approx(plain)
-    weights_only = ideal(**SLOW, stack={"parameter_overlap": 0.5})[0]
-    row, supply = Candidates.one(wide("fz")[1], 32), weights_only.supplies[0]
-    traffic = step_traffic(weights_only, supply, row)
-    assert traffic.gather[0] > 0
-    shown = [evaluate(weights_only, plan).stages[1].data_parallel_s for plan in wide("fz")]
-    assert shown[1] < shown[0]
+def synced(overlap: float, batch: int, flags: str = "f", of: str = "gradient") -> tuple[TimeTable, TimeTable]:
+    """The table's row of the two plans of `wide`: interleaved and breadth-first, 2 stages of 2 chunks of a layer."""
+    problem = ideal(batch=batch, node=2, stack={f"{of}_overlap": overlap})[0]
+    rows = (Candidates.one(plan, batch) for plan in wide(flags))
+    found = [time_table(problem, problem.supplies[0], row) for row in rows]
+    return found[0], found[1]
 
 
-def test_transfers_wait_for_those_before_them() -> None:
-    assert left_over_s([3.0, 1.0], 2.0) == 0.0
-    assert left_over_s([1.0, 3.0], 2.0) == 1.0
-    assert left_over_s([4.0, 4.0, 4.0], 3.0) == 3.0
+@pytest.mark.parametrize("of", ["gradient", "parameter"])
+def test_microbatches_of_the_step_hide_a_chunk_where_pp_of_them_do_with_1f1b(of: str) -> None:
+    """A layer's passes, overlapped by a share x, hide x P each. A chunk's transfer of R seconds travels under pp = 2 of
+    them with 1F1B and under m = 6 breadth-first; the first chunk's own layer hides x P of it either way."""
+    (whole, none), (plain, first) = (synced(overlap, 12, "fz", of) for overlap in (0.0, 0.02))
+    assert none.sync_layer == pytest.approx(whole.sync_layer)
+    lost = [whole.sync_layer - each.sync_layer for each in (plain, first)]
+    assert 0 < lost[0] < whole.sync_layer / 3
+    assert lost[1] == pytest.approx(lost[0] * (1 + 6) / (1 + 2))
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.02, 0.5])
+def test_the_head_travels_with_the_last_chunk(overlap: float) -> None:
+    """Head and a layer, R + r seconds, under 6 backward passes of another layer, x P each; what is beyond a layer's own
+    (r - 6 x P, where that is left over) is the head's. With 1F1B a share x of the head is hidden whatever P is."""
+    whole = synced(0.0, 12)[0]
+    plain, first = synced(overlap, 12)
+    layer, head = whole.sync_layer, whole.sync_last
+    hidden = 2 * (whole.sync_layer - plain.sync_layer) / (1 + 2) * 6 if overlap < 0.1 else np.inf
+    assert plain.sync_last == pytest.approx(head * (1 - overlap))
+    assert first.sync_last == pytest.approx(np.maximum(0, head + layer - hidden) - np.maximum(0, layer - hidden))
 
 
 def test_rules_on_breadth_first() -> None:
@@ -275,22 +289,24 @@ def test_rules_on_breadth_first() -> None:
     other = replace(odd, stack=odd.stack.model_copy(update={"name": "deepspeed-2021"}))
     assert said("schedule", first, other) == [
         "stack deepspeed-2021 has no schedule breadth_first: "
-        "1f1b, or stack ascendspeed, megatron-core, megatron-core-plain, megatron-bridge"
+        "1f1b, or stack ascendspeed, megatron-core, megatron-core-plain, megatron-bridge, fsdp-torchtitan, "
+        "torchtitan-2025, torchtitan-2026"
     ]
 
 
 @pytest.mark.parametrize("name", [name for name in stack_names() if load_stack(name).runs])
-def test_stacks_that_shard_parameters_have_neither(name: str) -> None:
+def test_stacks_that_shard_parameters_have_no_sizes_and_torchtitan_alone_breadth_first(name: str) -> None:
     problem = replace(ideal(batch=64)[0], launcher=load_stack(name).runs)
-    assert said("schedule", wide()[1], problem)[-1].startswith(f"{name} has no schedule breadth_first")
+    refused = [] if "torchtitan" in name else [f"{name} has no schedule breadth_first: 1f1b"]
+    assert said("schedule", wide()[1], problem) == refused
     assert said("schedule", four(micro_batches=ONE), problem)[-1].startswith(f"{name} has microbatches of one size")
 
 
 @pytest.mark.parametrize("name", launcher_names())
-def test_launchers_of_megatron_core_run_breadth_first(name: str) -> None:
+def test_launchers_of_megatron_core_and_torchtitan_run_breadth_first(name: str) -> None:
     told = replace(ideal(batch=6)[0], launcher=load_launcher(name))
     found = said("schedule", wide()[1], told)
-    base = name not in ("accelerate", "deepspeed", "torchtitan")
+    base = name not in ("accelerate", "deepspeed", "megatron-deepspeed", "mindformers", "paddleformers")
     assert found == ([] if base else [f"{name} has no schedule breadth_first: 1f1b"])
 
 

@@ -103,7 +103,7 @@ def test_what_is_given_stays() -> None:
         ({"tp": "many"}, "--set tp = 'many': must be a whole number, 1 or more"),
         ({"tp": 8, "recompute": "full"}, "stages[0].recompute = 'full'"),
         ({"tp": 8, "pp": 4, "layers": [40, 40]}, "are not as many stages"),
-        ({"tp": 8, "layers": 10}, "are not as many stages"),
+        ({"tp": 8, "layers": 10}, "must be a list, an entry a stage"),
     ],
 )
 def test_what_cannot_be_filled_is_told(given: dict[str, Any], said: str) -> None:

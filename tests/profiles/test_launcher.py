@@ -25,7 +25,7 @@ from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture
 from tests.support.oracle import brute_force
 from tests.support.problems import chip_spec, model_spec, problem_of, spec_of
-from tests.support.selection import only
+from tests.support.selection import full, only
 from tests.support.tables import quick_tables
 
 MEGATRON = ("megatron-core-0.12", "megatron-core-0.13", "megatron-lm", "megatron-bridge", "mindspeed-llm", "loongforge")
@@ -47,7 +47,7 @@ def test_every_fact_has_a_source(name: str) -> None:
     found = load_launcher(name)
     assert found.name == name
     assert 20 < len(found.title) < 130
-    assert set(found.sources) == set(STATED)
+    assert set(STATED) <= set(found.sources) <= set(Facts.model_fields)
     assert all(len(source) >= 4 for source in found.sources.values())
     assert all(field.description for field in Facts.model_fields.values())
     assert bool(found.uneven_flag) == (found.uneven_layers != "none")
@@ -59,17 +59,23 @@ def test_the_dialects_differ_where_the_parsers_do() -> None:
     assert {name for name in told if told[name].kv_groups == "divides_or_multiple"} == {
         "megatron-lm",
         "megatron-bridge",
+        "verl",
     }
     assert all(told[name].kv_groups == "divides" for name in OLD)
     assert {name for name in told if told[name].uneven_layers == "first_last"} == {"megatron-core-0.12"}
-    assert {name for name in told if told[name].recompute_per_chip} == {"flagscale", "loongforge"}
-    assert {name for name in told if told[name].uneven_layers == "none"} == {"deepspeed", "accelerate"}
+    assert {name for name in told if told[name].recompute_per_chip} == {"flagscale", "loongforge", "mindformers"}
+    assert {name for name in told if told[name].uneven_layers == "none"} == {
+        "deepspeed",
+        "accelerate",
+        "paddleformers",
+        "megatron-deepspeed",
+    }
     assert all(told[name].sharded_pipeline == ("optimizer",) for name in (*MEGATRON, "deepspeed", "flagscale"))
 
 
 def split(framework: Framework, vpp: int, cp: int) -> str:
     """What the layers by stage may be with that many chunks and context-parallel ranks."""
-    row = SimpleNamespace(vpp=vpp, cp=cp, distributed_optimizer=False, sharding_group=0)
+    row = SimpleNamespace(vpp=vpp, cp=cp, distributed_optimizer=False, sharding_group=0, schedule=1)
     equal, tied = tied_stages(framework, BIASED, row)
     return "none" if equal else "first_last" if tied else "any"
 
@@ -164,14 +170,14 @@ def _in_turn(name: str, kind: str) -> bool:
 @pytest.mark.parametrize(("name", "kind"), only(_in_turn, product(launcher_names(), KINDS)))
 def test_rows_are_allowed_where_the_rule_finds_nothing(name: str, kind: str, problem: Problem) -> None:
     chips, model = KINDS[kind]
-    profile, found = load_launcher(name), plans(chips)[::3]
+    profile, found = load_launcher(name), plans(chips)[::4]
     told = replace(problem, launcher=profile, model=model)
     rows = rows_of(found)
     allowed = runs(profile, model, len(chips), rows)
     legal = [not any(True for _ in RULES["launcher"](told, plan)) for plan in found]
     wrong = [plan for plan, a, b in zip(found, allowed.tolist(), legal, strict=True) if a != b]
     assert not wrong, wrong[0]
-    assert allowed.any() or name == "accelerate"
+    assert allowed.any() or not profile.mixed_chips
     assert not allowed.all()
 
 
@@ -262,7 +268,15 @@ def _quick(name: str, task: str) -> bool:
     return (launcher_names().index(name) - list(TASKS).index(task)) % min(len(TASKS), len(launcher_names())) == 0
 
 
-@pytest.mark.parametrize(("name", "task"), only(_quick, product(launcher_names(), TASKS)))
+_PAIRS = [
+    (name, task)
+    for i, name in enumerate(launcher_names())
+    for j, task in enumerate(TASKS)
+    if (i + j) % 2 == 0 or _quick(name, task)
+]
+
+
+@pytest.mark.parametrize(("name", "task"), only(_quick, _PAIRS))
 def test_the_search_finds_the_best_plans_that_the_launcher_can_run(name: str, task: str) -> None:
     problem = replace(TASKS[task], launcher=load_launcher(name))
     with quick_tables():
@@ -278,12 +292,12 @@ def test_the_search_finds_the_best_plans_that_the_launcher_can_run(name: str, ta
     ("task", "strict", "free"),
     [
         ("recomputation", "megatron-lm", "flagscale"),
-        ("recomputation by stage", "megatron-lm", "loongforge"),
-        ("layers", "megatron-core-0.12", "megatron-core-0.13"),
-        ("mixtures", "flagscale", "megatron-lm"),
+        full("recomputation by stage", "megatron-lm", "loongforge"),
+        full("layers", "megatron-core-0.12", "megatron-core-0.13"),
+        full("mixtures", "flagscale", "megatron-lm"),
         ("experts", "deepspeed", "torchtitan"),
         ("few microbatches", "torchtitan", "megatron-lm"),
-        ("stages with chunks and groups", "flagscale", "loongforge"),
+        full("stages with chunks and groups", "flagscale", "loongforge"),
         ("prediction", "torchtitan", "megatron-lm"),
     ],
 )

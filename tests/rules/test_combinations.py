@@ -56,7 +56,7 @@ def lines() -> list[tuple[str, int]]:
     assert {one[0] for one in rest} == {2}
     assert all(one[4] > 1 for one in rest)
     return [
-        ("the seed's convention", len(theirs)),
+        ("MindSpeed's 812, by the convention above", len(theirs)),
         ("SP with tp 1: there is nothing to split (`sequence_parallel`)", -len(no_sp)),
         ("interleaving whose microbatches are no multiple of pp (`interleaving`)", -len(groups)),
         ("interleaving with pp 2, which Megatron's schedule has since p2p overlap", len(rest)),
@@ -128,6 +128,9 @@ APART: dict[str, tuple[str, Callable[[Framework], object]]] = {
     "ulysses_tensor": ("all-to-all (`a2a`) with tp > 1", lambda one: "a2a" in one.context_parallel),
     "ulysses_groups": ("all-to-all with a sharding group", lambda one: one.sharding_groups),
     "mtp_parallel": ("multi-token prediction with pp > 1 or cp > 1", lambda one: True),
+    "plain_beside": ("whole states on several replicas with pp > 1 or ep > 1", lambda one: True),
+    "short_interleaving": ("vpp > 1 with pp 2, or below two microbatches for each stage", lambda one: one.interleaving),
+    "experts_split_tensor": ("ep > 1 that is no multiple of tp", lambda one: one.expert_parallel),
     "few_microbatches": ("fewer microbatches than stages (vpp 1)", lambda one: one.pipeline),
     "recompute_by_stage_interleaving": ("recomputation by stage with vpp > 1", lambda one: one.recompute_per_chip),
     "recompute_by_stage_context": ("recomputation by stage with cp > 1", lambda one: one.recompute_per_chip),

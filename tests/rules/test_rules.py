@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cpsolver.evaluation.evaluate import stage_memory
-from cpsolver.plans.strategy import Mesh, StageGroup, Strategy
+from cpsolver.plans.strategy import Mesh, RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES, STRUCTURE, Violation, structure_violations, violations
 from models_zoo import load_architecture
@@ -105,6 +105,34 @@ def test_layer_offload() -> None:
     assert said("layer_offload", recomputed, problem) == [f"{away} recomputation only: it is selective"]
 
 
+def test_activation_functions_made_again_go_beside_whole_layers() -> None:
+    problem = with_host(ONE, recompute_activation_function=True)
+    kinds: dict[RecomputeKind, int] = {"none": 0, "block": 1, "selective": 0, "uniform": 1}
+    for kind, amount in kinds.items():
+        plan = replace(strategy_of(tp=4), groups=(StageGroup("x", (4,), kind, (amount,)),))
+        assert not said("recompute", plan)
+        found = said("recompute", plan, problem)
+        assert found == [] if kind in ("none", "block") else f"it is {kind}" in found[0]
+
+
+def test_experts_activations_are_made_again_where_tokens_travel() -> None:
+    model = model_spec(moe={"experts": 4, "top_k": 1, "expert_ffn": 512})
+    problem = problem_of(model=model, training={"moe_zero_memory": "level0"})
+    assert not said("experts", strategy_of(dp=4, ep=4), problem)
+    needs = "experts' activations are made again (training.moe_zero_memory) with"
+    assert said("experts", strategy_of(dp=4), problem) == [f"{needs} ep > 1 only: ep is 1"]
+    sent = problem_of(model=model, training={"moe_zero_memory": "level0", "moe_dispatcher": "deepep"})
+    assert said("experts", strategy_of(dp=4, ep=4), sent) == [f"{needs} moe_dispatcher alltoall only"]
+    overlapped = replace(strategy_of(dp=4, ep=4), expert_overlap=True)
+    assert "run again" in said("expert_overlap", overlapped, problem)[0]
+    uniform = replace(strategy_of(dp=4, ep=4), groups=(StageGroup("x", (4,), "uniform", (1,)),))
+    assert "experts' activations are made again beside" in said("recompute", uniform, problem)[0]
+    dense = problem_of(training={"moe_zero_memory": "level1"})
+    assert said("experts", strategy_of(dp=4), dense) == [
+        "the model has no experts: training.moe_zero_memory must be null"
+    ]
+
+
 def test_heads() -> None:
     problem = problem_of(model=model_spec(heads=6, kv_heads=6, hidden=768))
     assert not said("heads", strategy_of(tp=1), problem)
@@ -171,6 +199,16 @@ def test_adapters() -> None:
     assert not said("adapters", strategy_of(tp=2), beside_qkv)
     assert not said("adapters", strategy_of(tp=4), beside_proj)
     assert not said("adapters", strategy_of(tp=4), problem_of())
+    moe = model_spec(moe={"experts": 4, "top_k": 2, "expert_ffn": 512})
+    routed = problem_of(model=moe, training={"lora": {"rank": 6, "targets": "linear_fc1"}})
+    split = said("adapters", strategy_of(tp=2, dp=2, etp=2, flags="fzs"), routed)
+    assert split == ["adapters beside experts need whole ones: etp is 2, and must be 1"]
+    assert not said("adapters", strategy_of(tp=4, dp=1, flags="fzs"), routed)
+    latent = model_spec(attention={"kind": "mla", "kv_lora": 128, "qk_nope": 64, "qk_rope": 32, "v_head": 64})
+    low = problem_of(model=latent, training={"lora": {"rank": 4, "targets": "linear_kv_down_proj"}})
+    (told,) = said("adapters", strategy_of(tp=2, dp=2, flags="fzs"), low)
+    assert told.endswith("go with tp 1, or no sequence parallelism")
+    assert not said("adapters", strategy_of(tp=2, dp=2), low)
 
 
 def test_tensor_nodes() -> None:

@@ -71,6 +71,11 @@ def test_context_exchange() -> None:
     assert len(said("context_exchange", strategy_of(tp=4, cp=4, ulysses=4), problem)) == 2
     assert not said("context_exchange", strategy_of(tp=1, cp=4, ulysses=4), problem)
     assert not said("context_exchange", strategy_of(tp=4, cp=4), problem)
+    repeats = problem_of(model=model_spec(heads=8, kv_heads=4), launcher="mindspeed-llm")
+    assert not said("context_exchange", strategy_of(tp=2, cp=4, ulysses=4), repeats)
+    assert said("context_exchange", strategy_of(tp=4, cp=4, ulysses=4), repeats) == [
+        "2 attention heads of a rank (tp 4) are not a multiple of ulysses 4"
+    ]
     window = problem_of(model=model_spec(attention={"sliding_window": 256}))
     assert not said("context_exchange", strategy_of(dp=4), window)
     assert not said("context_exchange", strategy_of(cp=4, ulysses=4), window)

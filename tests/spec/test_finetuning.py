@@ -92,10 +92,16 @@ PLAIN = model_spec(gated_mlp=False)
 @pytest.mark.parametrize(
     ("model", "lora", "words"),
     [
-        (MOE, {}, "custom has experts, beside which adapters are not counted: linear_fc1, linear_fc2"),
-        (MLA, {"targets": "linear_proj"}, "adapters beside latent attention (mla) are not counted"),
+        (MOE, {"targets": "up_proj"}, "beside which adapters of parts are not counted: linear_fc1_up"),
+        (MLA, {}, "custom has latent attention (mla), beside whose layers there is no linear_qkv"),
+        (MLA, {"targets": "q_a_proj"}, "no linear_q_down_proj (allowed: linear_q_proj, linear_kv_down_proj"),
+        (
+            PLAIN,
+            {"targets": "kv_b_proj"},
+            "custom has grouped heads, beside whose layers there is no linear_kv_up_proj",
+        ),
         ("nemotron3-nano-30b-a3b", {}, "adapters beside layers that are one block each"),
-        ("deepseek-v3-671b", {}, "adapters beside latent attention (mla)"),
+        ("deepseek-v3.2-671b", {}, "adapters beside"),
         (model_spec(mtp_layers=1), {}, "adapters beside multi-token prediction"),
         (PLAIN, {"targets": ["gate_proj"]}, "custom has no gate in its feed-forward block"),
     ],
@@ -104,8 +110,9 @@ def test_what_is_not_counted_is_refused(model: Any, lora: dict[str, Any], words:
     assert any(words in told for told in wrong(model=model, lora=lora)), wrong(model=model, lora=lora)
 
 
-def test_experts_may_stand_beside_adapters_of_attention() -> None:
-    assert problem_of(model=MOE, training={"lora": {"targets": "attention"}}).lora is not None
+def test_experts_and_latent_attention_have_adapters() -> None:
+    assert problem_of(model=MOE, training={"lora": {}}).lora is not None
+    assert problem_of(model=MLA, training={"lora": {"targets": ["linear_q_proj", "kv_b_proj"]}}).lora is not None
 
 
 def test_packed_sequences_of_selected_keys_are_refused() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log, sqrt
 from pathlib import Path
+from statistics import fmean
 
 from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut
 from cpsolver.evidence.calibrate.memory import RanOut
@@ -76,16 +77,54 @@ def _same_layouts(rows: Sequence[ObservedRun]) -> list[list[ObservedRun]]:
 
 
 def unexplained(runs: Sequence[LeaveOneOut], file: str) -> Iterator[Trouble]:
-    """Runs that lie farther from what the others say than any level of misfit allows."""
+    """The run that lies farthest from what the others say, farther than any level of misfit allows.
+
+    Others that do too are only named: a wrong row draws what the others say, so that good ones seem off as well.
+    """
     most = limits().unexplained
-    for each in runs:
-        if each.score > most:
-            message = (
-                f"row {each.row.run.id} took {each.measured_s:g} s, and by the other runs {each.middle_s:.3g} s: "
-                f"{each.score:.1f} standard deviations off, of which at most {most:g} are believed; "
-                "is it of another version, chip or network?"
-            )
-            yield Trouble("", message, file=file)
+    found = sorted((each for each in runs if each.score > most), key=lambda each: -each.score)
+    for each in found[:1]:
+        others = ", ".join(other.row.run.id for other in found[1:])
+        message = (
+            f"row {each.row.run.id} took {each.measured_s:g} s, and by the other runs {each.middle_s:.3g} s: "
+            f"{each.score:.1f} standard deviations off, of which at most {most:g} are believed; "
+            "is it of another version, chip, network or unit?"
+            + (f" Also off, perhaps for its sake: {others}" if others else "")
+        )
+        yield Trouble("", message, file=file)
+
+
+def apart(runs: Sequence[LeaveOneOut], file: str) -> Iterator[Trouble]:
+    """The runs predict each other worse than clusters that were never seen are predicted: they are of several kinds.
+
+    Runs that all have one factor in common do go together (`common_factor`), though constants may not reach so far.
+    """
+    if common_factor(runs) is not None:
+        return
+    usual = fmean(log(each.row.high_s / each.row.low_s) / 2 for each in runs)
+    off = fmean(abs(log(each.constants_s / each.measured_s)) for each in runs)
+    if off > usual:
+        worst = sorted(runs, key=lambda each: -abs(log(each.constants_s / each.measured_s)))[:3]
+        message = (
+            f"these runs do not go together: left out in turn, they are predicted {exp(off) - 1:.0%} off by the "
+            f"others, and four in five published runs of any cluster within {exp(usual) - 1:.0%}; "
+            f"are all of this chip, network and version? Farthest off: {', '.join(each.row.run.id for each in worst)}"
+        )
+        yield Trouble("", message, file=file)
+
+
+def common_factor(runs: Sequence[LeaveOneOut]) -> str | None:
+    """In words, that all times are off to one side of the published predictions, each beyond its 80 % interval."""
+    slower = [each.measured_s > each.row.high_s for each in runs]
+    faster = [each.measured_s < each.row.low_s for each in runs]
+    if len(runs) < limits().fewest_runs or not (all(slower) or all(faster)):
+        return None
+    factors = sorted(each.measured_s / each.row.published_s for each in runs)
+    return (
+        f"all {len(runs)} step times are {factors[0]:.3g} to {factors[-1]:.3g} times as long as published clusters "
+        "would take, beyond what these scatter by: are they of another chip or clock, in another unit, or of several "
+        "steps?"
+    )
 
 
 def implausible(posterior: Posterior, sds: Sequence[float], file: str) -> Iterator[Trouble]:

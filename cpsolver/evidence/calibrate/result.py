@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from cpsolver.evidence.calibrate.checks import (
+    apart,
     contradictions,
     fitting,
     implausible,
@@ -76,6 +77,7 @@ def calibrate(evidence: Evidence, file: str, on_progress: OnProgress | None = No
         *too_few(evidence, file),
         *contradictions(evidence, load_spread(), file),
         *unexplained(runs, file),
+        *apart(runs, file),
         *implausible(posterior, prior_sds(posterior), file),
         *fitting(short, load_spread(), file),
         *no_improvement(found.before, found.after, file),
