@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cpsolver.explanation.advice import INTERRUPTED, Advice, advise, seconds_for
-from cpsolver.explanation.cause import Explanation, explain_deadline, explanation
+from cpsolver.explanation.cause import SECONDS, Explanation, explain_deadline, explanation
 from cpsolver.explanation.favourite import FREED, Favourite, favourite
 from cpsolver.explanation.remedies import Prices, wish_prices
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Listener, Result
 from cpsolver.search.search import search
+from cpsolver.search.space import Spaces
 
+_LEAST_S = 0.5
+"""Seconds that reasons may take however little is left of the time."""
 _NO_PLAN = "there is no plan; looking for the reasons, and for changes that would help"
 
 
@@ -70,14 +73,18 @@ class Account:
     reasons: tuple[str, ...] = ()
 
 
-def solve(problem: Problem, display: SearchDisplay = SILENT) -> Result:
-    """The search's answer; one that is infeasible has its reasons."""
+def solve(problem: Problem, display: SearchDisplay = SILENT, spaces: Spaces | None = None) -> Result:
+    """The search's answer; one that is infeasible has its reasons. `spaces`: see `search`."""
     with display.searching() as listener:
-        result = search(problem, listener)
+        result = search(problem, listener, spaces=spaces)
     if result.status != "infeasible" or result.reasons:
         return result
+    limit, most = problem.spec.search.time_limit_s, SECONDS
+    if limit is not None:
+        most = min(SECONDS, max(_LEAST_S, limit - result.proof.seconds))
     with display.waiting(_NO_PLAN):
-        return replace(result, reasons=explain_deadline(problem) or explanation(problem, result).lines())
+        late = explain_deadline(problem, None if limit is None else most)
+        return replace(result, reasons=late or explanation(problem, result, most).lines())
 
 
 def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:

@@ -24,7 +24,7 @@ from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.search import forbidden_for, pinned_for
 
 _FASTEST_S = 30.0  # for the fastest plan, where none meets a deadline
-_SECONDS = 12.0  # for all of an explanation
+SECONDS = 12.0  # for all of an explanation
 _CHIPS_S = 2.0  # of them for contradictions between chips
 _CLOSEST_S = 5.0  # of them for the closest plan
 _MIXES = 500  # mixes of chip types whose orders are tried for each layout
@@ -53,7 +53,7 @@ class Explanation:
         return (*self.causes, *said)
 
 
-def explanation(problem: Problem, result: Result, seconds: float = _SECONDS) -> Explanation:
+def explanation(problem: Problem, result: Result, seconds: float = SECONDS) -> Explanation:
     """Why an infeasible result has no plan, within that many seconds; on Ctrl-C what is known so far."""
     found = Explanation()
     if result.status != "infeasible":
@@ -182,12 +182,14 @@ def without_deadline(problem: Problem) -> Problem:
     return problem.with_(search=settings, cluster={"idle": problem.may_idle})
 
 
-def explain_deadline(problem: Problem) -> tuple[str, ...]:
-    """Lines for people on a problem with a deadline that no plan meets; empty where it is not the deadline."""
+def explain_deadline(problem: Problem, seconds: float | None = None) -> tuple[str, ...]:
+    """Lines for people on a problem with a deadline that no plan meets; empty where it is not the deadline, or where it
+    takes more than so many seconds to see (None: those that it needs for most)."""
     wanted, limit = problem.spec.deadline, objective_of(problem).deadline_s
     if wanted is None or limit == inf:
         return ()
-    plans = search(without_deadline(problem)).plans
+    fastest = without_deadline(problem)
+    plans = search(fastest if seconds is None else fastest.with_(search={"time_limit_s": seconds})).plans
     if not plans:
         return ()
     step = plans[0].evaluation.step_time_s

@@ -21,6 +21,7 @@ from typing import Any
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.chances import loss_if_unmeasured, margin_for, out_of_memory_probability
 from cpsolver.evidence.nearest import avoidable, unmeasured_values
+from cpsolver.explanation.account import SILENT, SearchDisplay, solve
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -28,6 +29,7 @@ from cpsolver.search.frontier import INFINITE
 from cpsolver.search.objective import rank
 from cpsolver.search.result import Plan, Recommendation, Result
 from cpsolver.search.search import search
+from cpsolver.search.space import Spaces
 
 _SAFEST = 0.2
 """The safest plan's chance of running out of memory is below this share of the risk that the spec allows."""
@@ -64,23 +66,31 @@ class _Candidate:
         return self.rank[0], (1.0 - self.risk) * score + self.risk * max(score, fallback)
 
 
-def recommend(problem: Problem, result: Result) -> Result:
+def recommend(problem: Problem, result: Result, spaces: Spaces | None = None) -> Result:
     """The answer with a recommendation; plans that it names besides those of the search follow these, in their order.
 
-    Nothing more is looked for where the search was stopped, or where `search.risk` is 1.
+    Nothing more is looked for where the search was stopped, or where `search.risk` is 1. `spaces`: the answer's.
     """
     if not result.plans:
         return result
     search_more = result.proof.complete and problem.spec.search.risk < 1.0
     try:
-        return _Recommender(problem, result, search_more).run()
+        return _Recommender(problem, result, spaces or Spaces(), search_more).run()
     except KeyboardInterrupt:
-        return _Recommender(problem, result, search_more=False).run()
+        return _Recommender(problem, result, Spaces(), search_more=False).run()
+
+
+def recommended(problem: Problem, display: SearchDisplay = SILENT) -> Result:
+    """The search's answer, with the reasons where there is no plan, and with a recommendation where there are some."""
+    spaces = Spaces()
+    result = solve(problem, display, spaces)
+    with display.waiting("looking for what to recommend: safer and simpler plans"):
+        return recommend(problem, result, spaces)
 
 
 class _Recommender:
-    def __init__(self, problem: Problem, result: Result, search_more: bool) -> None:
-        self._problem, self._result = problem, result
+    def __init__(self, problem: Problem, result: Result, spaces: Spaces, search_more: bool) -> None:
+        self._problem, self._result, self._spaces = problem, result, spaces
         self._risk = problem.spec.search.risk
         self._found = [self._candidate(plan) for plan in result.plans]
         self._searching = search_more
@@ -127,7 +137,7 @@ class _Recommender:
             return known
         below = below if of_devices or known is None else min(below, known.rank[1])
         seconds = min(self._left_s, max(_LEAST_S, self._result.proof.seconds))
-        result = search(limited.with_(search={"time_limit_s": seconds}), below=below)
+        result = search(limited.with_(search={"time_limit_s": seconds}), below=below, spaces=self._spaces)
         self._left_s -= result.proof.seconds
         self._searching = result.proof.stop != "interrupted"
         if result.plans:
@@ -168,5 +178,7 @@ def _simple(problem: Problem) -> Problem:
     """The problem with decisions at their defaults that neither pin nor forbid names, and layers split evenly."""
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     free = {name: (value,) for name, value in _DEFAULTS.items() if not (getattr(pin, name) or getattr(forbid, name))}
+    if _DEFAULTS["schedule"] not in (problem.spec.search.schedules or (_DEFAULTS["schedule"],)):
+        free.pop("schedule", None)
     split = "even_per_chip" if problem.mixed else "even"
     return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split, "degrees_by_chip": False})

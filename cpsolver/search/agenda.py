@@ -7,13 +7,16 @@ better plan in place of that one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-from cpsolver.plans.dimensions import ROW
+from cpsolver.plans.dimensions import DEGREES, ROW
 from cpsolver.plans.strategy import OWN_BEST
+from cpsolver.search.cells import merged_least
 from cpsolver.search.frontier import INFINITE, Block, Branch, Node
+from cpsolver.search.result import Cell, Tallies
 
-_KEY = tuple(name for name in ROW if name not in OWN_BEST)
+KEY = tuple(name for name in ROW if name not in OWN_BEST)
 """Columns of a row that make a plan another one, as `Strategy.key` has it."""
 
 Key = tuple[object, ...]
@@ -22,7 +25,13 @@ Key = tuple[object, ...]
 def key_of(node: Node) -> Key:
     """What tells the plan of a node from others; plans with one key have the same `Strategy.key`."""
     rows = node.block.table.rows
-    return *(getattr(rows, name)[node.row].item() for name in _KEY), node.chips
+    return *(getattr(rows, name)[node.row].item() for name in KEY), node.chips
+
+
+def name_of(node: Node) -> str:
+    """The degrees of a node's row in words."""
+    rows = node.block.table.rows
+    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in DEGREES if name != "etp")
 
 
 class Agenda:
@@ -32,6 +41,7 @@ class Agenda:
         self._mixes: list[Node] = []
         self._plans: list[Node] = []
         self._apart: list[Node] = []
+        self._lowest_apart = INFINITE
         self._count = 0
 
     def __len__(self) -> int:
@@ -42,7 +52,7 @@ class Agenda:
         yield from self._plans
         yield from self._apart
 
-    def add(
+    def node(
         self,
         bound: float,
         seconds: float,
@@ -51,14 +61,19 @@ class Agenda:
         row: int,
         mix: tuple[int, ...] = (),
         chips: tuple[int, ...] = (),
-    ) -> None:
-        """A row, a mix or, with `chips`, a plan."""
+    ) -> Node:
+        """A row, a mix or, with `chips`, a plan, to be added."""
         self._count += 1
-        self.put_back(Node(bound, self._count, seconds, branch, block, row, mix, chips))
+        return Node(bound, self._count, seconds, branch, block, row, mix, chips)
 
-    def put_back(self, node: Node) -> None:
-        """A node that was taken out."""
+    def add(self, node: Node) -> None:
+        """Let a node wait, one that was taken out too."""
         heapq.heappush(self._plans if node.chips else self._mixes, node)
+
+    def add_all(self, nodes: Iterable[Node]) -> None:
+        """Let several wait."""
+        for node in nodes:
+            self.add(node)
 
     @property
     def mix(self) -> float:
@@ -73,7 +88,7 @@ class Agenda:
     @property
     def lowest(self) -> float:
         """The smallest bound of all."""
-        return min(self.mix, self.plan, min((node.bound for node in self._apart), default=INFINITE))
+        return min(self.mix, self.plan, self._lowest_apart)
 
     def take_mixes(self, most: int, below: float) -> list[Node]:
         """The best rows and mixes, as far as they are below a limit."""
@@ -86,12 +101,63 @@ class Agenda:
         """The best plan."""
         return heapq.heappop(self._plans)
 
+    def take_others(self, known: Container[tuple[object, ...]], below: float, mixes: int, plans: int) -> list[Node]:
+        """The best rows and mixes of layout families that are not known, so many of those below a limit and below all
+        plans of such families; or else the best plan of each of so many families.
+        """
+        best: dict[tuple[int, ...], Node] = {}
+        for node in self._plans:
+            family = node.block.families[node.row]
+            if node.bound < below and family not in known and (family not in best or node < best[family]):
+                best[family] = node
+        of_plans = heapq.nsmallest(plans, best.values())
+        below = of_plans[0].bound if of_plans else below
+        others = (node for node in self._mixes if node.bound < below and node.block.families[node.row] not in known)
+        of_mixes = heapq.nsmallest(mixes, others)
+        if of_mixes:
+            self._mixes = _without(self._mixes, of_mixes)
+        elif of_plans:
+            self._plans = _without(self._plans, of_plans)
+        return of_mixes or of_plans
+
+    def take_plans(self, wanted: Callable[[Node], bool]) -> list[Node]:
+        """All plans that are wanted."""
+        taken = [node for node in self._plans if wanted(node)]
+        self._plans = _without(self._plans, taken)
+        return taken
+
     def set_apart(self, node: Node) -> None:
         """Let a node wait until there is a limit, or nothing else."""
         self._apart.append(node)
+        self._lowest_apart = min(self._lowest_apart, node.bound)
 
     def bring_back(self) -> None:
         """Let no node wait apart any longer."""
-        for node in self._apart:
-            self.put_back(node)
-        self._apart = []
+        self.add_all(self._apart)
+        self._apart, self._lowest_apart = [], INFINITE
+
+
+def _without(waiting: list[Node], taken: list[Node]) -> list[Node]:
+    """A queue without some of its nodes."""
+    orders = {node.order for node in taken}
+    left = [node for node in waiting if node.order not in orders]
+    heapq.heapify(left)
+    return left
+
+
+def tallies_of(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit: float) -> Tallies:
+    """How the rows of some branches ended, by cell; `waiting`: what may still beat the limit, None: all is settled."""
+    blocks = [block for branch in branches for block in branch.blocks]
+    solved = Counter(_cell(block, row) for block in blocks for row in block.solved)
+    left = {(id(node.block), node.row): node.block for node in waiting or () if node.row not in node.block.solved}
+    still_open = Counter(_cell(block, row) for (_, row), block in left.items())
+    for branch in branches if waiting is not None else ():
+        still_open += branch.unopened_cells(limit)
+    unfit = sum((branch.tally.unfit for branch in branches), Counter[Cell]())
+    least = merged_least([branch.tally.least for branch in branches])
+    return Tallies(unfit, solved, still_open, least, tuple(branch.problem.num_gpus for branch in branches))
+
+
+def _cell(block: Block, row: int) -> Cell:
+    rows = block.table.rows
+    return int(rows.tp[row]), int(rows.pp[row])

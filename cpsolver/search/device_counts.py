@@ -12,12 +12,14 @@ import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.plans.dimensions import DIMENSIONS
-from cpsolver.plans.strategy import OWN_BEST
+from cpsolver.plans.strategy import ONE_GROUP, OWN_BEST
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.quick import frame_bound
+from cpsolver.search.bounds.quick import frame_bound, least_seconds
 from cpsolver.search.filters import ANY_SIZE, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
 from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
+from cpsolver.search.pace import Pace
+from cpsolver.search.result import DeviceCounts
 from cpsolver.search.space import Space, all_variants, divisors, layout_rows, schedule_codes
 
 _RANGE = 4
@@ -38,11 +40,27 @@ class BranchGroups:
     considered: int
 
 
-def branch_groups(problem: Problem, objective: Objective) -> BranchGroups:
-    """A branch for each number of devices that can hold a plan; for the whole cluster alone where nothing may idle."""
+def device_counts(problem: Problem, groups: BranchGroups | None, searched: int, limit: float) -> DeviceCounts | None:
+    """How many numbers of devices there are, of which the first so many were searched; those that are not and whose
+    bound is below a limit are open. Without groups they all are. None where no devices may idle."""
+    if not problem.may_idle:
+        return None
+    if groups is None:
+        considered = problem.num_gpus // problem.node
+        return DeviceCounts(considered, 0, 0, considered)
+    others = [branch for group in groups.groups for branch in group][searched:]
+    still_open = sum(branch.bound < limit for branch in others)
+    return DeviceCounts(groups.considered, groups.considered - searched - still_open, searched, still_open)
+
+
+def branch_groups(problem: Problem, objective: Objective, pace: Pace) -> BranchGroups:
+    """A branch for each number of devices that can hold a plan; for the whole cluster alone where nothing may idle.
+
+    Raises OutOfTime where the time is over before all have a bound.
+    """
     if not problem.may_idle:
         return BranchGroups([[Branch(problem, objective, 0.0)]], 1)
-    counts, bounds = count_bounds(problem, objective)
+    counts, bounds = count_bounds(problem, objective, pace)
     branches = [
         Branch(problem.of_size(count), replace(objective, problem=problem.of_size(count)), bound)
         for count, bound in zip(counts.tolist(), bounds.tolist(), strict=True)
@@ -53,7 +71,7 @@ def branch_groups(problem: Problem, objective: Objective) -> BranchGroups:
     return BranchGroups(groups, problem.num_gpus // problem.node)
 
 
-def count_bounds(problem: Problem, objective: Objective) -> tuple[Ints, Floats]:
+def count_bounds(problem: Problem, objective: Objective, pace: Pace | None = None) -> tuple[Ints, Floats]:
     """The numbers of devices, in whole nodes, for which there is a layout, and a bound on the score of their plans."""
     layouts = _layouts(problem)
     devices = layouts.stage_devices * layouts.pp
@@ -65,7 +83,7 @@ def count_bounds(problem: Problem, objective: Objective) -> tuple[Ints, Floats]:
     for step in np.unique(steps).tolist():
         in_step = steps == step
         smallest = int(devices[in_step].min())
-        best = _layout_bounds(_of_nodes(problem, smallest), objective, layouts.take(in_step))
+        best = _layout_bounds(_of_nodes(problem, smallest), objective, layouts.take(in_step), pace or Pace(None))
         np.minimum.at(bounds, place.ravel()[in_step], best)
     return counts, bounds
 
@@ -103,19 +121,25 @@ def _allowed(problem: Problem, rows: Candidates, filters: dict[str, Filter]) -> 
     return keep
 
 
-def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) -> Floats:
+def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates, pace: Pace) -> Floats:
     """The smallest bound over all micro batches, chunks and variants of each layout."""
     variants = _variants(problem, layouts)
-    best = np.full(len(layouts), np.inf)
-    for mbs in divisors(problem.batch):
-        dividing = np.nonzero(problem.batch % (layouts.dp * mbs) == 0)[0]
-        bounds = np.full(len(dividing), np.inf)
-        for whole, schedule in _orders(problem):
+    best, sizes = np.full(len(layouts), np.inf), divisors(problem.batch)
+    every = Space(
+        layouts, np.zeros(len(layouts), dtype=np.int64), variants, np.zeros(len(variants), dtype=np.int64), {}
+    )
+    least = least_seconds(problem, every, sizes, any_layout=True)
+    fitting = np.ones(len(layouts), dtype=np.bool_)  # what does not fit, does not with a larger micro batch
+    for mbs in sizes:
+        dividing = np.nonzero(fitting & (problem.batch % (layouts.dp * mbs) == 0))[0]
+        bounds, fits = np.full(len(dividing), np.inf), np.zeros(len(dividing), dtype=np.bool_)
+        for whole, schedule in _orders(problem) if len(dividing) else ():
+            pace.check()
             frames = _frames(problem, layouts.take(dividing), mbs, whole, schedule)
-            space = Space(frames, np.zeros_like(dividing), variants, np.zeros(len(variants), dtype=np.int64), {})
-            bounds = np.minimum(bounds, frame_bound(problem, space, objective.row_bounds, any_chunks=True)[0])
-        if not np.isfinite(bounds).any():
-            break  # nothing fits: nor do larger micro batches
+            space = replace(every, frames=frames, frame_layout=np.zeros_like(dividing))
+            found, fit = frame_bound(problem, space, objective.row_bounds, any_chunks=True, least=least)
+            bounds, fits = np.minimum(bounds, found), fits | fit
+        fitting[dividing] = fits
         best[dividing] = np.minimum(best[dividing], bounds)
     return best
 
@@ -123,28 +147,30 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates) 
 def _orders(problem: Problem) -> list[tuple[bool, int]]:
     """Whether stages are whole, and the code of the schedule, of frames of which one has the least bound."""
     schedules = schedule_codes(problem)
-    plain = [(True, 1), (False, 1)] if problem.mixed else [(False, 1)]
-    return [*(plain if 1 in schedules else []), *((True, code) for code in schedules if code != 1)]
+    ends = (True, False) if problem.mixed else (False,)
+    one_group = [DIMENSIONS["schedule"].code(name) for name in ONE_GROUP]
+    return [(whole, code) for code in schedules for whole in (ends if code in (1, *one_group) else (True,))]
 
 
 def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool, schedule: int) -> Candidates:
     """Layouts with that micro batch, and with one chunk, or as many as there may be: a bound is least at either end."""
     microbatches = problem.batch // (layouts.dp * mbs)
-    chunks: Bools = (layouts.pp > 1) & (microbatches % layouts.pp == 0) & (not whole)
-    vpp = np.where(chunks, (problem.model.layers + 2) // layouts.pp, 1)
-    sizes = {"mbs": np.full_like(vpp, mbs), "schedule": np.full_like(vpp, schedule)}
-    return replace(layouts, **sizes, vpp=vpp, microbatches=microbatches)
+    rows = replace(layouts, schedule=np.full_like(layouts.pp, schedule), microbatches=microbatches)
+    chunks: Bools = (rows.pp > 1) & (rows.one_group | (microbatches % rows.pp == 0)) & (not whole)
+    vpp = np.where(chunks, (problem.model.layers + 2) // rows.pp, 1)
+    return replace(rows, mbs=np.full_like(vpp, mbs), vpp=vpp)
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:
     """Every variant that a layout with such tp and cp can have: with enough replicas nothing is missing.
 
-    Of the sharding groups all replicas alone, for no bound here asks which ones share states.
+    Of the sharding groups all replicas alone, forbidden or not, for no bound here asks which ones share states.
     """
     search = problem.spec.search
-    groups = [name for name in OWN_BEST if DIMENSIONS[name].kind == "size_or_all"]
-    free = {name: (0,) for name in groups if getattr(search.pin, name) is None and getattr(search.forbid, name) is None}
-    problem = problem.with_(search={"pin": search.pin.model_copy(update=free)})
+    groups = [name for name in OWN_BEST if DIMENSIONS[name].kind == "size_or_all" and getattr(search.pin, name) is None]
+    pin = search.pin.model_copy(update=dict.fromkeys(groups, (0,)))
+    forbid = search.forbid.model_copy(update=dict.fromkeys(groups))
+    problem = problem.with_(search={"pin": pin, "forbid": forbid})
     pairs = np.unique(np.stack([layouts.tp, layouts.cp]), axis=1)
     tp, cp = np.tile(pairs, 2)
     pp = np.repeat([1, 2], pairs.shape[1])

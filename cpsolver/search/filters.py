@@ -8,10 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cpsolver.cost.adapters import every_adapter, splits_rank
+from cpsolver.cost.breadth_first import runs_fold3d
 from cpsolver.cost.kinds import layer_kinds
 from cpsolver.cost.recurrence import split_heads
-from cpsolver.cost.schedules import has_schedule
+from cpsolver.cost.schedules import V_CHUNKS, has_schedule, shares_table
 from cpsolver.cost.shard import Bools, Candidates, Ints
+from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.plans.dimensions import DIMENSIONS, names
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import has_exchange
@@ -86,8 +89,8 @@ def may_mix(problem: Problem, rows: Candidates) -> Bools:
     For the others arrangements.py knows mixes of a single type only.
     """
     if problem.launcher is None:
-        return np.ones(len(rows), dtype=np.bool_)
-    return allowed_rows(problem.launcher, problem.model, rows, "mixture")
+        return np.asarray(~rows.v_shaped)
+    return np.asarray(allowed_rows(problem.launcher, problem.model, rows, "mixture") & ~rows.v_shaped)
 
 
 def _one_type_will_do(problem: Problem, rows: Candidates) -> Bools:
@@ -152,7 +155,7 @@ def _one_chip_allowed(problem: Problem, pp: int) -> bool:
 @mask("heads", "layout", any_size=True)
 def _heads(problem: Problem, rows: Candidates) -> Bools:
     allowed = problem.model.heads % rows.tp == 0
-    if problem.encoder is not None:
+    if problem.encoder is not None and not problem.whole_encoder:
         allowed &= problem.encoder.model.heads % rows.tp == 0
     if problem.model.attention.o_groups is not None:
         allowed &= problem.model.attention.o_groups % rows.tp == 0
@@ -191,9 +194,19 @@ def _feed_forward(problem: Problem, rows: Candidates) -> Bools:
 @mask("adapters", "layout", any_size=True)
 def _adapters(problem: Problem, rows: Candidates) -> Bools:
     lora = problem.lora
-    if lora is None or not lora.splits_rank:
+    if lora is None or not splits_rank(problem):
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray(lora.rank % rows.tp == 0)
+
+
+@mask("adapters", "variant", any_size=True)
+def _whole_adapters(problem: Problem, rows: Candidates) -> Bools:
+    every, allowed = every_adapter(problem), np.ones(len(rows), dtype=np.bool_)
+    if any(each.routed for each in every):
+        allowed &= rows.etp == 1
+    if any(each.whole for each in every):
+        allowed &= (rows.tp == 1) | ~rows.sequence_parallel
+    return allowed
 
 
 @mask("tensor_nodes", "layout", any_size=True)
@@ -265,7 +278,8 @@ def _exchange(_problem: Problem, rows: Candidates) -> Bools:
 @mask("context_exchange", "variant", any_size=True)
 def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
     heads, groups = problem.model.heads // rows.tp, np.maximum(1, problem.model.kv_heads // rows.tp)
-    even = (heads % rows.ulysses == 0) & (groups % rows.ulysses == 0)
+    repeated = problem.repeats_keys & (groups < rows.ulysses)
+    even = (heads % rows.ulysses == 0) & ((groups % rows.ulysses == 0) | repeated)
     if problem.model.attention.indexer is not None:
         even &= (rows.cp == 1) | rows.cp_gather
     if problem.model.attention.sliding_window is not None:
@@ -276,9 +290,11 @@ def _context_exchange(problem: Problem, rows: Candidates) -> Bools:
 @mask("experts", "variant", any_size=True)
 def _experts(problem: Problem, rows: Candidates) -> Bools:
     moe = problem.model.moe
+    zero = problem.spec.training.moe_zero_memory is not None
     if moe is None:
-        return np.asarray((rows.ep == 1) & (rows.etp == 1))
-    divided = (moe.experts % rows.ep == 0) & (moe.expert_ffn % rows.etp == 0) & (rows.tp % rows.etp == 0)
+        return np.asarray((rows.ep == 1) & (rows.etp == 1) & (not zero))
+    apart = (rows.ep > 1) & (not problem.copies_once) if zero else True
+    divided = apart & (moe.experts % rows.ep == 0) & (moe.expert_ffn % rows.etp == 0) & (rows.tp % rows.etp == 0)
     return np.asarray(divided & (rows.stage_devices % (rows.etp * rows.ep) == 0))
 
 
@@ -291,7 +307,8 @@ def _expert_sequence_parallel(problem: Problem, rows: Candidates) -> Bools:
 
 @mask("expert_overlap", "variant", any_size=True)
 def _expert_overlap(problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray(~rows.expert_overlap | has_exchange(problem.model, rows))
+    may = has_exchange(problem.model, rows) & (problem.spec.training.moe_zero_memory is None)
+    return np.asarray(~rows.expert_overlap | may)
 
 
 @mask("sharding", "variant")
@@ -316,7 +333,8 @@ _frameworks("variant")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
     allowed = _pins(problem, rows, "frame")
     for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
-        short = (stage == 0) * rows.embedding_slot + (stage == len(pinned) - 1) * rows.loss_slot
+        head = np.where(rows.v_shaped, 0, len(pinned) - 1)
+        short = (stage == 0) * rows.embedding_slot + (stage == head) * rows.loss_slot
         allowed &= (count + short) % rows.vpp == 0
     return allowed
 
@@ -328,15 +346,21 @@ def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
 
 
 @mask("interleaving", "frame")
-def _interleaving(_problem: Problem, rows: Candidates) -> Bools:
-    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & (rows.microbatches % rows.pp == 0)))
+def _interleaving(problem: Problem, rows: Candidates) -> Bools:
+    one_group = rows.one_group & (rows.microbatches >= rows.pp) & (not runs_fold3d(problem))
+    whole = rows.v_shaped | one_group | (rows.microbatches % rows.pp == 0)
+    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & whole))
 
 
 @mask("schedule", "frame")
 def _schedule(problem: Problem, rows: Candidates) -> Bools:
     has = np.array([False, *(has_schedule(problem, name) for name in DIMENSIONS["schedule"].values)])
-    runs = (rows.pp > 1) & (rows.vpp == 1) & has[rows.schedule]
-    return np.asarray((rows.schedule == 1) | runs)
+    v_shaped = (rows.vpp == V_CHUNKS) & (rows.microbatches >= V_MICROBATCHES * rows.pp) & (not shares_table(problem))
+    v_shaped &= _one_type_will_do(problem, rows)
+    v_shaped &= problem.lora is None
+    others = np.where(rows.one_group, rows.vpp > 1, (rows.vpp == 1) & (problem.lora is None))
+    suits = np.where(rows.v_shaped, v_shaped, others) & (problem.encoder is None)
+    return np.asarray((rows.schedule == 1) | ((rows.pp > 1) & suits & has[rows.schedule]))
 
 
 @mask("layer_split", "frame")

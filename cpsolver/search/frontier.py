@@ -5,23 +5,36 @@ A branch is the space of one number of devices. All its bounds are on the object
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from cpsolver.cost.pipeline_events import most_excess
-from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.plans.dimensions import FAMILY
 from cpsolver.plans.strategy import SHARDED
 from cpsolver.problem.problem import Problem
-from cpsolver.search.bounds.bounds import mix_bound, plan_bound
+from cpsolver.search.bounds.bounds import ByEvents, mix_bound, plan_bound
 from cpsolver.search.bounds.coefficients import Coefficients
 from cpsolver.search.bounds.dominance import undominated
-from cpsolver.search.bounds.quick import frame_bound, quick_bound, seconds_by_kind, too_large
+from cpsolver.search.bounds.quick import (
+    VARIANTS,
+    LeastSeconds,
+    frame_bound,
+    least_seconds,
+    quick_bound,
+    seconds_by_kind,
+    too_large,
+)
+from cpsolver.search.cells import LayoutTally, count_cells
 from cpsolver.search.filters import may_mix, most_stages
-from cpsolver.search.objective import Objective
-from cpsolver.search.space import Space, enumerate_rows
+from cpsolver.search.objective import MOST_EXCESS, Objective
+from cpsolver.search.pace import Pace
+from cpsolver.search.result import Cell
+from cpsolver.search.space import Space, Spaces
 
 _BATCH = 512
 """Rows that get a good bound in one go while fewer than K plans are known: a limit may soon spare the others."""
@@ -33,10 +46,8 @@ _BLOCK_WITH_LIMIT = 65_536
 """The same once there is a limit."""
 _FIRST_SIZES = 3
 """Micro batches whose frames are bounded first: most good plans have a small one."""
-MOST_EXCESS = 0.10
-"""Plans whose formula is further above the best by events are not looked at: it may be, by `most_excess`, where
-there are few microbatches. Of 12 mixed specs none had another best plan without this limit, which took up to 40 times
-as long."""
+_LATER_SIZES = 4
+"""Micro batches whose frames are bounded in one go later on."""
 INFINITE = float("inf")
 
 
@@ -61,20 +72,24 @@ class Limits:
 
     def of_row(self, rows: Candidates, row: int) -> float:
         """What one row has to beat."""
-        return float(self.of_rows(rows, np.array([row]))[0]) if self.families or self.best else self.limit
+        limit = self.limit
+        if self.families:
+            sizes = (int(getattr(rows, name)[row]) for name in FAMILY)
+            limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
+        if self.best:
+            excess = float(most_excess(rows.pp[row], rows.vpp[row], rows.microbatches[row]))
+            limit = max(limit, self.best * (1 + min(MOST_EXCESS, excess)))
+        return limit
 
     def of_rows(self, rows: Candidates, chosen: Ints | None = None) -> Floats:
         """What each row has to beat, or each of those `chosen` by their places."""
         if chosen is not None and (self.families or self.best):
             rows = rows.take(chosen)
         limits = np.full(len(rows) if chosen is None else len(chosen), self.limit)
-        for (*sizes, whole), score in self.families.items():
-            if len(sizes) != len(FAMILY):
-                continue  # with degrees by chip type, which no row has
-            same = (rows.distributed_optimizer & (rows.sharded == len(SHARDED))) == bool(whole)
-            for name, size in zip(FAMILY, sizes, strict=True):
-                same = same & (getattr(rows, name) == size)
-            limits[same] = np.minimum(limits[same], score)
+        # With degrees by chip type a family has more sizes, and is no row's.
+        known = {each: score for each, score in self.families.items() if len(each) == 1 + len(FAMILY)}
+        if known:
+            limits = np.minimum(limits, _of_families(rows, known))
         return self._or_best(limits, rows) if self.best else limits
 
     def of_frames(self, frames: Candidates) -> Floats:
@@ -82,9 +97,47 @@ class Limits:
         limits = np.full(len(frames), self.limit)
         return self._or_best(limits, frames) if self.best else limits
 
+    def wanted(self, objective: Objective, rows: Candidates, chosen: Ints, rates: Floats) -> ByEvents | None:
+        """Step times that plans of the rows at those places have to beat, `rates` being the least scores of a second;
+        None: those by formula alone."""
+        if not (self.best or objective.may_be_late_by_formula):
+            return None
+        by_formula = replace(self, best=0.0).of_rows(rows, chosen)
+        by_events = np.full(len(chosen), self.best or INFINITE)
+        return ByEvents(objective.limits_s(by_formula, rates), objective.limits_s(by_events, rates))
+
     def _or_best(self, limits: Floats, rows: Candidates) -> Floats:
         excess = np.minimum(MOST_EXCESS, most_excess(rows.pp, rows.vpp, rows.microbatches))
         return np.maximum(limits, self.best * (1 + excess))
+
+
+def _shards_all(rows: Candidates) -> Bools:
+    """The rows that shard parameters too (ZeRO-3)."""
+    return np.asarray(rows.distributed_optimizer & (rows.sharded == len(SHARDED)))
+
+
+def _family_columns(rows: Candidates) -> list[Ints]:
+    """What tells layout families apart, (n,) each."""
+    return [*(getattr(rows, name) for name in FAMILY), _shards_all(rows).astype(np.int64)]
+
+
+def _of_families(rows: Candidates, scores: Mapping[tuple[object, ...], float]) -> Floats:
+    """The score of each row's family, infinite where it has none: (n,).
+
+    Rows and families get a code, size by size, in which every size counts by its place among those that families have.
+    """
+    columns = _family_columns(rows)
+    code, has = np.zeros(len(rows), dtype=np.int64), np.ones(len(rows), dtype=np.bool_)
+    of_family = np.zeros(len(scores), dtype=np.int64)
+    for column, sizes in zip(columns, np.array(list(scores), dtype=np.int64).T, strict=True):
+        values, place = np.unique(sizes, return_inverse=True)
+        at = np.minimum(np.searchsorted(values, column), len(values) - 1)
+        has &= values[at] == column
+        code, of_family = len(values) * code + at, len(values) * of_family + place.ravel()
+    order = np.argsort(of_family)
+    at = np.minimum(np.searchsorted(of_family[order], code), len(order) - 1)
+    has &= of_family[order][at] == code
+    return np.where(has, np.array(list(scores.values()))[order][at], INFINITE)
 
 
 @dataclass
@@ -99,6 +152,11 @@ class Block:
     stands_for: Ints
     next: int = 0
     solved: set[int] = field(default_factory=set)
+
+    @cached_property
+    def families(self) -> list[tuple[int, ...]]:
+        """Of which layout family the plans of each row are."""
+        return list(zip(*(column.tolist() for column in _family_columns(self.table.rows)), strict=True))
 
     @property
     def lowest(self) -> float:
@@ -130,6 +188,12 @@ class Node:
         """Whether the stages of all chip types are known."""
         return len(self.mix) == len(self.branch.problem.supplies)
 
+    @property
+    def rate(self) -> float:
+        """Score of a second of a plan whose mix is known."""
+        rows, mix = self.block.table.rows.take([self.row]), np.array([self.mix], dtype=np.int64)
+        return float(self.branch.objective.rates(rows.stage_devices, rows.pp, mix, mix)[0])
+
 
 @dataclass(frozen=True)
 class Bounded:
@@ -150,32 +214,69 @@ class Branch:
         self.blocks: list[Block] = []
         self.no_fit = 0
         self.space: Space
+        self.tally: LayoutTally
         self._frames: Floats = np.array([])  # bounds of the frames, in the order of `_order`
         self._order: Ints = np.empty(0, dtype=np.int64)
         self._next = 0
         self._later: Ints = np.empty(0, dtype=np.int64)  # frames without a bound as yet
 
-    def open(self) -> None:
-        """Make the frames, and bound those with small micro batches: enough to find plans among them."""
-        self.space = enumerate_rows(self.problem)
-        sizes = np.unique(self.space.frames.mbs)
-        few = self.space.frames.mbs <= sizes[:_FIRST_SIZES].max(initial=0)
-        self._later = np.nonzero(~few)[0]
-        self._bound_frames(np.nonzero(few)[0])
+    def open(self, pace: Pace, spaces: Spaces) -> None:
+        """Make the frames, and bound those with small micro batches, unless it is late: enough to find plans among
+        them. Frames of the space that have a bound from an earlier search keep it."""
+        self.space = spaces.of(self.problem)
+        self.tally = LayoutTally(self.space)
+        self._later = np.flatnonzero(np.isnan(self.space.known.scores))
+        if len(self._later) < len(self.space.frames):
+            self._add_frames(np.flatnonzero(~np.isnan(self.space.known.scores)))
+        elif not pace.late:
+            self._bound_later(self._next_sizes(_FIRST_SIZES))
 
     @property
     def unbounded(self) -> bool:
         """Whether there are frames without a bound."""
         return len(self._later) > 0
 
-    def bound_others(self) -> None:
-        """Bound the other frames."""
-        later, self._later = self._later, self._later[:0]
-        self._bound_frames(later)
+    def bound_others(self, limits: Limits) -> None:
+        """Bound the next of the other frames, those of as many micro batches as go well together.
 
-    def _bound_frames(self, frames: Ints) -> None:
-        bounds, fits = frame_bound(self.problem, self.space, self.objective.row_bounds, frames=frames)
+        Where there is a limit a quick look at any variants of their tp and cp comes first, which is enough for most.
+        """
+        if limits.loosest == INFINITE:
+            self._bound_later(self._next_sizes(max(1, VARIANTS // max(1, len(self.space.variants)))))
+            return
+        few = self._next_sizes(_LATER_SIZES)
+        frames = self._later[few]
+        least = least_seconds(self.problem, self.space, np.unique(self.space.frames.mbs[frames]).tolist(), True)
+        near = self._look_at(frames, least) < limits.of_frames(self.space.frames.take(frames))
+        if near.any():
+            self._look_at(frames[near])
+        self._add_frames(frames)
+        self._later = self._later[~few]
+
+    def _next_sizes(self, count: int) -> Bools:
+        """Which of the frames without a bound have the next so many micro batches."""
+        sizes = self.space.frames.mbs[self._later]
+        return np.asarray(sizes <= np.unique(sizes)[:count].max(initial=0))
+
+    def _bound_later(self, few: Bools) -> None:
+        """Bound some of the frames without a bound; they stay without one until all is done."""
+        self._look_at(self._later[few])
+        self._add_frames(self._later[few])
+        self._later = self._later[~few]
+
+    def _look_at(self, frames: Ints, least: LeastSeconds | None = None) -> Floats:
+        """Bound frames, by what is known of the variants if anything is, and note it."""
+        known, score = self.space.known, self.objective.row_bounds
+        known.scores[frames], known.fits[frames] = frame_bound(
+            self.problem, self.space, score, frames=frames, least=least
+        )
+        return known.scores[frames]
+
+    def _add_frames(self, frames: Ints) -> None:
+        """Put frames with a bound among those that wait."""
+        bounds, fits = self.space.known.scores[frames], self.space.known.fits[frames]
         self.no_fit += int(self.space.rows_of[frames[~fits]].sum())
+        self.tally.add_frames(frames, bounds, fits)
         bounds = np.where(self.space.rows_of[frames] > 0, bounds, INFINITE)  # of some layouts no variant is legal
         frames = np.concatenate([self._order[self._next :], frames])
         bounds = np.concatenate([self._frames[self._next :], bounds])
@@ -201,17 +302,35 @@ class Branch:
         """Rows that are not bounded well yet and may still beat the limit."""
         if not len(self._frames) and not self.unbounded:
             return 0
-        frames = self._order[self._next :][self._frames[self._next :] < limit]
-        frames = np.concatenate([frames, self._later])
+        frames = self._unopened_frames(limit)
         return int(self.space.rows_of[frames].sum()) + sum(block.waiting(limit) for block in self.blocks)
 
-    def open_frames(self, limits: Limits) -> str:
+    def unopened_cells(self, limit: float) -> Counter[Cell]:
+        """The same rows by tp and pp."""
+        frames = self._unopened_frames(limit)
+        found = count_cells(self.space.frames.tp[frames], self.space.frames.pp[frames], self.space.rows_of[frames])
+        for block in self.blocks:
+            rows, waiting = block.table.rows, slice(block.next, block.next + block.waiting(limit))
+            found += count_cells(rows.tp[waiting], rows.pp[waiting])
+        return found
+
+    def _unopened_frames(self, limit: float) -> Ints:
+        frames = self._order[self._next :][self._frames[self._next :] < limit]
+        return np.concatenate([frames, self._later])
+
+    def open_frames(self, limits: Limits, pace: Pace) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = _BLOCK_WITH_LIMIT if limits.enough else _BLOCK
+        most = pace.most("frames", _BLOCK_WITH_LIMIT if limits.enough else _BLOCK)
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
-        frames = self._order[self._next : self._next + count]
-        bounds = self._frames[self._next : self._next + count]
+        with pace.working("frames", int(sizes[count - 1])):
+            made = self._make(slice(self._next, self._next + count), limits)
+        self._next += count
+        return made
+
+    def _make(self, chosen: slice, limits: Limits) -> str:
+        """The rows of frames at some places of the order, as a block."""
+        frames, bounds = self._order[chosen], self._frames[chosen]
         good = bounds < limits.of_frames(self.space.frames.take(frames))
         frames, bounds = frames[good], bounds[good]
         rows = self.space.expand(frames)
@@ -220,52 +339,58 @@ class Branch:
         rows, stands_for = undominated(self.problem, rows)
         table = Coefficients(self.problem, rows)
         hopeless = too_large(table)
-        self.no_fit += int(stands_for[hopeless].sum())
         quick = quick_bound(table, self.objective.row_bounds)
+        self.no_fit += int(stands_for[hopeless].sum())
+        self.tally.add_unfit(rows.take(hopeless), stands_for[hopeless])
         quick = np.where(hopeless | (quick >= limits.of_rows(rows)), np.inf, quick)
         best = np.argsort(quick, kind="stable")
         best = best[np.isfinite(quick[best])]  # the tables of all others are not kept
         if len(best):
             self.blocks.append(Block(table.take(best), quick[best], stands_for[best]))
-        self._next += count
         return f"{len(table.rows)} rows of {len(frames)} frames"
 
-    def bound_rows(self, limits: Limits) -> tuple[str, Iterator[Bounded]]:
+    def bound_rows(self, limits: Limits, pace: Pace) -> tuple[str, Iterator[Bounded]]:
         """Give the next rows, in order of their quick bounds, a good bound: what will be done, and what comes of it."""
         block = self._block
         assert block is not None
-        count = _BATCH_WITH_LIMIT if limits.enough else _BATCH
+        count = pace.most("rows", _BATCH_WITH_LIMIT if limits.enough else _BATCH)
         rows = np.arange(block.next, min(block.next + count, len(block.quick)))
         rows = rows[block.quick[rows] < limits.of_rows(block.table.rows, rows)]
-        return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits)
+        return f"bounding {len(rows)} rows", self._bounded(block, rows, count, limits, pace)
 
-    def _bounded(self, block: Block, rows: Ints, count: int, limits: Limits) -> Iterator[Bounded]:
+    def _bounded(self, block: Block, rows: Ints, count: int, limits: Limits, pace: Pace) -> Iterator[Bounded]:
         depth, by_depth = block.table.rows.pp[rows], []
-        for pp in np.unique(depth).tolist():
-            of_depth = rows[depth == pp]
-            seconds, scores = self._good_bounds(block.table, of_depth, pp, limits.loosest)
-            by_depth.append((of_depth, seconds, scores))
+        with pace.working("rows", len(rows)):
+            for pp in np.unique(depth).tolist():
+                of_depth = rows[depth == pp]
+                seconds, scores = self._good_bounds(block.table, of_depth, pp, limits)
+                scores = np.maximum(scores, block.quick[of_depth])  # either may be the better one
+                by_depth.append((of_depth, seconds, scores))
         block.next += count
         for of_depth, seconds, scores in by_depth:
-            self.no_fit += int(block.stands_for[of_depth[np.isinf(seconds)]].sum())
+            unfit = of_depth[np.isinf(seconds)]
+            self.no_fit += int(block.stands_for[unfit].sum())
+            self.tally.add_unfit(block.table.rows.take(unfit), block.stands_for[unfit])
             keep = scores < limits.of_rows(block.table.rows, of_depth)
             depths = block.table.rows.pp[of_depth[keep]].tolist()
             yield Bounded(block, of_depth[keep].tolist(), depths, scores[keep].tolist(), seconds[keep].tolist())
 
-    def _good_bounds(self, table: Coefficients, rows: Ints, pp: int, limit: float) -> tuple[Floats, Floats]:
+    def _good_bounds(self, table: Coefficients, rows: Ints, pp: int, limits: Limits) -> tuple[Floats, Floats]:
         """Bounds on the time and on the score of rows with the same pp."""
         width, depth = table.rows.stage_devices[rows], table.rows.pp[rows]
         if not self.problem.mixed:
             all_stages = depth[:, None]
             rates = self.objective.rates(width, depth, all_stages, all_stages)
             chips = np.zeros((len(rows), pp), dtype=np.int64)
-            seconds = plan_bound(table, rows, chips, self.objective.limit_s(limit, float(rates.min())))
+            seconds = plan_bound(table, rows, chips, self.objective.limits_s(np.full(len(rows), limits.loosest), rates))
             return seconds, self.objective.bounds(seconds, rates)
         may = may_mix(self.problem, table.rows.take(rows))
         shapes = zip(width.tolist(), may.tolist(), strict=True)
         most = np.array([most_stages(self.problem, devices, pp, mixes) for devices, mixes in shapes], dtype=np.int64)
         least = np.maximum(0, pp - (most.sum(axis=1, keepdims=True) - most))
-        seconds = mix_bound(table, rows, least, most)
+        rates = self.objective.rates(width, depth, least, most)
+        wanted = limits.wanted(self.objective, table.rows, rows, rates)
+        seconds = mix_bound(table, rows, least, most, wanted)
         quick = self.objective.row_bounds(table.rows.take(rows), seconds, seconds_by_kind(table, rows))
-        good = self.objective.bounds(seconds, self.objective.rates(width, depth, least, most))
+        good = self.objective.bounds(seconds, rates)
         return seconds, np.maximum(quick, good)

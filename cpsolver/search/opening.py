@@ -70,6 +70,14 @@ def opened(nodes: Iterable[Node], limits: Limits) -> Opened:
     return found
 
 
+def rebounded(plans: Iterable[Node], limits: Limits) -> Iterator[Child]:
+    """Those of some plans that may still beat their limits, which were higher when they were bounded."""
+    for alike in _alike(plans):
+        pairs = iter([(_Way(node, node.mix, node.mix, True), np.array(node.chips)) for node in alike])
+        while some := list(islice(pairs, _AT_ONCE)):
+            yield from _plans(some, limits)
+
+
 def _alike(nodes: Iterable[Node]) -> Iterable[list[Node]]:
     """The nodes by block and number of stages."""
     groups: dict[tuple[int, int], list[Node]] = {}
@@ -128,7 +136,8 @@ def _bounded(ways: list[_Way], limits: Limits) -> Iterator[Child]:
     bounds, limit = branch.objective.bounds(seconds, rates), limits.of_rows(table.rows, row)
     left = np.nonzero(bounds < limit)[0]
     if len(left):  # most fall by the quick bound
-        seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left]))
+        of_use = limits.wanted(branch.objective, table.rows, row[left], rates[left])
+        seconds[left] = np.maximum(seconds[left], mix_bound(table, row[left], least[left], most[left], of_use))
         bounds = np.maximum(branch.objective.bounds(seconds, rates), [way.node.bound for way in ways])
     for index in np.nonzero(bounds < limit)[0].tolist():
         way = ways[index]
@@ -150,7 +159,8 @@ def _plans(pairs: list[tuple[_Way, Ints]], limits: Limits) -> Iterator[Child]:
     mix = np.array([way.least for way, _ in pairs], dtype=np.int64)
     rates = branch.objective.rates(table.rows.stage_devices[row], table.rows.pp[row], mix, mix)
     limit = limits.of_rows(table.rows, row)
-    seconds = plan_bound(table, row, chips, branch.objective.limits_s(limit, rates))
+    of_use = limits.wanted(branch.objective, table.rows, row, rates)
+    seconds = plan_bound(table, row, chips, branch.objective.latest_limits_s(limit, rates), of_use)
     seconds = np.maximum(seconds, [node.seconds for node in nodes])
     bounds = np.maximum(branch.objective.bounds(seconds, rates), [node.bound for node in nodes])
     for index in np.nonzero(bounds < limit)[0].tolist():

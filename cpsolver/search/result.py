@@ -12,6 +12,10 @@ from cpsolver.plans.strategy import Strategy
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 """optimal: the K plans are proven; feasible: stopped early with plans; unknown: stopped early without one."""
 StopReason = Literal["complete", "time_limit", "interrupted"]
+Cell = tuple[int, int]
+"""Where the map of a proof has a row: its tp and its pp."""
+Verdict = Literal["confirmed", "contradicted", "unfinished", "not verified"]
+"""unfinished: time ran out before all was looked at, and what was agrees; not verified: nothing was looked at."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,20 @@ class EventsRun:
 
 
 @dataclass(frozen=True)
+class Tallies:
+    """What a search knew of its rows by cell, from which proof_map.py makes the map: rows by how they ended, as in
+    `Proof`, and the `least` bound on the score of those that may fit. `devices`: the numbers of devices whose rows were
+    made.
+    """
+
+    memory: Mapping[Cell, int]
+    solved: Mapping[Cell, int]
+    open: Mapping[Cell, int]
+    least: Mapping[Cell, float]
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Proof:
     """The account of the whole space: every row considered ended in exactly one of these ways.
 
@@ -106,11 +124,34 @@ class Proof:
     device_counts: DeviceCounts | None = None
     meshes: MeshCounts | None = None
     by_events: EventsRun | None = None
+    tallies: Tallies | None = field(default=None, repr=False, compare=False)
 
     @property
     def complete(self) -> bool:
         """Every row is settled."""
         return self.stop == "complete"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A second opinion on an answer (cpsolver/search/verification.py).
+
+    `plans` that the bounds do not put beyond the K-th best by more than `margin` went into one CP-SAT model of so many
+    `variables` and `constraints`. `sampled`: candidates drawn from all there are, of which `solved` have a plan, which
+    was held to its bound and to the answer. `findings` contradict the answer; `left_out` is what was not looked at, and
+    why.
+    """
+
+    verdict: Verdict
+    margin: float = 0.0
+    plans: int = 0
+    variables: int = 0
+    constraints: int = 0
+    sampled: int = 0
+    solved: int = 0
+    seconds: float = 0.0
+    findings: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +170,7 @@ class Recommendation:
 @dataclass(frozen=True)
 class Result:
     """A search's answer. Plans are in order of the objective, those that are `added` after the K best; `reasons` says
-    why there is none.
+    why there is none. `verification`: a second opinion, where one was asked for.
     """
 
     status: Status
@@ -137,6 +178,7 @@ class Result:
     proof: Proof
     reasons: tuple[str, ...] = field(default=())
     recommendation: Recommendation | None = None
+    verification: Verification | None = None
 
 
 @dataclass(frozen=True)

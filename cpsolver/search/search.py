@@ -8,38 +8,36 @@ Where devices may idle, the numbers of devices are the first to open: branches, 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import factorial
 
 import numpy as np
 
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.evaluation.evaluation import Evaluation
-from cpsolver.inputs.errors import InternalError
-from cpsolver.plans.dimensions import DEGREES, family
+from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.rules import violations
-from cpsolver.search.agenda import Agenda, Key, key_of
-from cpsolver.search.device_counts import BranchGroups, branch_groups
-from cpsolver.search.frontier import INFINITE, MOST_EXCESS, Branch, Limits, Node
+from cpsolver.search.agenda import Agenda, Key, key_of, name_of, tallies_of
+from cpsolver.search.device_counts import BranchGroups, branch_groups, device_counts
+from cpsolver.search.found import (
+    Found,
+    PlanTimes,
+    balanced,
+    by_events,
+    check_legal,
+    events_run,
+    first_of_each,
+    in_order,
+    last_by_events,
+    least_seconds,
+)
+from cpsolver.search.frontier import INFINITE, Branch, Limits, Node
 from cpsolver.search.meshes.search import MeshPlan, MeshSearch
 from cpsolver.search.objective import Objective, objective_of
-from cpsolver.search.opening import opened
-from cpsolver.search.result import (
-    DeviceCounts,
-    EventsRun,
-    Listener,
-    MeshCounts,
-    Plan,
-    Progress,
-    Proof,
-    Result,
-    Status,
-    StopReason,
-)
+from cpsolver.search.opening import Child, opened, rebounded
+from cpsolver.search.pace import OutOfTime, Pace, is_large, plain
+from cpsolver.search.result import Listener, MeshCounts, Plan, Progress, Proof, Result, Status, StopReason
+from cpsolver.search.space import Spaces
 
 _CLOSE = 1 - 1e-12
 """A bound within this of the limit is no better: bounds and plans of equal length may differ by rounding, and not every
@@ -47,6 +45,8 @@ plan that is as good as the K-th must be solved."""
 _PROMISING = 0.93
 """A plan whose bound is below this share of the limit is solved before more rows are bounded: a lower limit spares many
 of these their good bounds."""
+_FAR = 1.25
+"""A limit that is so many times the best plan's score is loose: plans of more families lower it."""
 
 _EAGER = 8
 """Plans that are solved in one go although bounds are open that are smaller than theirs."""
@@ -56,75 +56,68 @@ _MIXES_WITH_LIMIT = 1024
 """The same once there is a limit."""
 _MOST_CLOSE = 64
 """Plans that are run event by event beside the K best by formula, at most."""
+_SCOUT_S = 1.0
+"""However short the time, so long a first plan is looked for: any is better than none."""
 _ORDERS = 8192
 """Mixes are opened in no more orders of chip types than that in one go, for plans may lower the limit; in an eighth of
 it while there is none."""
 
 
-@dataclass
-class _Found:
-    """A solved plan; `score` by formula, `true` with the schedule run event by event."""
-
-    score: float
-    true: float
-    strategy: Strategy
-    evaluation: Evaluation
-
-
-def _in_order(found: _Found) -> tuple[object, ...]:
-    """Of equally fast plans those with equal degrees come first, then by what tells plans apart."""
-    return found.score, found.evaluation.formula_s, found.strategy.unequal, found.strategy.key()
-
-
-def _by_events(found: _Found) -> tuple[object, ...]:
-    """The same by the score with the schedule run event by event."""
-    return found.true, *_in_order(found)
-
-
-def search(problem: Problem, listener: Listener | None = None, below: float = INFINITE) -> Result:
+def search(
+    problem: Problem, listener: Listener | None = None, below: float = INFINITE, spaces: Spaces | None = None
+) -> Result:
     """The K best legal plans of a problem, proven, or the best so far when time runs out or on Ctrl-C.
 
     With `search.diverse` they are of K layout families, each the best of its own. Plans whose score is not `below`
-    that are no answer.
+    that are no answer. `spaces`: those of searches for problems much alike, which spares making them.
 
     Bounds and CP-SAT know a step's closed form, which charges pipelines over several chip types too much. So these are
     evaluated event by event, and so is every plan that may be faster that way than the best one: that order is the
     answer's (`Proof.by_events`).
     """
-    return _Search(problem, listener, below).run()
+    return _Search(problem, listener, below, spaces or Spaces()).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, listener: Listener | None, below: float) -> None:
-        self._problem, self._listener, self._below = problem, listener, below
+    def __init__(
+        self, problem: Problem, listener: Listener | None, below: float, spaces: Spaces, dives: bool = False
+    ) -> None:
+        self._problem, self._listener, self._below, self._spaces = problem, listener, below, spaces
         self._top, self._diverse = problem.spec.search.top, problem.spec.search.diverse
-        self._started = time.monotonic()
+        self._pace = Pace(problem.spec.search.time_limit_s)
         self._agenda = Agenda()
         self._eager = _EAGER
         self._patient = True  # plans may wait apart
         self._scores: dict[Key, float] = {}  # of plans solved, by what tells them apart
-        self._found: list[_Found] = []
-        self._close: dict[Key, _Found] = {}  # all that were solved, by what tells them apart
+        self._found: list[Found] = []
+        self._times = PlanTimes()
+        self._close: dict[Key, Found] = {}  # all that were solved, by what tells them apart
         self._closest = INFINITE  # bound on what was not run event by event although it might be better that way
         self._families: dict[tuple[object, ...], float] = {}  # of plans found, where they are to be of different ones
+        self._tried: set[tuple[object, ...]] = set()  # families of which any plan was solved to lower a loose limit
+        self._bounded_for = INFINITE  # best score by events for which plans of use by events alone were bounded last
         self._orders = min(_ORDERS // 64, factorial(len(problem.supplies)))
         self._arrangements = 0
         self._solver_calls = 0
         self._solver_seconds = 0.0
         self._unsettled: list[float] = []
         self._objective = objective_of(problem)
-        self._groups = BranchGroups([], 0)
+        self._groups: BranchGroups | None = None
         self._meshes: MeshSearch | None = None
         self._mesh_solves = 0
+        self._dives = dives  # for any plan, not for the best
+        self._scouted = False
         self._opened: list[Branch] = []
         self._closed: list[Branch] = []  # of the present group, the best last
 
     def run(self) -> Result:
         stop: StopReason = "complete"
         try:
+            if not self._dives and is_large(self._problem, self._pace.short):
+                self._scout()
             if self._problem.degrees_by_chip:
                 self._meshes = MeshSearch(self._problem, self._limits)
-            self._groups = branch_groups(self._problem, self._objective)
+            self._groups = branch_groups(self._problem, self._objective, self._pace)
             for group in self._groups.groups:
                 self._closed = group[::-1]
                 if not self._settle():
@@ -133,16 +126,38 @@ class _Search:
                     break
             if self._meshes is not None and stop == "complete" and not self._settle_meshes(self._meshes):
                 stop = "time_limit"
+        except OutOfTime:
+            stop = "time_limit"
         except KeyboardInterrupt:
             stop = "interrupted"
         if self._unsettled and stop == "complete":
             stop = "time_limit"  # nothing else ends a solver early without an exception
         return self._result(stop)
 
+    def _scout(self) -> None:
+        """A first plan among those that leave most decisions at their defaults, which takes a fraction of a second to
+        find: with a time limit something is to be there early.
+        """
+        seen, left = list[Progress](), self._pace.left_s
+
+        def until_found(progress: Progress) -> None:
+            if progress.plans:
+                seen.append(progress)
+                raise KeyboardInterrupt
+
+        limit = None if left is None else max(left, _SCOUT_S)
+        found = _Search(plain(self._problem, limit), until_found, self._below, Spaces(), dives=True).run()
+        self._scouted = True
+        for plan in found.plans:
+            self._keep(plan.strategy, self._problem, self._objective)
+        if found.proof.stop == "interrupted" and not seen:
+            raise KeyboardInterrupt
+        self._tell("a first plan")
+
     def _settle(self) -> bool:
         """Work until nothing of the present group is open that could matter; False: no time is left."""
         while self._lowest() < self._limits().loosest * _CLOSE:
-            if self._late() and self._opened:
+            if self._pace.late and (self._opened or self._scouted):
                 self._enough_close()
                 return self._lowest() >= self._limit() * _CLOSE
             self._step()
@@ -157,7 +172,7 @@ class _Search:
     def _settle_meshes(self, meshes: MeshSearch) -> bool:
         """The same for plans whose chip types have degrees of their own, once those with equal degrees are a limit."""
         while meshes.lowest < self._limit() * _CLOSE:
-            if self._late():
+            if self._pace.late:
                 return False
             found = meshes.step()
             if found is not None:
@@ -186,11 +201,20 @@ class _Search:
         limit = self._limits().of_row(node.block.table.rows, node.row)
         return min(limit, self._scores.get(key_of(node), INFINITE)) if node.chips else limit
 
-    def _by_events_alone(self, node: Node) -> float:
-        """What a plan has to beat event by event that is too slow by formula; infinite for others."""
-        limits = self._limits()
-        wanted = node.bound < replace(limits, best=0.0).of_row(node.block.table.rows, node.row)
-        return INFINITE if wanted else limits.best
+    def _limit_by_formula(self, node: Node) -> float:
+        """What a plan has to beat that is too slow event by event."""
+        return replace(self._limits(), best=0.0).of_row(node.block.table.rows, node.row)
+
+    def _limit_by_events(self, node: Node) -> float:
+        """What a plan has to beat event by event: the best plan, or what of its family or in the last place is known
+        where it may be wanted by formula anyway."""
+        best = self._best()
+        if not best:
+            return INFINITE
+        if node.bound >= self._limit_by_formula(node):
+            return best
+        own = node.block.families[node.row] if self._diverse else None
+        return last_by_events(self._close.values(), own, self._top)
 
     def _set_apart(self, node: Node) -> bool:
         """Let a node wait where nothing would tell its plan from one of those found: it would be none the more."""
@@ -203,16 +227,12 @@ class _Search:
 
     def _inside(self) -> float:
         """The smallest bound in the branches that are open."""
-        if any(branch.unbounded for branch in self._opened):
+        if self._groups is None or any(branch.unbounded for branch in self._opened):
             return 0.0
         return min(self._rows(), self._agenda.lowest)
 
     def _lowest(self) -> float:
         return min(self._inside(), self._closed[-1].bound if self._closed else INFINITE)
-
-    def _late(self) -> bool:
-        limit = self._problem.spec.search.time_limit_s
-        return limit is not None and time.monotonic() - self._started > limit
 
     def _tell(self, message: str) -> None:
         if self._listener is not None:
@@ -228,6 +248,8 @@ class _Search:
         undecided, rows = len(self._found) < self._top, self._rows()
         if not undecided:
             agenda.bring_back()
+            if self._diverse and limit > _FAR * self._found[0].score and self._try_families(_PROMISING * limit):
+                return
         busy = min(rows, agenda.mix, agenda.plan)
         if agenda.plan < (INFINITE if undecided else _PROMISING * limit) and self._eager:
             self._eager -= 1
@@ -236,9 +258,10 @@ class _Search:
         self._eager = _EAGER
         unbounded = next((branch for branch in self._opened if branch.unbounded), None)
         if unbounded is not None and (self._found or busy == INFINITE):
-            unbounded.bound_others()  # a first plan needs none of them
+            while unbounded.unbounded and not self._pace.late:
+                unbounded.bound_others(self._limits())  # a first plan needs none of them
         elif undecided and agenda.mix < limit * _CLOSE:
-            self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
+            self._dive() if self._dives else self._open_nodes(min(_MIXES, _ORDERS // 8 // self._orders))
         elif self._closed and self._closed[-1].bound <= busy and not (undecided and np.isfinite(busy)):
             self._open_branch()  # K plans of the first come first: with a limit little of the others need be bounded
         elif agenda.mix < INFINITE and agenda.mix <= busy:
@@ -255,7 +278,7 @@ class _Search:
     def _open_rows(self) -> None:
         branch = min(self._opened, key=lambda branch: branch.lowest)
         if branch.next_frame <= branch.lowest:
-            self._tell(branch.open_frames(self._limits()))
+            self._tell(branch.open_frames(self._limits(), self._pace))
         else:
             self._bound_rows(branch)
 
@@ -263,33 +286,53 @@ class _Search:
         branch = self._closed[-1]
         if self._problem.may_idle:
             self._tell(f"{branch.problem.num_gpus:,} devices")
-        branch.open()
+        branch.open(self._pace, self._spaces)
         self._opened.append(self._closed.pop())
 
     def _open_nodes(self, most: int) -> None:
         """Go on with the best rows and mixes."""
         limits = self._limits()
-        nodes = self._agenda.take_mixes(most, limits.loosest * _CLOSE)
+        nodes = self._agenda.take_mixes(self._pace.most("mixes", most), limits.loosest * _CLOSE)
         if self._diverse and self._patient and len(self._found) < self._top:
             nodes = [node for node in nodes if not self._set_apart(node)]
+        self._open(nodes)
+        self._tell(f"{len(nodes)} ways to share the stages")
+
+    def _open(self, nodes: list[Node]) -> None:
+        """Go on with some rows and mixes."""
+        limits = self._limits()
         try:
             # Some families have plans by now that their rows cannot beat.
-            found = opened([node for node in nodes if node.bound < self._limit_of(node)], limits)
+            wanted = [node for node in nodes if node.bound < self._limit_of(node)]
+            with self._pace.working("mixes", len(wanted)):
+                found = opened(wanted, limits)
         except KeyboardInterrupt:
-            for node in nodes:
-                self._agenda.put_back(node)
+            self._agenda.add_all(nodes)
             raise
         self._arrangements += found.orders
-        for child in found.children:
-            node = child.node
-            self._agenda.add(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
-        self._tell(f"{len(nodes)} ways to share the stages")
+        self._agenda.add_all(map(self._node, found.children))
+
+    def _node(self, child: Child) -> Node:
+        node = child.node
+        return self._agenda.node(child.bound, child.seconds, node.branch, node.block, node.row, child.mix, child.chips)
+
+    def _dive(self) -> None:
+        """Go from the best row or mix to plans, by the best of what each opens into."""
+        limits = self._limits()
+        nodes = self._agenda.take_mixes(1, limits.loosest * _CLOSE)
+        while nodes:
+            children = sorted(map(self._node, opened(nodes, limits).children))
+            nodes = [child for child in children[:1] if not child.chips]
+            self._agenda.add_all(children[len(nodes) :])
 
     def _solve_next(self) -> None:
         """Solve the best plan, or find that it can be none."""
         if self._agenda.plan == INFINITE:
             self._agenda.bring_back()  # nothing else is left
             self._patient = False
+            return
+        if self._agenda.plan >= self._limit() and 0 < self._best() < self._bounded_for:
+            self._rebound()
             return
         node, patient = self._agenda.take_plan(), self._patient and len(self._found) < self._top
         while node.bound >= self._limit_of(node) or (patient and self._set_apart(node)):
@@ -299,104 +342,120 @@ class _Search:
         try:
             self._solve(node)
         except KeyboardInterrupt:
-            self._agenda.put_back(node)
+            self._agenda.add(node)
             raise
 
+    def _try_families(self, below: float) -> bool:
+        """Find a first plan of some layout families without one, as far as they are below a limit: the K-th best falls
+        fastest so. False: there are none.
+        """
+        known, most = self._tried.union(self._families), min(_MIXES_WITH_LIMIT, _ORDERS // self._orders)
+        nodes = self._agenda.take_others(known, below, self._pace.most("mixes", most), _EAGER)
+        found, plans = bool(nodes), [node for node in nodes if node.chips]
+        if len(plans) < len(nodes):
+            self._open(nodes)
+        try:
+            while plans:
+                self._tried.add(plans[0].block.families[plans[0].row])
+                if plans[0].bound < self._limit_of(plans[0]):
+                    self._solve(plans[0])
+                del plans[0]
+        except KeyboardInterrupt:
+            self._agenda.add_all(plans)
+            raise
+        return found
+
+    def _rebound(self) -> None:
+        """Bound the plans once more that are of use by events alone: the best plan by events is faster by now."""
+        self._bounded_for = self._best()
+        nodes = self._agenda.take_plans(lambda node: node.bound >= self._limit_by_formula(node))
+        self._agenda.add_all(map(self._node, rebounded(nodes, self._limits())))
+
     def _bound_rows(self, branch: Branch) -> None:
-        message, bounded = branch.bound_rows(self._limits())
+        message, bounded = branch.bound_rows(self._limits(), self._pace)
         self._tell(message)
         for rows in bounded:
             for row, pp, bound, seconds in zip(rows.rows, rows.depth, rows.scores, rows.seconds, strict=True):
                 plan = () if branch.problem.mixed else ((pp,), (0,) * pp)
-                self._agenda.add(bound, seconds, branch, rows.block, row, *plan)
-
-    def _rate(self, node: Node) -> float:
-        """Score of a second of a plan whose mix is known."""
-        rows, mix = node.block.table.rows.take([node.row]), np.array([node.mix], dtype=np.int64)
-        return float(node.branch.objective.rates(rows.stage_devices, rows.pp, mix, mix)[0])
+                self._agenda.add(self._agenda.node(bound, seconds, branch, rows.block, row, *plan))
 
     def _solve(self, node: Node) -> None:
         """Solve one plan for anything better than the K-th best, or than the best of its family."""
         from cpsolver.search.compile.model import solve_plan
 
-        began = time.monotonic()
-        limit = self._problem.spec.search.time_limit_s
-        left = None if limit is None else limit - (began - self._started)
-        chips, rate = np.array(node.chips, dtype=np.int64), self._rate(node)
-        limit_s = node.branch.objective.limit_s(self._limit_of(node), rate)
-        by_events_s = node.branch.objective.limit_s(self._by_events_alone(node), rate)
-        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left, by_events_s)
+        began, left = self._pace.seconds, 0.0 if self._dives else self._pace.left_s
+        chips, rate = np.array(node.chips, dtype=np.int64), node.rate
+        limits = self._limit_of(node), self._limit_by_events(node), self._limit_by_formula(node)
+        limit_s, *either_s = node.branch.objective.limits_of_plan(limits, rate)
+        solved = solve_plan(node.block.table, node.row, chips, node.seconds, limit_s, left, *either_s)
         if solved is None:
             return
         self._solver_calls += 1
-        self._solver_seconds += time.monotonic() - began
+        self._solver_seconds += self._pace.seconds - began
         node.block.solved.add(node.row)
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s * rate, node.bound))
         if solved.strategy is not None:
-            score, key = self._keep(solved.strategy, node.branch.problem, node.branch.objective), key_of(node)
+            own, key = (node.branch.problem, node.branch.objective), key_of(node)
+            score = self._keep(solved.strategy, *own, (limits[2], limits[1]))
             self._scores[key] = min(score, self._scores.get(key, INFINITE))
-        self._tell(f"{solved.status}: {_name(node)}")
+        self._tell(f"{solved.status}: {name_of(node)}")
 
     def _solve_meshes(self, meshes: MeshSearch, bound: float, plan: MeshPlan) -> None:
         """The same for a plan of meshes."""
         from cpsolver.search.compile.model import solve_plan
 
-        began, limit_s = time.monotonic(), self._problem.spec.search.time_limit_s
+        began, left = self._pace.seconds, self._pace.left_s
         own = self._families.get(meshes.family(plan), INFINITE) if self._diverse else INFINITE
         limit = min(self._limit(), own)
         if bound >= limit:
             return
-        left = None if limit_s is None else limit_s - (began - self._started)
         solved = solve_plan(*meshes.exactly(plan), plan.chips, bound, limit, left)
         if solved is None:
             return
         self._solver_calls += 1
         self._mesh_solves += 1
-        self._solver_seconds += time.monotonic() - began
+        self._solver_seconds += self._pace.seconds - began
         if solved.status in ("unknown", "feasible"):
             self._unsettled.append(max(solved.bound_s, bound))
         if solved.strategy is not None:
             self._keep(solved.strategy, self._problem, self._objective)
 
-    def _keep(self, strategy: Strategy, problem: Problem, objective: Objective) -> float:
+    def _keep(
+        self, strategy: Strategy, problem: Problem, objective: Objective, limits: tuple[float, ...] = ()
+    ) -> float:
         """A solved plan's score; it enters the best, in place of one that differs in nothing that tells plans apart.
 
-        Raises InternalError for a plan that the rules refuse: they know nothing of the solver, and are the last gate.
+        It does not, and is not run event by event, where it is seen to be over both limits, by formula and by events.
         """
-        even = balanced(problem, strategy)
-        evaluation = evaluate(problem, even)
-        score, true = (objective.score(even, each) for each in (evaluation.formula_s, evaluation.step_time_s))
+        times = self._times.of(problem, strategy)
+        even = balanced(problem, strategy, times)
+        if limits and limits[1] < INFINITE:
+            score, least = objective.both(even, *least_seconds(problem, even, times))
+            if score > limits[0] and least * _CLOSE > limits[1]:
+                return score
+        evaluation = evaluate(problem, even, times=times)
+        score, true = objective.both(even, evaluation.formula_s, evaluation.step_time_s)
         if np.isinf(true):
             return score  # late by events alone
-        broken = violations(self._problem, even)
-        if broken:
-            rules = "; ".join(map(str, broken))
-            raise InternalError(f"the solver returned a plan that the rules refuse: {rules}. The plan: {even}")
+        check_legal(self._problem, even)
         if np.isinf(score) or true >= self._below:
             return score
-        found = _Found(score, true, even, evaluation)
-        self._close[even.key()] = min(found, self._close.get(even.key(), found), key=_in_order)
-        self._found = self._first_of_each([*self._found, found], _in_order)
+        found = Found(score, true, even, evaluation)
+        self._close[even.key()] = min(found, self._close.get(even.key(), found), key=in_order)
+        self._found = first_of_each([*self._found, found], in_order, self._diverse, self._top)
         if self._diverse:
             self._families = {family(plan.strategy): plan.score for plan in self._found}
         return score
-
-    def _first_of_each(self, plans: Iterable[_Found], order: Callable[[_Found], tuple[object, ...]]) -> list[_Found]:
-        """The K first in some order that differ in what tells plans apart."""
-        apart = family if self._diverse else Strategy.key
-        first: dict[tuple[object, ...], _Found] = {}
-        for plan in sorted(plans, key=order):
-            first.setdefault(apart(plan.strategy), plan)
-        return list(first.values())[: self._top]
 
     # The answer
 
     def _result(self, stop: StopReason) -> Result:
         left = INFINITE if self._meshes is None else self._meshes.lowest
-        bound = min([self._lowest(), left, *self._unsettled]) if stop != "complete" else self._limit()
-        plans = []
-        answer = self._first_of_each(self._close.values(), _by_events) if self._problem.mixed else self._found
+        bound = max(0.0, min([self._lowest(), left, *self._unsettled])) if stop != "complete" else self._limit()
+        plans, answer = list[Plan](), self._found
+        if self._problem.mixed:
+            answer = first_of_each(self._close.values(), by_events, self._diverse, self._top)
         for rank, found in enumerate(answer, 1):
             gap = 0.0 if stop == "complete" else max(0.0, 1.0 - bound / found.score)
             plans.append(Plan(rank, found.strategy, found.evaluation, gap))
@@ -407,84 +466,35 @@ class _Search:
 
     def _proof(self, bound: float, stop: StopReason) -> Proof:
         limit, complete = self._limit(), stop == "complete"
-        solved = {(id(block), row) for branch in self._opened for block in branch.blocks for row in block.solved}
-        still_open = 0
-        if not complete:
-            nodes = (node for node in self._agenda if node.bound < self._limit_of(node))
-            waiting = {(id(node.block), node.row) for node in nodes} - solved
-            still_open = len(waiting) + sum(branch.unopened_rows(limit) for branch in self._opened)
+        waiting = None if complete else [node for node in self._agenda if node.bound < self._limit_of(node)]
+        tallies = tallies_of(self._opened, waiting, limit)
+        solved, still_open = sum(tallies.solved.values()), sum(tallies.open.values())
         spaces, refused = [branch.space for branch in self._opened], dict[str, int]()
         for rule, count in (item for space in spaces for item in space.refused.items()):
             refused[rule] = refused.get(rule, 0) + count
-        no_fit = sum(branch.no_fit for branch in self._opened)
+        no_fit, searched = sum(branch.no_fit for branch in self._opened), len(self._opened)
+        settled = complete or (bool(self._found) and self._objective.name == "fewest_chips")
         return Proof(
             considered=sum(space.considered for space in spaces),
             refused=refused,
             memory=no_fit,
-            bounded=sum(map(len, spaces)) - no_fit - len(solved) - still_open,
-            solved=len(solved),
+            bounded=sum(map(len, spaces)) - no_fit - solved - still_open,
+            solved=solved,
             open=still_open,
             solver_calls=self._solver_calls,
             arrangements=self._arrangements,
             bound_s=bound / self._objective.highest_rate,
             stop=stop,
-            seconds=time.monotonic() - self._started,
+            seconds=self._pace.seconds,
             solver_seconds=self._solver_seconds,
             combinations=sum(space.combinations for space in spaces),
             bound=bound,
-            device_counts=self._device_counts(limit, complete) if self._problem.may_idle else None,
+            device_counts=device_counts(self._problem, self._groups, searched, 0.0 if settled else limit),
             meshes=None if self._meshes is None else self._mesh_counts(self._meshes, complete),
-            by_events=self._events_run() if self._problem.mixed and self._found else None,
+            by_events=events_run(self._close.values(), self._closest) if self._problem.mixed and self._found else None,
+            tallies=tallies,
         )
-
-    def _events_run(self) -> EventsRun:
-        best = min(plan.true for plan in self._close.values())
-        return EventsRun(len(self._close), min(MOST_EXCESS, max(0.0, self._closest / best - 1)))
 
     def _mesh_counts(self, meshes: MeshSearch, complete: bool) -> MeshCounts:
         still_open = 0 if complete else meshes.waiting
         return MeshCounts(meshes.options, meshes.combined, meshes.bounded, self._mesh_solves, still_open)
-
-    def _device_counts(self, limit: float, complete: bool) -> DeviceCounts:
-        considered, searched = self._groups.considered, len(self._opened)
-        first = [branch for group in self._groups.groups for branch in group][searched:]
-        settled = complete or (self._found and self._objective.name == "fewest_chips")
-        still_open = 0 if settled else sum(branch.bound < limit for branch in first)
-        return DeviceCounts(considered, considered - searched - still_open, searched, still_open)
-
-
-def _name(node: Node) -> str:
-    rows = node.block.table.rows
-    return " ".join(f"{name} {int(getattr(rows, name)[node.row])}" for name in DEGREES if name != "etp")
-
-
-def balanced(problem: Problem, strategy: Strategy) -> Strategy:
-    """The same plan with its layers as even as they go without losing time, or else in ascending order by group.
-
-    Optimal splits come in crowds of equals; this picks the one that people expect, and always the same.
-    """
-    if problem.spec.search.pin.layers is not None or problem.spec.search.forbid.layers is not None:
-        return strategy
-    as_fast = evaluate(problem, strategy, by_formula=True).step_time_s
-    for arrange in (_even, sorted):
-        other = _rearranged(strategy, arrange)
-        if not violations(problem, other) and evaluate(problem, other, by_formula=True).step_time_s <= as_fast:
-            return other
-    return strategy
-
-
-def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:
-    """The same plan with the chunks of each group rearranged, embedding and head in layers' places as before."""
-    chunks = iter(strategy.chunks)
-    by_group = ([next(chunks) for _ in group.layers] for group in strategy.groups)
-    counts = [strategy.vpp * chunk for group in by_group for chunk in arrange(group)]
-    counts[0] -= strategy.slots[0]
-    counts[-1] -= strategy.slots[1]
-    left = iter(counts)
-    groups = (replace(group, layers=tuple(next(left) for _ in group.layers)) for group in strategy.groups)
-    return replace(strategy, groups=tuple(groups))
-
-
-def _even(chunks: list[int]) -> list[int]:
-    short, longer = divmod(sum(chunks), len(chunks))
-    return [short + (place >= len(chunks) - longer) for place in range(len(chunks))]

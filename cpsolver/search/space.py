@@ -7,28 +7,34 @@ of the variants that overlap. But for that rows are their products, made only wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from cpsolver.cost.schedules import schedules_to_search
-from cpsolver.cost.shard import Bools, Candidates, Ints, column_type
+from cpsolver.cost.schedules import V_CHUNKS, schedules_to_search
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, column_type
 from cpsolver.plans.dimensions import DIMENSIONS, names
-from cpsolver.plans.strategy import SHARDED
+from cpsolver.plans.strategy import ONE_GROUP, SHARDED, V_SHAPED
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import MOST_MTP, has_other_microbatch
-from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
+from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter, Part
 
 _VARIANT = names("variant")
 """The columns that a variant decides."""
+_SPACES = 2
+"""Spaces that are kept: that of all plans is a few hundred MB where it is largest."""
+_LAYOUTS = 32
+"""Layouts whose variants are made in one go."""
 _FREE = tuple(dimension for dimension in reversed(tuple(DIMENSIONS.values())) if dimension.free)
 """Decisions whose values are tried with everything else; the first of them varies slowest."""
 
 Columns = dict[str, Any]
 """Columns of a table by their names."""
+_Chunking = tuple[int, int, int]
+"""Chunks of a stage, and the layers in whose place the embedding and the head stand."""
 Choices = dict[tuple[str, ...], list[tuple[int, ...]]]
 """The columns that an entry fills -> its entries."""
 
@@ -116,6 +122,40 @@ class Space:
         """All rows: for small spaces."""
         return self.expand(np.arange(len(self.frames)))
 
+    @cached_property
+    def known(self) -> FrameBounds:
+        """What searches have found of the frames, each of the rows left by those before it."""
+        return FrameBounds(np.full(len(self.frames), np.nan), np.zeros(len(self.frames), dtype=np.bool_))
+
+
+@dataclass(frozen=True)
+class FrameBounds:
+    """Of each frame a bound on its plans' score, NaN where nobody has looked for one, and whether any may fit."""
+
+    scores: Floats
+    fits: Bools
+
+
+class Spaces:
+    """The last spaces made, for searches of problems that differ in no more than the memory that plans leave free.
+
+    What is known of the frames of one (`Space.known`) holds where as much or more memory is to stay free: a problem
+    that leaves less than the last one gets a space of its own.
+    """
+
+    def __init__(self) -> None:
+        self._last: list[tuple[Problem, float, Space]] = []
+
+    def of(self, problem: Problem) -> Space:
+        """The problem's space."""
+        ignored = {"top": 1, "diverse": False, "time_limit_s": None}
+        alike = problem.with_(search=ignored, cluster={"memory_margin": None})
+        found = [space for known, margin, space in self._last if margin <= problem.memory_margin and known == alike]
+        space = found[0] if found else enumerate_rows(problem)
+        others = [entry for entry in self._last if entry[2] is not space]
+        self._last = [(alike, problem.memory_margin, space), *others[: _SPACES - 1]]
+        return space
+
 
 def divisors(number: int) -> list[int]:
     """All divisors, ascending."""
@@ -131,33 +171,66 @@ def first_of_groups(rows: Candidates, apart: Ints) -> Bools:
     return begins
 
 
-def enumerate_rows(problem: Problem) -> Space:
-    """Layouts with tp * cp * pp * dp = GPUs first, then the frames and the variants of the legal ones."""
+Refusals = Callable[[Part, str, Ints, Ints], None]
+"""What hears of which tp and pp the layouts, frames or variants are that a rule refuses: the part, the rule, those."""
+_FILTERS: dict[Part, dict[str, Filter]] = {
+    "layout": LAYOUT_FILTERS,
+    "frame": FRAME_FILTERS,
+    "variant": VARIANT_FILTERS,
+}
+
+
+def enumerate_rows(problem: Problem, hears: Refusals | None = None) -> Space:
+    """Layouts with tp * cp * pp * dp = GPUs first, then the frames and the variants of the legal ones.
+
+    `hears`: is called for each rule that refuses any.
+    """
     refused: dict[str, int] = {}
     layouts = all_layouts(problem)
-    layouts = layouts.take(_legal(problem, layouts, LAYOUT_FILTERS, refused))
+    layouts = layouts.take(_legal(problem, layouts, "layout", refused, hears))
     frames, frame_layout = all_frames(problem, layouts)
-    keep = _legal(problem, frames, FRAME_FILTERS, refused)
+    keep = _legal(problem, frames, "frame", refused, hears)
     frames, frame_layout = frames.take(keep), frame_layout[keep]
-    variants, variant_layout = all_variants(problem, layouts)
-    keep = _legal(problem, variants, VARIANT_FILTERS, refused)
-    variants, variant_layout = variants.take(keep), variant_layout[keep]
+    variants, variant_layout = _legal_variants(problem, layouts, refused, hears)
     last = np.argsort(2 * variant_layout + variants.expert_overlap, kind="stable")
     space = Space(frames, frame_layout, variants.take(last), variant_layout[last], refused)
-    alone = int(((space.rows_of == 0) & np.isin(frame_layout, variant_layout)).sum())
-    if alone:  # all that their layouts have overlaps
-        refused["expert_overlap"] = refused.get("expert_overlap", 0) + alone
+    alone = (space.rows_of == 0) & np.isin(frame_layout, variant_layout)
+    if alone.any():  # all that their layouts have overlaps
+        refused["expert_overlap"] = refused.get("expert_overlap", 0) + int(alone.sum())
+        if hears is not None:
+            hears("variant", "expert_overlap", frames.tp[alone], frames.pp[alone])
     return space
 
 
-def _legal(problem: Problem, rows: Candidates, filters: Mapping[str, Filter], refused: dict[str, int]) -> Bools:
+def _legal_variants(
+    problem: Problem, layouts: Candidates, refused: dict[str, int], hears: Refusals | None
+) -> tuple[Candidates, Ints]:
+    """The variants that no rule refuses, and the index of each one's layout; made in parts that caches hold."""
+    parts, indices = list[Candidates](), list[Ints]()
+    for begin in range(0, max(1, len(layouts)), _LAYOUTS):
+        variants, layout = all_variants(problem, layouts.take(slice(begin, begin + _LAYOUTS)))
+        keep = _legal(problem, variants, "variant", refused, hears)
+        parts.append(variants.take(keep))
+        indices.append(begin + layout[keep])
+    return Candidates.joined(parts), np.concatenate(indices)
+
+
+def _legal(
+    problem: Problem,
+    rows: Candidates,
+    part: Part,
+    refused: dict[str, int],
+    hears: Refusals | None = None,
+) -> Bools:
     """The rows that every filter allows; each of the others is counted for the first that refuses it."""
     keep = np.ones(len(rows), dtype=np.bool_)
-    for name, allows in filters.items():
+    for name, allows in _FILTERS[part].items():
         legal = allows(problem, rows)
         count = int((keep & ~legal).sum())
         if count:
             refused[name] = refused.get(name, 0) + count
+            if hears is not None:
+                hears(part, name, rows.tp[keep & ~legal], rows.pp[keep & ~legal])
         keep = keep & legal
     return keep
 
@@ -195,24 +268,41 @@ def layout_rows(problem: Problem, *, tp: Ints, cp: Ints, pp: Ints, dp: Ints) -> 
 def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]:
     """Every micro batch, number of chunks, place of embedding and head and schedule for each layout, and its index.
 
-    Schedules that do not interleave go with one chunk, unless they are pinned: then a rule refuses the others.
+    Schedules that do not interleave go with one chunk, breadth-first ones with more, and those placed as a V with two,
+    unless they are pinned: then a rule refuses the others.
     """
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
     schedules = schedule_codes(problem)
     chunkings = {pp: _chunkings(layers, pp, pinned) for pp in set(layouts.pp.tolist())}
-    frames = [
-        (index, mbs, *chunking, schedule)
-        for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True))
-        for mbs in divisors(problem.batch // dp)
-        for chunking in chunkings[pp]
-        for schedule in schedules
-        if schedule == 1 or (pp > 1 and chunking[0] == 1) or len(schedules) == 1
-    ]
-    names = ("layout", "mbs", "vpp", "embedding_slot", "loss_slot", "schedule")
-    columns = _columns(names, np.array(frames, dtype=np.int64))
+    codes = {code: _suiting(code, layers, len(schedules) == 1) for code in schedules}
+    ways = {
+        pp: [(*chunking, code) for code, chunks in codes.items() for chunking in chunks(pp, of_pp)]
+        for pp, of_pp in chunkings.items()
+    }
+    blocks = [np.empty((2 + len(_WAY), 0), dtype=np.int64)]
+    for index, (pp, dp) in enumerate(zip(layouts.pp.tolist(), layouts.dp.tolist(), strict=True)):
+        choices: Choices = {("mbs",): [(mbs,) for mbs in divisors(problem.batch // dp)], _WAY: [*ways[pp]]}
+        blocks.append(_combined(index, choices)[1])
+    columns = dict(zip(("layout", "mbs", *_WAY), np.concatenate(blocks, axis=1), strict=True))
     layout = columns.pop("layout")
     rows = replace(layouts.take(layout), **columns)
     return replace(rows, microbatches=problem.batch // (rows.mbs * rows.dp)), layout
+
+
+def _suiting(code: int, layers: int, alone: bool) -> Callable[[int, list[_Chunking]], list[_Chunking]]:
+    """The numbers of chunks that a schedule goes with, of those that 1F1B may have with that pp."""
+    schedule = DIMENSIONS["schedule"].decoded(code)
+    interleaves = schedule in ONE_GROUP
+
+    def of_v(pp: int, chunkings: list[_Chunking]) -> list[_Chunking]:
+        head = layers % V_CHUNKS
+        own = [(V_CHUNKS, 0, head)] * (pp > 1 and V_CHUNKS * pp <= layers + head)
+        return own or (chunkings[:1] if alone else [])
+
+    def of_others(pp: int, chunkings: list[_Chunking]) -> list[_Chunking]:
+        return [each for each in chunkings if code == 1 or (pp > 1 and (each[0] > 1) == interleaves) or alone]
+
+    return of_v if schedule in V_SHAPED else of_others
 
 
 def schedule_codes(problem: Problem) -> list[int]:
@@ -220,12 +310,7 @@ def schedule_codes(problem: Problem) -> list[int]:
     return [DIMENSIONS["schedule"].code(name) for name in schedules_to_search(problem)]
 
 
-def _columns(names: Sequence[str], table: Ints) -> Columns:
-    """The columns of a table, (rows, columns), by their names; a table without rows has every column too."""
-    return dict(zip(names, table.reshape(-1, len(names)).T, strict=True))
-
-
-def _chunkings(layers: int, pp: int, pinned: Sequence[int]) -> list[tuple[int, int, int]]:
+def _chunkings(layers: int, pp: int, pinned: Sequence[int]) -> list[_Chunking]:
     """Numbers of chunks, and the layers in whose place the embedding and the head stand to make these equally long.
 
     The last stage has a layer or the head in its last chunk, so no fewer in each of its chunks than that place of
@@ -246,7 +331,8 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
     What nothing allows is there if it is pinned, to be refused by its rule.
     """
     free: Choices = {(free.name,): [(free.code(value),) for value in free.values] for free in _FREE}
-    blocks, header = [np.empty(0, dtype=np.int64)], ("layout", *_VARIANT)
+    header: tuple[str, ...] = ("layout", *_VARIANT)
+    blocks = [np.empty((len(header), 0), dtype=np.int64)]
     sizes = zip(layouts.tp.tolist(), layouts.cp.tolist(), layouts.pp.tolist(), layouts.dp.tolist(), strict=True)
     for index, (tp, cp, pp, dp) in enumerate(sizes):
         choices: Choices = {
@@ -256,13 +342,16 @@ def all_variants(problem: Problem, layouts: Candidates) -> tuple[Candidates, Int
             _SHARDING: _shardings(problem, pp, dp * cp),
         }
         header, block = _combined(index, choices)
-        blocks.append(block.ravel())
-    columns = _columns(header, np.concatenate(blocks))
+        blocks.append(block)
+    columns = dict(zip(header, np.concatenate(blocks, axis=1), strict=True))
     layout = columns.pop("layout")
-    typed: dict[str, Any] = {name: column.astype(column_type(name), copy=False) for name, column in columns.items()}
-    return replace(layouts.take(layout), **typed), layout
+    others = (name for name in Candidates.__dataclass_fields__ if name not in columns)
+    of_layout = {name: getattr(layouts, name)[layout] for name in others}
+    typed: Columns = {name: column.astype(column_type(name), copy=False) for name, column in columns.items()}
+    return Candidates(**of_layout, **typed), layout
 
 
+_WAY = ("vpp", "embedding_slot", "loss_slot", "schedule")
 _EXCHANGE = ("ulysses", "cp_gather")
 _GRID = ("ep", "etp", "expert_overlap")
 _SHARDING = ("distributed_optimizer", "sharded", "sharding_group")
@@ -313,12 +402,19 @@ def sharding_groups(problem: Problem, replicas: int) -> list[int]:
 
 
 def _combined(index: int, choices: Choices) -> tuple[tuple[str, ...], Ints]:
-    """One row for every combination of one entry of each of the choices: the names of the columns, and the table.
+    """A row for every combination of one entry of each of the choices: the names of the columns, and the columns
+    (names, rows).
 
     The first column is the `index`; the first of the choices varies slowest.
     """
     tables = [np.array(entries, dtype=np.int64).reshape(-1, len(names)) for names, entries in choices.items()]
-    picks = np.meshgrid(*(np.arange(len(table)) for table in tables), indexing="ij")
-    columns = [table[pick.ravel()] for table, pick in zip(tables, picks, strict=True)]
     header = ("layout", *(name for names in choices for name in names))
-    return header, np.concatenate([np.full((len(columns[0]), 1), index), *columns], axis=1)
+    sizes = [len(table) for table in tables]
+    block = np.empty((len(header), *sizes), dtype=np.int64)
+    block[0], at = index, 1
+    for axis, table in enumerate(tables):
+        own = [1] * axis + [len(table)] + [1] * (len(tables) - axis - 1)
+        for column in table.T:
+            block[at] = column.reshape(own)
+            at += 1
+    return header, block.reshape(len(header), -1)

@@ -81,7 +81,7 @@ def test_objective_of_tiny_plans_is_what_evaluate_says(bend: bool, start: int) -
     assert compared > 20
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("llama2-70b", 5), *(full(name, 12) for name in REAL)])
+@pytest.mark.parametrize(("name", "wanted"), [("llama2-70b", 3), *(full(name, 12) for name in REAL)])
 def test_objective_of_real_plans_is_what_evaluate_says(name: str, wanted: int) -> None:
     chips, gpus, batch, sequence = REAL[name]
     assert compare(problem_of(chips, name, gpus, 8, batch, sequence), np.random.default_rng(4), wanted) == wanted
@@ -110,7 +110,7 @@ def test_objective_factor_makes_every_chunk_share_whole() -> None:
     assert joint.solve().step_time_s == pytest.approx(min(alone), abs=3 * data[0].error_s)
 
 
-@pytest.mark.parametrize("gb", [4.3, 4.6, 5.0, 6.0])
+@pytest.mark.parametrize("gb", [full(4.3), 4.6, full(5.0), 6.0])
 def test_layers_that_the_solver_lets_fit_are_those_that_the_rules_let_fit(gb: float) -> None:
     """The most layers on a stage by the solver's table, and one more, judged by evaluate's memory."""
     problem = problem_of({"x": chip_spec(gb=gb)}, model_spec(layers=12), gpus=2, node=2, batch=8, pin={"pp": 2})

@@ -300,6 +300,7 @@ def test_context_exchange() -> None:
     assert rows_where(problem, cp=4, ulysses=2)
     assert not rows_where(problem, tp=2, cp=2, ulysses=2)
     assert not rows_where(problem_of(model=model_spec(attention={"sliding_window": 9})), cp=4, ulysses=2)
+    assert rows_where(problem_of(model=model_spec(kv_heads=2), launcher="mindspeed-llm"), cp=4, ulysses=4)
 
 
 def test_experts() -> None:
@@ -326,6 +327,11 @@ def test_layer_offload() -> None:
     assert rows_where(problem, pp=1)
     assert not rows_where(problem, pp=2)
     assert allowed_kinds(problem, "x") == ("none",)
+
+
+def test_activation_functions_made_again_leave_whole_layers() -> None:
+    problem = with_host(problem_of(), recompute_activation_function=True)
+    assert allowed_kinds(problem, "x") == ("none", "block")
 
 
 def test_expert_overlap() -> None:

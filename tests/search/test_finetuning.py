@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from cpsolver.rules import violations
 from cpsolver.search.search import search
-from tests.search.test_oracle import assert_same
+from tests.support.compared import compared
 from tests.support.generated import random_problem
-from tests.support.oracle import brute_force, small_enough
 from tests.support.problems import problem_of
-from tests.support.selection import first, full
-from tests.support.tables import quick_tables
+from tests.support.selection import full
 
 LARGEST = 600
 """No problem has more strategies."""
@@ -25,17 +24,14 @@ def tally() -> Counter[str]:
     return Counter()
 
 
-@pytest.mark.parametrize("block", first(1, range(8)))
-@pytest.mark.parametrize("bend", [full(False), True], ids=["real", "bent"])
-def test_the_search_agrees_with_brute_force(block: int, bend: bool, tally: Counter[str]) -> None:
+@pytest.mark.parametrize(
+    ("block", "count", "bend"),
+    [(0, 4, True), *(full(block, 12, bend) for block in range(5) for bend in (False, True))],
+)
+def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool, tally: Counter[str]) -> None:
     """Up to 12 problems a block."""
-    for seed in range(90_000 + 1000 * block + 500 * bend, 90_012 + 1000 * block + 500 * bend):
-        problem = random_problem(seed, finetuned=True)
-        if not small_enough(problem, LARGEST):
-            continue
-        with quick_tables(seed if bend else None):
-            best = brute_force(problem)
-            assert_same(problem, best)
+    start, make = 90_000 + 1000 * block + 500 * bend, partial(random_problem, finetuned=True)
+    for problem, best in compared(make, range(start, start + count), LARGEST, bend):
         training = problem.spec.training
         tally["problems"] += 1
         tally["feasible"] += bool(best)

@@ -1,11 +1,14 @@
-"""What rows have to beat where plans are to be of different layout families."""
+"""What rows have to beat where plans are to be of different layout families, and which families come first."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from cpsolver.plans.dimensions import family, family_name
-from cpsolver.search.frontier import Limits
+from cpsolver.search.agenda import Agenda
+from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.frontier import Block, Branch, Limits, Node
+from cpsolver.search.objective import objective_of
 from cpsolver.search.space import enumerate_rows
 from tests.support.problems import chip_spec, model_spec, problem_of
 from tests.support.tables import plan_of
@@ -28,3 +31,37 @@ def test_a_row_has_to_beat_the_plan_of_its_family_or_the_worst_of_the_answer() -
         assert limits.of_rows(rows, np.arange(0, len(rows), 7)).tolist() == wanted[::7]
         assert [limits.of_row(rows, row) for row in range(0, len(rows), 97)] == wanted[::97]
     assert Limits(2.0, {}).of_rows(rows).tolist() == [2.0] * len(rows)
+
+
+def test_families_without_a_plan_come_best_first() -> None:
+    problem = problem_of({"x": chip_spec()}, model_spec(layers=4, moe=MOE), 8, 8, 16, 512)
+    rows = enumerate_rows(problem).rows
+    block = Block(Coefficients(problem, rows), np.zeros(len(rows)), np.ones(len(rows), dtype=np.int64))
+    branch, agenda = Branch(problem, objective_of(problem), 0.0), Agenda()
+
+    def node(row: int, plan: bool) -> Node:
+        return agenda.node(float(row), float(row), branch, block, row, (1,) * plan, (0,) * plan)
+
+    plans, mixes = [node(row, True) for row in range(40, 200)], [node(row, False) for row in range(0, 400, 3)]
+    agenda.add_all([*plans, *mixes])
+    known, below = {block.families[row] for row in range(20)}, 180.0
+    new = [each for each in mixes if block.families[each.row] not in known and each.bound < below]
+    first: dict[tuple[int, ...], Node] = {}
+    for each in plans:
+        if block.families[each.row] not in known and each.bound < below:
+            first.setdefault(block.families[each.row], each)
+    best = list(first.values())
+    before = [each for each in new if each.bound < best[0].bound]
+    assert 0 < len(best) < 100
+    taken = []
+    while nodes := agenda.take_others(known, below, 5, 2):
+        if nodes[0].chips:
+            break
+        taken += nodes
+    assert taken == before
+    assert nodes == best[:2]
+    assert len(agenda) == len(plans) + len(mixes) - len(taken) - 2
+    assert agenda.take_plans(lambda each: each.bound < best[0].bound) == [
+        each for each in plans if each.bound < best[0].bound
+    ]
+    assert not agenda.take_others({*known, *block.families}, below, 5, 2)

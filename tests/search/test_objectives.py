@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from io import StringIO
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from cpsolver.inputs.errors import InputError
 from cpsolver.plans.dimensions import family
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
 from cpsolver.search.device_counts import count_bounds
 from cpsolver.search.objective import dollars_per_million_tokens, objective_of
@@ -28,7 +30,7 @@ from cpsolver.search.search import search
 from cpsolver.spec.spec import Spec, load_spec, parse_spec
 from tests.support.oracle import legal, strategies
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
-from tests.support.selection import first
+from tests.support.selection import first, only
 from tests.support.tables import quick_tables
 
 pytestmark = pytest.mark.usefixtures("by_formula")
@@ -106,9 +108,13 @@ def check(problem: Problem, result: Result) -> None:
         assert plan.evaluation == evaluate(problem, plan.strategy)
 
 
-@pytest.mark.parametrize("seed", first(1, range(4)))
-@pytest.mark.parametrize("objective", ["throughput", "cost"])
-@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize(
+    ("seed", "objective", "idle"),
+    only(
+        lambda seed, objective, idle: not seed and idle == (objective == "cost"),
+        product(range(4), ("throughput", "cost"), (False, True)),
+    ),
+)
 def test_the_best_plans_are_those_of_brute_force(seed: int, objective: str, idle: bool) -> None:
     problem = small(seed, {"idle": idle}, objective=objective)
     result = search(problem)
@@ -336,3 +342,74 @@ def test_a_deadline_that_cannot_be_met_is_explained() -> None:
     assert "the fastest plan takes" in line
     assert "on any of" in told(problem, result)
     assert explain_deadline(small(0, {})) == ()
+
+
+def chip_of(tflops: float, gb: float, gb_s: float, up: float, out: float) -> dict[str, Any]:
+    return {"spec": chip_spec(tflops, gb, gb_s, up, out)}
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "replicas that only a third micro batch divides": (
+        {
+            "cluster": {
+                "chips": {"one": chip_of(846.8, 4.1479, 4000, 100, 10)},
+                "gpus_per_node": 4,
+                "num_gpus": 12,
+                "idle": True,
+            },
+            "model": {"layers": 3, "vocab": 4000, "moe": {"expert_ffn": 128, "experts": 4, "top_k": 1}},
+            "training": {"global_batch_size": 6, "sequence_length": 2048},
+            "search": {"pin": {"cp": 1, "pp": 1, "recompute": ["none"], "sharded": "optimizer", "tp": 2}},
+        },
+        (2, 3),
+    ),
+    "micro batches in time where one sequence is late": (
+        {
+            "cluster": {
+                "chips": {"one": chip_of(872, 4.38, 4000, 450, 100), "two": chip_of(327.1, 64, 1500, 450, 10)},
+                "gpus_per_node": 2,
+                "num_gpus": 2,
+            },
+            "model": {"layers": 6, "vocab": 64000, "moe": {"expert_ffn": 128, "experts": 6, "top_k": 1}},
+            "training": {"global_batch_size": 6, "sequence_length": 1024},
+            "search": {
+                "objective": "fewest_chips",
+                "deadline": {"days": 0.547, "tokens": 1e9},
+                "pin": {"ep": 2, "sequence_parallel": True},
+                "forbid": {"pp": [2]},
+            },
+        },
+        (1, 6),
+    ),
+    "groups of some replicas, all of them together being forbidden": (
+        {
+            "cluster": {"chips": {"one": chip_of(640.2, 6.17361, 400, 100, 100)}, "gpus_per_node": 1, "num_gpus": 12},
+            "model": {"ffn": 256, "heads": 8, "hidden": 512, "layers": 3, "vocab": 64000},
+            "training": {"global_batch_size": 12, "sequence_length": 768},
+            "launcher": "mindspeed-llm",
+            "search": {
+                "objective": "fewest_chips",
+                "deadline": {"days": 15.565, "tokens": 1e9},
+                "forbid": {"sharding_group": [0, 1]},
+                "pin": {
+                    "cp": 1,
+                    "flash_attention": True,
+                    "mbs": 1,
+                    "recompute": ["none"],
+                    "schedule": "1f1b",
+                    "vpp": 1,
+                },
+            },
+        },
+        (4, 1),
+    ),
+}
+"""Numbers of devices that were left out although they hold the best plan: its replicas and micro batch."""
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_every_micro_batch_counts_in_the_bound_of_a_number_of_devices(name: str) -> None:
+    spec, best = LEFT_OUT[name]
+    problem = resolve(parse_spec({**spec, "model": {"ffn": 1024, "heads": 4, "hidden": 256, **spec["model"]}}))
+    plan = search(problem).plans[0].strategy
+    assert (plan.dp, plan.mbs) == best

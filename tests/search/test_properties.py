@@ -140,7 +140,7 @@ MORE: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("what", [what if what in ("memory", "compute", "chips") else full(what) for what in MORE])
+@pytest.mark.parametrize("what", [what if what in ("memory", "compute") else full(what) for what in MORE])
 @blocks
 @few
 @given(seed=SEEDS)

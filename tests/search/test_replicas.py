@@ -15,6 +15,7 @@ from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.replicas import plan_replicas
 from tests.support.problems import chip_spec, model_spec, problem_of
+from tests.support.selection import full
 
 FAST, SLOW = chip_spec(gb=20), chip_spec(tflops=30, gb=12, out=50)
 
@@ -65,8 +66,8 @@ def brute(problem: Problem, common: bool) -> float:
     return best
 
 
-@pytest.mark.parametrize("common", [False, True])
-@pytest.mark.parametrize(("fast", "slow", "batch"), [(2, 2, 6), pytest.param(4, 2, 8, marks=pytest.mark.full)])
+@pytest.mark.parametrize("common", [full(False), True])
+@pytest.mark.parametrize(("fast", "slow", "batch"), [(2, 2, 6), full(4, 2, 8)])
 def test_nothing_is_faster(fast: int, slow: int, batch: int, common: bool) -> None:
     problem = unequal(fast, slow, batch)
     found = plan_replicas(problem, "common" if common else "own")

@@ -11,8 +11,9 @@ from cpsolver.inputs.errors import InternalError
 from cpsolver.plans.dimensions import family
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import Violation, violations
+from cpsolver.search.found import balanced
 from cpsolver.search.result import Progress, Proof, Result
-from cpsolver.search.search import balanced, search
+from cpsolver.search.search import search
 from tests.support.oracle import brute_force
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
 from tests.support.selection import full
@@ -174,6 +175,6 @@ def test_splits_are_not_evened_out_at_the_price_of_time() -> None:
 def test_a_plan_that_the_rules_refuse_is_a_bug_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last gate: nothing that the rules refuse is ever an answer, with `python -O` too."""
     refusal = Violation("memory", "stage 0 needs 9 GiB and has 8")
-    monkeypatch.setattr("cpsolver.search.search.violations", lambda *_: [refusal])
+    monkeypatch.setattr("cpsolver.search.found.violations", lambda *_: [refusal])
     with pytest.raises(InternalError, match=r"memory: stage 0 needs 9 GiB and has 8\. The plan: Strategy\(tp="):
         search(small())

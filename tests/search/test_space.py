@@ -12,10 +12,12 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.framework import launcher_names
 from cpsolver.search.arrangements import arrangements, mixes, next_counts
 from cpsolver.search.filters import most_stages, stage_step
-from cpsolver.search.space import divisors, enumerate_rows, sharding_groups
+from cpsolver.search.search import search
+from cpsolver.search.space import Spaces, divisors, enumerate_rows, sharding_groups
+from tests.support.generated import random_problem
 from tests.support.oracle import SPLIT_RULES, grouped_key, legal, rows
 from tests.support.problems import chip_spec, model_spec, problem_of
-from tests.support.selection import full
+from tests.support.selection import first, full
 from tests.support.tables import all_orders, plan_of
 
 SPEC = chip_spec()
@@ -48,6 +50,14 @@ SPACES: dict[str, dict[str, Any]] = {
         f"launcher {name}": {"chips": {"x": {"max": 4, "spec": SPEC}, "y": SPEC}, "node": 2, "pin": SOME, **given}
         for name in launcher_names()
         for given in ({"launcher": name, "model": model_spec(layers=6, kv_heads=2, moe=EXPERTS)},)
+        if name != "megatron-deepspeed"
+    },
+    "launcher megatron-deepspeed": {
+        "chips": {"x": {"max": 4, "spec": SPEC}, "y": SPEC},
+        "node": 2,
+        "pin": SOME | {"flash_attention": False, "mbs": [1, 2]},
+        "launcher": "megatron-deepspeed",
+        "model": model_spec(layers=6),
     },
 }
 
@@ -61,12 +71,14 @@ def plans_of(problem: Problem) -> list[tuple[object, ...]]:
 
 LATER = {
     "one chip",
+    "two chips",
     "three chips",
     "shared node",
     "experts",
     "uneven experts",
+    "odd widths",
     *(f"launcher {name}" for name in launcher_names()),
-} - {*("launcher torchtitan", "launcher megatron-lm", "launcher flagscale")}
+} - {"launcher megatron-lm"}
 """Spaces for `make test-all` alone: each is like one that stays."""
 
 
@@ -170,3 +182,43 @@ def test_mixes_are_opened_type_by_type_with_room_for_the_rest() -> None:
 )
 def test_pins_on_chips_hold_for_one_chip_type_too(pins: dict[str, Any], left: set[int]) -> None:
     assert set(enumerate_rows(problem_of(**pins)).rows.pp.tolist()) == left
+
+
+@pytest.mark.parametrize("seed", first(6, range(30)))
+def test_a_search_that_takes_over_another_ones_space_answers_alike(seed: int) -> None:
+    """First with as much memory to be left free, then with more: what is known of the frames holds in both."""
+    problem = random_problem(3000 + seed).with_(cluster={"memory_margin": 0.05})
+    spaces = Spaces()
+    space = spaces.of(problem)
+    search(problem, spaces=spaces)
+    for margin in (0.05, 0.2, 0.35):
+        narrower = problem.with_(cluster={"memory_margin": margin}, search={"top": 2, "diverse": seed % 2 == 0})
+        assert spaces.of(narrower) is space
+        shared, alone = search(narrower, spaces=spaces), search(narrower)
+        assert shared.status == alone.status
+        assert [plan.evaluation.step_time_s for plan in shared.plans] == pytest.approx(
+            [plan.evaluation.step_time_s for plan in alone.plans], rel=1e-9
+        )
+
+
+def test_a_space_is_taken_over_where_nothing_that_its_frames_depend_on_is_another() -> None:
+    problem = problem_of({"x": SPEC}, gpus=8, node=4).with_(cluster={"memory_margin": 0.1})
+    spaces = Spaces()
+    space = spaces.of(problem)
+    assert spaces.of(problem.with_(search={"top": 7, "diverse": False, "time_limit_s": 9.0})) is space
+    fewer_fit = problem.with_(cluster={"memory_margin": 0.2})
+    assert spaces.of(fewer_fit) is space
+    for other in (
+        problem.with_(cluster={"memory_margin": 0.05}),  # more fit, some of which may be faster
+        problem.with_(search={"objective": "cost"}),
+        problem.with_(search={"schedules": ("1f1b",)}),
+    ):
+        assert spaces.of(other) is not space
+
+
+def test_what_is_known_with_more_memory_free_is_not_taken_for_less() -> None:
+    problem = problem_of({"x": SPEC}, gpus=8, node=4)
+    spaces = Spaces()
+    space = spaces.of(problem.with_(cluster={"memory_margin": 0.1}))
+    assert spaces.of(problem.with_(cluster={"memory_margin": 0.3})) is space
+    assert spaces.of(problem.with_(cluster={"memory_margin": 0.2})) is not space

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import BALANCE
-from cpsolver.cost.shard import Ints
-from cpsolver.cost.split_backward import filled_s
+from cpsolver.cost.shard import Floats, Ints
+from cpsolver.cost.split_backward import dualpipev_form, zbv_form, zero_bubble_form
+from cpsolver.cost.v_forms import v_half_form, v_min_form
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.bounds.bounds import plan_bound
-from cpsolver.search.bounds.coefficients import Coefficients
+from cpsolver.search.bounds.coefficients import Coefficients, PassKind
 from cpsolver.search.compile import exact
-from cpsolver.search.compile.data import PlanData, plan_data, scale_for
+from cpsolver.search.compile.data import PassSteps, PlanData, plan_data, scale_for
 from cpsolver.search.compile.exact import NEVER, Splitter
 from cpsolver.search.compile.model import CompiledModel, solve_plan
 from cpsolver.search.compile.options import ChipOptions, Option
@@ -64,11 +65,9 @@ def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
         fixed=steps(0, 100),
         after_layer=steps(0, 200),
         after_fixed=steps(0, 300),
-        splits_backward=False,
-        passes=0,
-        weight=np.zeros(pp, dtype=np.int64),
-        weight_fixed=np.zeros(pp, dtype=np.int64),
-        weight_beyond_mean={},
+        v_shaped=False,
+        form=None,
+        passes={},
         degrees=(),
         meshes={},
         error_s=0.0,
@@ -85,41 +84,43 @@ def every_split(plan: PlanData, choice: tuple[tuple[int, ...], ...]) -> Iterator
             if None not in stages:
                 times = [time for time in stages if time is not None]
                 after = max(int(plan.after_layer[p] * n + plan.after_fixed[p]) for p, n in enumerate(chunk))
-                yield pipeline_steps(plan, chunk, times) + plan.vpp * after, max(times), chunk
+                yield pipeline_steps(plan, chunk, times) + plan.multiple * after, max(times), chunk
 
 
 def pipeline_steps(plan: PlanData, chunk: tuple[int, ...], times: list[int]) -> int:
     """The objective but for what follows the pipeline."""
-    if not plan.splits_backward:
+    if plan.form is None:
         return (plan.microbatches * plan.vpp - 1) * max(times) + sum(times)
-    ends = np.cumsum((0, *chunk))
-    weights = plan.weight * np.array(chunk) + plan.weight_fixed
+    forward, weight = (pass_steps(plan, steps, chunk) for steps in (plan.passes["forward"], plan.passes["weight"]))
+    seconds = plan.form.stage_s(np.array(times), forward, weight).max()
+    return round(plan.form.multiple * float(seconds))
+
+
+def pass_steps(plan: PlanData, steps: PassSteps, chunk: tuple[int, ...]) -> Floats:
+    ends, found = np.cumsum((0, *chunk)), steps.layer * np.array(chunk) + steps.fixed
     for p, chip in enumerate(plan.chips if plan.odd is not None else ()):
-        table = plan.weight_beyond_mean[chip]
-        weights[p] += table[ends[p + 1]] - table[ends[p]]
-    return int(filled_s(np.array(times), weights, plan.microbatches, plan.passes).max())
+        found[p] += steps.beyond_mean[chip][ends[p + 1]] - steps.beyond_mean[chip][ends[p]]
+    return np.asarray(found, dtype=np.float64)
 
 
 def split_plan(seed: int, in_place: bool) -> PlanData:
-    """The same with backward split: W takes no more than a third of a layer."""
+    """The same with backward split: F and W take no more than a third of a layer each."""
     rng = np.random.default_rng(seed)
-    plan = random_plan(rng, in_place)
-    m = plan.microbatches
+    plan, times = random_plan(rng, in_place), int(rng.integers(1, 4))
     beyond = {chip: np.asarray(own.beyond_mean // 3) for chip, own in plan.by_chip.items()}
-    return replace(
-        plan,
-        vpp=1,
-        splits_backward=True,
-        passes=int(rng.integers(0, m)),
-        weight=np.asarray(plan.layer // rng.integers(3, 6)),
-        weight_fixed=np.asarray(plan.fixed // 3),
-        weight_beyond_mean=beyond,
-    )
+    weight = PassSteps(np.asarray(plan.layer // rng.integers(3, 6)), np.asarray(plan.fixed // 3), beyond)
+    forward = PassSteps(np.asarray(plan.layer // 3), np.asarray(plan.fixed // 3), beyond)
+    passes: dict[PassKind, PassSteps] = {"forward": forward, "weight": weight}
+    if times < 3:
+        return replace(plan, vpp=1, form=zero_bubble_form(times, plan.pp, plan.microbatches), passes=passes)
+    m, form = 2 * plan.pp + plan.microbatches, (zbv_form, dualpipev_form, v_half_form, v_min_form)[int(rng.integers(4))]
+    return replace(plan, vpp=2, microbatches=m, form=form(plan.pp, m), passes=passes)
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])
 def test_best_split_with_split_backwards_is_the_best_of_all(in_place: bool) -> None:
-    """But where what fills the bubble and what follows the pipeline pull apart: then the solver has the last word."""
+    """But where what fills the bubble and what follows the pipeline pull apart, or stages hold a step up together: then
+    the solver has the last word."""
     some = close = 0
     for seed in range(400):
         plan = split_plan(seed, in_place)
@@ -138,7 +139,7 @@ def test_best_split_with_split_backwards_is_the_best_of_all(in_place: bool) -> N
         assert splitter.best(free, slowest, known).lower <= min(true, known)
         some, close = some + 1, close + (found.lower == true == found.objective)
     assert some > 150
-    assert close > 0.75 * some
+    assert close > 0.7 * some
 
 
 def stage_steps(plan: PlanData, p: int, chunk: tuple[int, ...], pick: int) -> int | None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.doors.batch.cases import SweepCase, make_cases
-from cpsolver.doors.batch.rows import COLUMNS, EFFORT
+from cpsolver.doors.batch.rows import COLUMNS, EFFORT, new_row
+from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.sweep import Sweep, load_sweep
 from tests.support.checkout import ROOT
 from tests.support.command import write
@@ -35,6 +36,12 @@ grid:
 """
 )
 """Eight cells; the smallest mixed one rounds both shares up to a node."""
+
+
+TIMED = BASE.replace("sequence_length: 4096}", "sequence_length: 4096, tokens: 1.0e+12}")
+SIZES = "grid: {cluster.num_gpus: [8, 16, 32, 64, 128]}"
+# days and dollars; the 32 are beaten by the 64 in both, the 128 are sooner than all and dearest
+POINTS = ((80.0, 100e3), (44.0, 110e3), (30.0, 150e3), (25.0, 140e3), (14.0, 190e3))
 
 
 def sweep_of(text: str) -> Sweep:
@@ -90,3 +97,20 @@ def group_is_gone(group: int) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def answer(
+    chances: tuple[float | None, ...] = (None,) * 5, points: tuple[tuple[float, float], ...] = POINTS
+) -> SweepAnswer:
+    """A sweep's answer of these days and dollars, without plans."""
+    sweep = sweep_of(TIMED + SIZES)
+    cases = make_cases(sweep)
+    found = []
+    for case, (days, dollars), chance in zip(cases, points, chances, strict=True):
+        figures: dict[str, Any] = {"status": "optimal", "step_time_s": 1.0, "devices": case.cell.settings[0].value}
+        for name, mean in (("days", days), ("dollars", dollars)):
+            figures |= {name: mean, f"{name}_low": mean * 0.9, f"{name}_high": mean * 1.2}
+        more = {"deadline_probability": chance, "tokens_per_s": 1e6, "mfu": 0.4, "dollars_per_million_tokens": 0.1}
+        more |= {"step_time_low_s": 0.9, "step_time_high_s": 1.2, "dollars_per_hour": 36.0, "memory_share": 0.5}
+        found.append(new_row(case) | figures | more | {"strategy": "tp 2"})
+    return SweepAnswer(sweep, tuple(cases), tuple(found), "sweep.sqlite", 5, 1.0)

@@ -59,7 +59,11 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "gradients": {"pin": {"sharded": "gradients", "pp": 1, "tp": 2, "sequence_parallel": True}},
         "uneven": {"pin": UNEVEN, "batch": 32},
         "interleaved": {"pin": {"pp": 2, "vpp": 2, "sequence_parallel": True, "tp": 2}, "batch": 32},
-        "a layer's place": {"model": {**MODEL, "layers": 7}, "pin": {"pp": 2, "vpp": 2}, "batch": 32},
+        "a layer's place": {
+            "model": {**MODEL, "layers": 7},
+            "pin": {"pp": 2, "vpp": 2, "schedule": "1f1b"},
+            "batch": 32,
+        },
         "context": {"pin": {"cp": 2, "cp_gather": True, "pp": 1, "sharded": "parameters"}},
         "experts": {"model": EXPERTS, "pin": {"ep": 4, "etp": 1, "pp": 1, "sharded": "parameters"}},
         "groups": {"pin": {"sharding_group": 8, "sharded": "parameters", "pp": 1, "tp": 1, "cp": 1}},

@@ -23,6 +23,10 @@ KINDS = ("chips",)
 """And where the stages shall differ: in their layers and chips."""
 
 
+LATENT = ["linear_kv_up_proj", "linear_proj", "linear_q_proj", "linear_kv_down_proj", "linear_fc1", "linear_fc2"]
+"""Layers of latent attention, and of a feed-forward block, beside which adapters may stand."""
+
+
 def random_problem(seed: int, tight: bool = True, special: bool = False, finetuned: bool = False) -> Problem:
     """Memory binds in many when `tight`; `special`: layers that few have; `finetuned`: adapters, lengths, or both."""
     rng = np.random.default_rng(seed)
@@ -115,6 +119,7 @@ def _finetuning(rng: np.random.Generator, sequence: int) -> Iterator[dict[str, A
         for targets in (chosen[: int(rng.integers(1, 5))], ["linear_qkv", "linear_proj"]):
             yield {"lora": {**lora, "targets": targets, **narrow}}
             yield {"lora": {**lora, "targets": targets}}
+        yield {"lora": {**lora, "targets": LATENT[: 2 + int(lora["rank"]) // 4]}}
     if kind > 0.4:
         tokens = rng.permutation([sequence // 8, sequence // 3, sequence // 2, sequence])[: int(rng.integers(1, 4))]
         lengths = [{"tokens": int(each), "share": float(rng.uniform(0.5, 5))} for each in tokens]

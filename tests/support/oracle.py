@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import islice, permutations, product
 from math import prod
 from typing import Any
 
 from cpsolver.cost.modules import module_sets
 from cpsolver.evaluation.evaluate import evaluate
-from cpsolver.plans.strategy import SEARCHED_SCHEDULES, SHARDED, Mesh, StageGroup, Strategy
+from cpsolver.plans.strategy import SEARCHED_SCHEDULES, SHARDED, V_SHAPED, Mesh, StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
+from cpsolver.rules.base import Rule
 from cpsolver.spec.search import forbidden_for, pinned_for
 
 FLAGS_OF_A_MESH = ("sequence_parallel", "distributed_optimizer", "flash_attention")
 SPLIT_RULES = ("layers", "layer_split", "recompute", "memory", "pin")  # these look at layers and recomputation
 
 
-_asked_first = list(RULES)
-"""Every rule, the one that refused last at the front: plans come in long runs that the same rule refuses."""
+@cache
+def _asked_first(leave_out: tuple[str, ...]) -> list[Rule]:
+    """The rules, the one that refused last at the front: plans come in long runs that the same rule refuses."""
+    return [rule for name, rule in RULES.items() if name not in leave_out]
 
 
 def legal(problem: Problem, s: Strategy, leave_out: tuple[str, ...] = ()) -> bool:
-    for at, name in enumerate(_asked_first):
-        if name not in leave_out and next(iter(RULES[name](problem, s)), None) is not None:
-            _asked_first.insert(0, _asked_first.pop(at))
+    rules = _asked_first(leave_out)
+    for at, rule in enumerate(rules):
+        for _ in rule(problem, s):
+            rules.insert(0, rules.pop(at))
             return False
     return True
 
@@ -64,11 +69,11 @@ def rows(problem: Problem) -> Iterator[Strategy]:
         }
         depths: dict[str, Iterable[Any]] = {
             "mbs": range(1, batch // d["dp"] + 1),
-            "vpp": range(1, (layers + 2) // d["pp"] + 1),
+            "vpp": range(1, max(2, (layers + 2) // d["pp"]) + 1),
             "schedule": problem.spec.search.schedules or schedules(problem),
         }
         for depth in wanted(problem, **depths):
-            ways, groups = slots(layers, depth["vpp"], d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
+            ways, groups = slots(layers, depth, d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
             for more in wanted(problem, **flags) if ways else ():
                 plain = Strategy(**d, **depth, **more, groups=groups)
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")):
@@ -77,8 +82,12 @@ def rows(problem: Problem) -> Iterator[Strategy]:
 
 
 def schedules(problem: Problem) -> tuple[str, ...]:
-    """Those that are searched, as far as a launcher or the stack has them; rules refuse what does not suit them."""
-    return SEARCHED_SCHEDULES if problem.launcher is not None or problem.stack.name == "zero-bubble" else ("1f1b",)
+    """Those that are searched, as far as a launcher or the stack has them; rules refuse what does not suit them.
+    Breadth-first is asked for, or left out."""
+    asked = problem.spec.search.pin.schedule or ()
+    has = problem.launcher is not None or problem.stack.name in ("zero-bubble", "deepseek", "primus")
+    known = [name for name in SEARCHED_SCHEDULES if name != "breadth_first" or name in asked]
+    return tuple(known) if has or asked else ("1f1b",)
 
 
 def overlaps(problem: Problem) -> tuple[bool, ...]:
@@ -87,9 +96,12 @@ def overlaps(problem: Problem) -> tuple[bool, ...]:
     return (False, True) if problem.model.moe and (problem.stack.routing_overlap > 0 or True in asked) else (False,)
 
 
-def slots(layers: int, vpp: int, pp: int) -> list[tuple[int, int]]:
+def slots(layers: int, depth: dict[str, Any], pp: int) -> list[tuple[int, int]]:
     """Layers in whose places the embedding, and the head, may stand: what makes all chunks equally long. Each is in a
-    chunk of its own, of stages that have a place at least in every chunk."""
+    chunk of its own, of stages that have a place at least in every chunk. Of a V it is the head alone."""
+    vpp = depth["vpp"]
+    if depth["schedule"] in V_SHAPED:
+        return [(0, layers % 2)] if vpp == 2 and layers + layers % 2 >= 2 * pp else []
     ways = product((0, 1), range(vpp)) if vpp > 1 else [(0, 0)]
     chunks = [(way, (layers + sum(way)) // vpp) for way in ways if (layers + sum(way)) % vpp == 0]
     return [way for way, places in chunks if places - (pp - 1) >= max(1, way[1])]
@@ -99,6 +111,10 @@ def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
     """With the embedding, or the head, in the place of layers: of as many as the last chunk has, if it has fewer."""
     if slots == (0, 0):
         return s
+    if s.v_shaped:
+        first, *inner = s.groups
+        layers = (max(first.layers[0], 2) - slots[1], *first.layers[1:])
+        return replace(s, groups=(replace(first, layers=layers), *inner))
     first, *inner = s.groups
     groups = [replace(first, layers=(first.layers[0] - slots[0], *first.layers[1:])), *inner]
     last = max(groups[-1].layers[-1], s.vpp * slots[1]) - slots[1]
@@ -182,6 +198,15 @@ def meshes_on(problem: Problem, limit: int, together: int) -> Iterator[tuple[Mes
 
 
 def strategies(problem: Problem) -> Iterator[Strategy]:
+    """Every strategy; of a problem that was found to be small enough, from the list made then."""
+    known = _listed.get(id(problem))
+    return iter(known[1]) if known and known[0] is problem else _enumerated(problem)
+
+
+_listed: dict[int, tuple[Problem, list[Strategy]]] = {}
+
+
+def _enumerated(problem: Problem) -> Iterator[Strategy]:
     if problem.degrees_by_chip:
         yield from (s for row in mesh_rows(problem) for s in splits(problem, row))
     yield from (s for row in rows(problem) if legal(problem, row, SPLIT_RULES) for s in splits(problem, row))
@@ -205,4 +230,7 @@ def brute_force(
 
 def small_enough(problem: Problem, most: int) -> bool:
     """Whether brute force has at most that many strategies to judge."""
-    return sum(1 for _ in islice(strategies(problem), most + 1)) <= most
+    found = list(islice(strategies(problem), most + 1))
+    if len(found) <= most:
+        _listed[id(problem)] = (problem, found)
+    return len(found) <= most

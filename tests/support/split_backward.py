@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from cpsolver.problem.problem import Problem
+from cpsolver.profiles.framework import load_launcher
 from models_zoo import Architecture
 from models_zoo.params import total_parameters
-from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of
+from tests.support.problems import FRAMEWORK_GB, chip_spec, model_spec, problem_of, with_stack
 
 _SETS = (["core_attn"], ["layernorm"], ["mlp"])
 _FREE: tuple[dict[str, Any], ...] = (
@@ -71,3 +72,97 @@ def _pins(rng: np.random.Generator) -> dict[str, Any]:
 def _bans(rng: np.random.Generator) -> dict[str, Any]:
     banned = [names for names in _SETS if rng.random() < 0.6]
     return {"recompute_modules": banned} if banned else {}
+
+
+_V_FREE: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {},
+    {"forbid": {"schedule": "1f1b"}},
+    {"pin": {"schedule": ["zbv", "dualpipev"]}},
+    {"search": {"schedules": ["1f1b", "zbv"]}},
+    {"pin": {"schedule": ["v_half", "v_min"]}},
+    {"search": {"schedules": ["1f1b", "v_half", "v_min"]}},
+)
+
+
+def _chip(
+    rng: np.random.Generator,
+    model: dict[str, Any],
+    gpus: int,
+    held: float,
+    room: tuple[float, float],
+    up: tuple[float, float],
+    out: tuple[float, float],
+) -> dict[str, Any]:
+    """A chip type of a cluster. Its memory is that of a device's states and of what it holds beside (`held`, GB), times
+    e to a power of the range `room`; so is its link inside a node (`up`, GB/s). `out`: Gbit/s between nodes."""
+    states = 18e-9 * total_parameters(Architecture.model_validate({"name": "any", **model})) / gpus
+    gb = FRAMEWORK_GB + (states + held) * float(np.exp(rng.uniform(*room)))
+    links = {"up": float(np.exp(rng.uniform(*up))), "out": float(rng.uniform(*out))}
+    return {"max": gpus, "spec": chip_spec(tflops=float(rng.uniform(50, 200)), gb=gb, **links)}
+
+
+def v_problem(seed: int) -> Problem:
+    """The same with stages that may be placed as a V: pipelines with microbatches enough, most of one chip type; some
+    have experts whose all-to-alls may overlap, or layers with a head that weighs as much."""
+    rng = np.random.default_rng([seed, 41])
+    gpus, layers = int(rng.choice([2, 4, 4])), int(rng.choice([4, 5, 6, 7, 8]))
+    hidden, sequence = int(rng.choice([512, 1024])), int(rng.choice([1024, 2048]))
+    names = ("x", "y")[: int(rng.choice([1, 1, 1, 1, 2]))]
+    model, asked = _model(rng, layers, hidden), _V_FREE[int(rng.integers(len(_V_FREE)))]
+    model["tied_embeddings"] = bool(rng.random() < 0.05)
+    held = 0.04e-3 * layers * sequence
+    chips = {name: _chip(rng, model, gpus, held, (0.6, 2.8), (2, 7), (10, 100)) for name in names}
+    search: dict[str, Any] = {"top": 4, "diverse": bool(rng.random() < 0.3), **asked.get("search", {})}
+    search["recompute_scope"] = "stage" if layers < 6 and len(names) == 1 and rng.random() < 0.4 else "chip"
+    search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "even"]))
+    pin, forbid = {**_pins(rng), **asked.get("pin", {})}, {**_bans(rng), **asked.get("forbid", {})}
+    if pin.pop("vpp", None):
+        pin["vpp"] = [1, 2]
+    if rng.random() < 0.3:
+        pin["expert_overlap"] = [False, True]
+        pin["ep"] = [1, 2]
+    problem = problem_of(
+        chips, model, gpus, gpus, int(rng.choice([8, 12, 16])), sequence, pin=pin, forbid=forbid, **search
+    )
+    name = str(rng.choice(["zero-bubble", "deepseek", "deepseek"]))
+    named = replace(problem, stack=problem.stack.model_copy(update={"name": name}))
+    return with_stack(named, routing_overlap=float(rng.choice([0.0, 0.5, 0.9])))
+
+
+_ONE_GROUP_FREE: tuple[dict[str, Any], ...] = (
+    {"search": {"schedules": ["1f1b", "breadth_first"]}},
+    {"search": {"schedules": ["1f1b", "breadth_first"]}},
+    {"search": {"schedules": ["breadth_first"]}},
+    {"pin": {"schedule": ["1f1b", "breadth_first"]}},
+    {"search": {"schedules": ["1f1b", "breadth_first"]}, "forbid": {"schedule": "1f1b"}},
+)
+
+
+def one_group_problem(seed: int) -> Problem:
+    """The same with breadth-first pipelines: several replicas, whose gradients may travel under other chunks' passes,
+    and numbers of microbatches that the stages do not divide. Both orders are there, and stacks with neither."""
+    rng = np.random.default_rng([seed, 53])
+    gpus, layers = int(rng.choice([4, 4, 4, 6])), int(rng.choice([4, 5, 6, 7, 8]))
+    hidden, sequence = int(rng.choice([512, 1024])), int(rng.choice([1024, 2048]))
+    names = ("x", "y")[: int(rng.choice([1, 1, 1, 2]))]
+    model, asked = _model(rng, layers, hidden), _ONE_GROUP_FREE[int(rng.integers(len(_ONE_GROUP_FREE)))]
+    model["tied_embeddings"] = bool(rng.random() < 0.3)
+    held = 0.04e-3 * layers * sequence
+    chips = {name: _chip(rng, model, gpus, held, (0.8, 3.2), (0, 5), (1, 30)) for name in names}
+    search: dict[str, Any] = {"top": 4, "diverse": bool(rng.random() < 0.3), **asked.get("search", {})}
+    search["recompute_scope"] = "stage" if layers < 6 and len(names) == 1 and rng.random() < 0.3 else "chip"
+    search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "even"]))
+    pin, forbid = {**_pins(rng), **asked.get("pin", {})}, {**_bans(rng), **asked.get("forbid", {})}
+    pin["vpp"] = [1, 2, 3] if rng.random() < 0.5 else [2]
+    if rng.random() < 0.3:
+        pin["expert_overlap"], pin["ep"] = [False, True], [1, 2]
+    batch = int(rng.choice([6, 8, 10, 12]))
+    problem = problem_of(chips, model, gpus, 2, batch, sequence, pin=pin, forbid=forbid, **search)
+    name = str(rng.choice(["megatron-core", "megatron-core", "megatron-core", "ascendspeed", "megatron-2021"]))
+    named = replace(problem, stack=problem.stack.model_copy(update={"name": name}))
+    if rng.random() < 0.2:
+        named = replace(named, launcher=load_launcher("megatron-lm").model_copy(update={"one_group_in_turn": False}))
+    shares = {f"{each}_overlap": float(rng.choice([0.0, 0.2, 0.8])) for each in ("gradient", "parameter", "routing")}
+    return with_stack(named, **shares)

@@ -14,7 +14,7 @@ import pytest
 from cpsolver.cost import memory, states
 from cpsolver.cost.kinds import kind_shares, layer_kinds
 from cpsolver.cost.shard import Candidates, Floats, Shard
-from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, sharding_seconds, time_table
+from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, pass_seconds, sharding_seconds, time_table
 from cpsolver.evaluation import evaluate
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import MODULES, StageGroup, Strategy
@@ -55,6 +55,8 @@ def quick_tables(bend: int | None = None, by_events: bool = False) -> Iterator[N
         for module in (coefficients, quick):
             patch.setattr(module, "memory_table", space)
         patch.setattr(coefficients, "time_table", time)
+        if bend is not None:
+            patch.setattr(quick, "pass_seconds", passes_of(time))
         patch.setattr(dominance, "sharding_seconds", sharding_seconds if bend is None else _bent_sharding(bend))
         patch.setattr(evaluate, "time_table", _remembered(time))
         patch.setattr(evaluate, "memory_table", _remembered(space))
@@ -62,6 +64,16 @@ def quick_tables(bend: int | None = None, by_events: bool = False) -> Iterator[N
             patch.setattr(evaluate, "makespan_s", lambda *_: None)
         patch.setattr(evaluate, "model_flops_per_step", lambda problem: 1.0)  # for mfu only
         yield
+
+
+def passes_of(make: Maker) -> Maker:
+    """`pass_seconds` that agrees with a time table."""
+
+    def columns(problem: Problem, supply: Supply, rows: Candidates) -> dict[str, Floats]:
+        table = make(problem, supply, rows)
+        return {name: getattr(table, name) for name in pass_seconds(problem, supply, rows)}
+
+    return columns
 
 
 def _remembered(make: Maker) -> Maker:

@@ -8,12 +8,14 @@ stays a bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from cpsolver.cost.kinds import layer_kinds
+from cpsolver.cost.pipeline_events import detour_s
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
+from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, turns_at_last, weights
 from cpsolver.search.bounds.placement import Placement
 from cpsolver.search.bounds.quick import NEAR, SAFETY, bisected
 from cpsolver.search.bounds.stages import ROUNDING, Stages
@@ -34,35 +36,104 @@ _FORCED = 1e6
 """Lifts the places that a mix must use above all others; no stage holds that many layers."""
 
 
-def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | float = np.inf) -> Floats:
+_NO_USE = 1e30
+"""Seconds: stands for what may fit in memory and is of no use."""
+
+
+@dataclass(frozen=True)
+class ByEvents:
+    """What plans are of use: those below `formula_s` by formula, and those below `events_s` by the schedule run event
+    by event, (n,) each. In place of the bound of all others stands a time that no plan takes.
+    """
+
+    formula_s: Floats
+    events_s: Floats
+
+    def of(self, part: Ints) -> ByEvents:
+        """That of some of the plans."""
+        return ByEvents(self.formula_s[part], self.events_s[part])
+
+    def lifted(self, by_formula: Floats, by_events: Floats) -> Floats:
+        """The first of these bounds where some plan may be of use."""
+        of_use = (by_formula < self.formula_s) | (by_events < self.events_s)
+        return np.where(of_use, by_formula, np.maximum(by_formula, _NO_USE))
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What of plans is known whose slowest stage takes no longer than some time, seconds (n,): the least sum of all
+    stages, the least that follows the pipeline, and the least that any stage's own work and what comes before it take
+    by events.
+    """
+
+    total: Floats
+    after: Floats
+    by_events: Floats | float = 0.0
+
+
+def plan_bound(
+    table: Coefficients,
+    row: Ints,
+    chips: Ints,
+    limit_s: Floats | float = np.inf,
+    wanted: ByEvents | None = None,
+) -> Floats:
     """A bound for every plan whose chips by position are known; infinite where no split of the layers can fit.
 
     Rows must have the same pp; shapes (n,), or (n, pp) as in `Coefficients.stages`, and (n, pp). See `_over_edges`:
     when no stage takes longer than an edge, each holds no more than that allows, hence no less than what the others
     cannot take. Where layers are of several kinds, plans whose bound is below `limit_s` are bounded once more, with the
-    kinds where they stand.
+    kinds where they stand. Plans of no use, as `wanted` has it, and plans that are seen to be no faster than `limit_s`
+    get a time that no plan takes: most are seen by one look at whether stages that fast hold the model.
     """
-    stages = table.stages(row, chips)
-    first_row = row if row.ndim == 1 else row[:, 0]
-    layers = table.rows.places(table.problem.model.layers)[first_row]
+    limits = np.broadcast_to(limit_s, len(row))
+    wanted = wanted or ByEvents(np.full(len(row), np.inf), limits)
+    stages, layers = table.stages(row, chips), _layers(table, row)
+    in_all = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
+    longest = _longest_wanted(table, _first(row), in_all, limits, wanted) * (1 + ROUNDING)
+    if not np.isfinite(longest).any():
+        return _plan_bounds(table, row, chips, limits, wanted)
+    hosts = _hosting(table, row, stages)
+    soon = hosts(np.minimum(longest, _FOREVER))
+    bound = np.where(soon | hosts(_longest(stages, layers)), _NO_USE, np.inf)
+    left = np.nonzero(soon)[0]
+    if len(left):
+        bound[left] = _plan_bounds(table, row[left], chips[left], limits[left], wanted.of(left))
+    return bound
+
+
+def _first(row: Ints) -> Ints:
+    """The row of every plan's first stage."""
+    return row if row.ndim == 1 else row[:, 0]
+
+
+def _layers(table: Coefficients, row: Ints) -> Ints:
+    return np.asarray(table.rows.places(table.problem.model.layers)[_first(row)])
+
+
+def _hosting(table: Coefficients, row: Ints, stages: Stages) -> Callable[[Floats], Bools]:
+    """Whether stages of known chips hold all layers when none takes longer than a bottleneck time."""
+    layers, equal = _layers(table, row), table.equal[_first(row)]
 
     def enough(bottleneck: Floats) -> Bools:
-        most, _ = _equalised(table.equal[first_row], stages.most_layers(bottleneck))
+        most, _ = _equalised(equal, stages.most_layers(bottleneck))
         return np.asarray((most.min(axis=1) >= 0) & (most.sum(axis=1) >= layers))
 
-    slowest = _smallest(enough, [stages], layers)
+    return enough
+
+
+def _plan_bounds(table: Coefficients, row: Ints, chips: Ints, limits: Floats, wanted: ByEvents) -> Floats:
+    """`plan_bound` of plans, whether or not the slowest stage may be fast enough for their limits."""
+    stages, layers, first_row = table.stages(row, chips), _layers(table, row), _first(row)
+    slowest = _smallest(_hosting(table, row, stages), [stages], layers)
     all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
     slowest = np.maximum(slowest, all_layers / chips.shape[1])
-    bound = _plan_bound_from(table, row, chips, stages, slowest)
+    bound = wanted.lifted(*_plan_bounds_from(table, row, chips, stages, slowest))
     if len(layer_kinds(table.problem.model)) == 1:
         return bound
-    limits = np.broadcast_to(limit_s, bound.shape)
     below = np.nonzero(bound < limits)[0]
     if len(below) and np.isfinite(limits[below]).any():
-        first, second = table.weights(first_row[below])
-        # With one microbatch only the sum of the stages counts: any slowest stage may do.
-        left = limits[below] - second * all_layers[below]
-        most = np.where(first > 0, left / np.maximum(first, ROUNDING), np.inf)
+        most = _longest_wanted(table, first_row[below], all_layers[below], limits[below], wanted.of(below))
         reached = Placement(table, row[below], chips[below]).reaches(most)
         bound[below[~reached]] = limits[below[~reached]]
         below = below[reached]
@@ -71,48 +142,86 @@ def plan_bound(table: Coefficients, row: Ints, chips: Ints, limit_s: Floats | fl
         bound[below[~fits]] = np.inf
         below = below[fits]
     if len(below):
-        row, chips, slowest = row[below], chips[below], slowest[below]
+        row, chips, slowest, wanted = row[below], chips[below], slowest[below], wanted.of(below)
         slowest = np.maximum(slowest, _smallest_placed(table, row, chips, slowest))
-        bound[below] = _plan_bound_from(table, row, chips, table.stages(row, chips), slowest)
+        bound[below] = wanted.lifted(*_plan_bounds_from(table, row, chips, table.stages(row, chips), slowest))
     return bound
 
 
-def _plan_bound_from(table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats) -> Floats:
-    """The bound on step time for plans whose slowest stage takes at least `slowest`; infinite where that is."""
-    first = row if row.ndim == 1 else row[:, 0]
-    layers = table.rows.places(table.problem.model.layers)[first]
-    fixed = _fixed_in_all(stages, chips)
+def _longest_wanted(table: Coefficients, row: Ints, in_all: Floats, limit_s: Floats, wanted: ByEvents) -> Floats:
+    """No plan below the limits has a slowest stage that takes longer, `in_all` being the least that all take: (n,)."""
+    first, second = table.weights(row)
 
-    def rest(longest: Floats) -> tuple[Floats, Floats]:
+    def longest(limit_s: Floats) -> Floats:
+        # With one microbatch only the sum of the stages counts: any slowest stage may do.
+        return np.where(first > 0, (limit_s - second * in_all) / np.maximum(first, ROUNDING), np.inf)
+
+    # As `_by_events_in_all` has it, all stages together and the slowest being known from below.
+    rows, more = table.rows, table.rows.microbatches[row] - table.rows.pp[row] - 1
+    turned = (wanted.events_s - 2 * in_all) / np.maximum(more, ROUNDING)
+    in_time = np.where(turns_at_last(rows, row) & (more > 0), turned, np.inf)
+    by_events = np.maximum(
+        longest(wanted.formula_s), np.minimum(in_time, wanted.events_s / table.rows.microbatches[row])
+    )
+    return np.asarray(np.minimum(longest(limit_s), by_events))
+
+
+def _plan_bounds_from(
+    table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats
+) -> tuple[Floats, Floats]:
+    """`_over_edges` of plans."""
+    first, layers = _first(row), _layers(table, row)
+    fixed, vpp, times = _fixed_in_all(stages, chips), stages.chunks, table.rows.microbatches[first][:, None]
+    splits = least_microbatches(table.rows, first) > 0  # then W passes may hide what comes before
+    turns = turns_at_last(table.rows, first)[:, None]
+
+    def rest(longest: Floats) -> _Rest:
         most, sharing = _equalised(table.equal[first], np.maximum(stages.most_layers(longest), stages.chunks))
         spare = most.sum(axis=1, keepdims=True) - layers[:, None]
         least = np.maximum(stages.chunks, most - spare / sharing)
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
-        total = total + stages.least_recompute_s(least).sum(axis=1)
-        return total, (stages.after_layer * least + stages.after_fixed).max(axis=1)
+        recompute = stages.least_recompute_s(least)
+        own = np.maximum(0.0, stages.layer * least + stages.fixed + recompute)
+        until = np.cumsum(own, axis=1)
+        before = np.where(splits[:, None], 0.0, until - own)
+        by_events = before / vpp + times * own + np.where(turns, detour_s(own, until[:, -1:] - until), 0.0)
+        after = (stages.after_layer * least + stages.after_fixed).max(axis=1)
+        return _Rest(total + recompute.sum(axis=1), after, by_events.max(axis=1))
 
     return _over_edges(slowest, table.rows, first, rest)
 
 
-def _over_edges(
-    slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], tuple[Floats, Floats]]
-) -> Floats:
-    """The bound on step time where the slowest stage takes at least `slowest`; infinite where that is.
+def _over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], _Rest]) -> tuple[Floats, Floats]:
+    """Bounds on step time by formula and by events, where the slowest stage works on all microbatches and takes at
+    least `slowest` for each; infinite where that is.
 
     The range of the slowest stage's time is cut at `_EDGES`. A plan whose slowest stage lies between two of them pays
-    for the lower one at least, and besides what `rest` says of the upper one: the least sum of the stages when none
-    takes longer, and the least that follows the pipeline.
+    for the lower one at least, and besides what `rest` says of the upper one.
     """
     (first, second), times = weights(rows, row), least_microbatches(rows, row)
     possible = np.isfinite(slowest)
     least = np.where(possible, slowest, _FOREVER)
-    best, start = np.full(len(slowest), np.inf), least
+    best, by_events, start = np.full(len(slowest), np.inf), np.full(len(slowest), np.inf), least
     for edge in _EDGES:
         end = np.minimum(least * edge, _FOREVER)
-        total, after = rest(end)
-        best = np.minimum(best, np.maximum(first * start + second * total, times * start) + after)
+        others = rest(end)
+        by_formula = np.maximum(first * start + second * others.total, times * start)
+        best = np.minimum(best, by_formula + others.after)
+        in_all = np.maximum(_by_events_in_all(rows, row, start, others.total), others.by_events)
+        by_events = np.minimum(by_events, in_all + others.after)
         start = end
-    return np.where(possible, best, np.inf) * SAFETY
+    return np.where(possible, best, np.inf) * SAFETY, np.where(possible, by_events, np.inf) * SAFETY
+
+
+def _by_events_in_all(rows: Candidates, row: Ints, slowest: Floats, total: Floats) -> Floats:
+    """The least seconds of pipelines run event by event by the least of their slowest stage and of all stages: (n,).
+
+    It works on all microbatches; and in 1F1B, wherever it stands among stages that are no slower, what comes before it
+    and its `detour_s` are at least 2 * (all others) - (pp - 1) * slowest.
+    """
+    times = rows.microbatches[row]
+    turned = np.where(turns_at_last(rows, row), 2.0 * total - (rows.pp[row] + 1) * slowest, 0.0)
+    return np.asarray(times * slowest + np.maximum(0.0, turned))
 
 
 def _fixed_in_all(stages: Stages, chips: Ints) -> Floats:
@@ -172,10 +281,11 @@ def _smallest_placed(table: Coefficients, row: Ints, chips: Ints, low: Floats) -
     return np.where(possible & reached, low, np.inf)
 
 
-def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats:
+def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints, wanted: ByEvents | None = None) -> Floats:
     """A bound for rows whose stages per chip type are from `least` to `most`, (n, chips) each, in any order.
 
-    Every type stands where it fares best, whatever the others do. Rows must have the same pp.
+    Every type stands where it fares best, whatever the others do. Rows must have the same pp. `wanted`: as in
+    `plan_bound`.
     """
     pp = int(table.rows.pp[row[0]])
     layers = table.rows.places(table.problem.model.layers)[row]
@@ -204,14 +314,15 @@ def mix_bound(table: Coefficients, row: Ints, least: Ints, most: Ints) -> Floats
     fixed = np.min(inner, axis=0) - np.sum([stages.saving[:, 0] for stages in by_type], axis=0)
     ends = table.least_ends(row)
 
-    def rest(longest: Floats) -> tuple[Floats, Floats]:
+    def rest(longest: Floats) -> _Rest:
         room = np.maximum(best_places(longest), 0.0).sum(axis=2)
         spare = room.sum(axis=1, keepdims=True) - layers[:, None]
         at_least = np.where(exact, np.maximum(0.0, room - spare), 0.0)
         total = _cheapest(layer, room.T, at_least.T, layers) + ends + fixed
-        return total, _after_mix(by_type, most, at_least)
+        return _Rest(total, _after_mix(by_type, most, at_least))
 
-    return _over_edges(_smallest(enough, by_type, layers), table.rows, row, rest)
+    by_formula, by_events = _over_edges(_smallest(enough, by_type, layers), table.rows, row, rest)
+    return by_formula if wanted is None else wanted.lifted(by_formula, by_events)
 
 
 def _after_mix(by_type: list[Stages], counts: Ints, at_least: Floats) -> Floats:

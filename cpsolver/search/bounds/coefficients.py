@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Literal
 
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import runs_beside
-from cpsolver.cost.schedules import SCHEDULES, WEIGHT_PASSES, PipelineSchedule
+from cpsolver.cost.schedules import ALTERNATES, SPLITS_BACKWARD, PipelineSchedule, schedule_of
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
-from cpsolver.cost.split_backward import bound_weights, filling_passes
 from cpsolver.cost.stage import ChipTimes, Pipelines
 from cpsolver.cost.tables import MemoryTable, TimeTable, memory_table, time_table
-from cpsolver.plans.dimensions import DIMENSIONS
-from cpsolver.plans.strategy import RECOMPUTE_KINDS, RecomputeKind
+from cpsolver.plans.strategy import BESIDE_FUNCTIONS, RECOMPUTE_KINDS, RecomputeKind
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import recomputes_exchange
 from cpsolver.profiles.facts import tied_stages
 from cpsolver.search.bounds.stages import NO_SET, Stages
 from cpsolver.spec.search import pinned_for
+
+PassKind = Literal["forward", "weight"]
+"""F and W."""
 
 
 def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
@@ -29,6 +31,9 @@ def allowed_kinds(problem: Problem, chip: str) -> tuple[RecomputeKind, ...]:
     known = RECOMPUTE_KINDS if problem.launcher is None else problem.launcher.kinds(RECOMPUTE_KINDS)
     if problem.spec.training.offload_layers:  # rule layer_offload
         known = tuple(kind for kind in known if kind == "none")
+    training = problem.spec.training
+    if training.recompute_activation_function or training.moe_zero_memory:  # rule recompute
+        known = tuple(kind for kind in known if kind in BESIDE_FUNCTIONS)
     if pinned_for(search.pin.recompute_modules, chip):
         known = tuple(kind for kind in known if kind == "selective")
     if not allowed_modules(problem, chip):
@@ -99,8 +104,9 @@ class Coefficients:
         model = self.problem.model
         if len(extra) == 1:
             return np.zeros((len(rows), 1))
-        chunks = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot])
+        chunks = np.stack([rows.vpp, rows.embedding_slot, rows.loss_slot, rows.v_shaped])
         code = (2 * chunks[0] + chunks[1]) * (1 + chunks[2].max(initial=0)) + chunks[2]  # the embedding's is 0 or 1
+        code = 2 * code + chunks[3]
         _, distinct, which = np.unique(code, return_index=True, return_inverse=True)
         beyond = np.zeros((len(rows), int((rows.places(model.layers) // rows.vpp).max(initial=0)) + 1))
         for index, chunk in enumerate(chunks[:, distinct].T.tolist()):
@@ -141,7 +147,7 @@ class Coefficients:
         """
         pipelines = Pipelines(self.tables, row, chips)
         at, row, by_chip = pipelines.by_stage, pipelines.by_stage[:, 0], row
-        last = (np.arange(pipelines.pp) == pipelines.pp - 1)[None, :]
+        last = np.arange(pipelines.pp)[None, :] == pipelines.head_stage[:, None]
         memory, time = self.memory, self.time
         factor = 1.0 + memory.overhead
         # Coefficients count what stands in a layer's place as a layer: with no places a stage has a layer less.
@@ -245,8 +251,8 @@ class Coefficients:
 
     def _in_flight(self, row: Ints, pp: int) -> Floats:
         """Microbatches in flight at each stage's peak, chunks counted as their share: shape (n, pp)."""
-        vpp, m = self.rows.vpp[row], most_in_flight(self.rows.microbatches[row], pp)
-        code = (vpp * (m.max(initial=0) + 1) + m) * len(WEIGHT_PASSES) + self.rows.schedule[row]
+        vpp, m = self.rows.vpp[row], most_in_flight(self.rows, row, pp)
+        code = (vpp * (m.max(initial=0) + 1) + m) * len(SPLITS_BACKWARD) + self.rows.schedule[row]
         _, first, back = np.unique(code, return_index=True, return_inverse=True)
         schedules = [self.schedule(at) for at in row[first].tolist()]
         totals = [
@@ -257,7 +263,7 @@ class Coefficients:
 
     def schedule(self, row: int) -> PipelineSchedule:
         """A row's schedule."""
-        return SCHEDULES[DIMENSIONS["schedule"].decoded(int(self.rows.schedule[row]))]
+        return schedule_of(int(self.rows.schedule[row]))
 
     def least_ends(self, row: Ints) -> Floats:
         """The least that embedding and head take on any chip types, beyond layers in whose place they stand: (n,)."""
@@ -270,31 +276,39 @@ class Coefficients:
         """Step time = first * slowest stage + second * sum of stages + what follows; or more, with split backwards."""
         return weights(self.rows, row)
 
-    def weight_gradients(self, row: Ints, chips: Ints) -> tuple[Floats, Floats]:
-        """W of a layer, and of a stage beside its layers, where backward is split: (n, pp); as `stages`."""
-        pipelines = Pipelines(self.tables, row, chips)
-        return np.broadcast_to(pipelines.weight_gradients, chips.shape), pipelines.weight_ends
+    def passes(self, row: Ints, chips: Ints) -> dict[PassKind, tuple[Floats, Floats]]:
+        """F and W of a layer's place, and of a stage with no places, where backward is split: (n, pp); as `stages`."""
+        stages = Pipelines(self.tables, row, chips)
+        of: dict[PassKind, tuple[Floats, Floats]] = {
+            "forward": (stages.at(self.time.recompute), stages.forward_ends),
+            "weight": (stages.weight_gradients, stages.weight_ends),
+        }
+        return {name: (layer, ends - stages.slots * layer) for name, (layer, ends) in of.items()}
 
 
 def weights(rows: Candidates, at: Ints | slice = slice(None)) -> tuple[Floats, Floats]:
     """`Coefficients.weights` of those rows."""
-    vpp, microbatches = rows.vpp[at].astype(np.float64), rows.microbatches[at]
-    plain = microbatches - 1.0 / vpp, 1.0 / vpp
-    splits = WEIGHT_PASSES[rows.schedule[at]] > 0
-    if not splits.any():
-        return plain
-    split = bound_weights(passes_of(rows, at), microbatches)
-    return np.where(splits, split[0], plain[0]), np.where(splits, split[1], plain[1])
-
-
-def passes_of(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
-    """W passes that fill the bubble of each row; 0 where backward is not split."""
-    return filling_passes(WEIGHT_PASSES[rows.schedule[at]], rows.pp[at], rows.microbatches[at])
+    vpp, microbatches, pp = rows.vpp[at].astype(np.float64), rows.microbatches[at], rows.pp[at]
+    first, second, codes = microbatches - 1.0 / vpp, 1.0 / vpp, rows.schedule[at]
+    splits = SPLITS_BACKWARD[codes]
+    for code in np.unique(codes[splits]).tolist() if splits.any() else ():
+        bound = schedule_of(code).bound
+        assert bound is not None, f"schedule {code} is not searched"
+        own = codes == code
+        first[own], second[own] = bound(pp[own], microbatches[own])
+    return first, second
 
 
 def least_microbatches(rows: Candidates, at: Ints | slice = slice(None)) -> Ints:
     """How often the slowest stage's time counts at least with split backwards, whatever `weights` say; 0 without."""
-    return np.where(WEIGHT_PASSES[rows.schedule[at]] == 0, 0, rows.microbatches[at])
+    return np.where(SPLITS_BACKWARD[rows.schedule[at]], rows.microbatches[at], 0)
+
+
+def turns_at_last(rows: Candidates, at: Ints | slice = slice(None)) -> Bools:
+    """Rows of which `pipeline_events.detour_s` is known: 1F1B of whole stages with so many microbatches, which do not
+    run beside each other."""
+    many = rows.microbatches[at] >= rows.pp[at] + 1
+    return np.asarray(ALTERNATES[rows.schedule[at]] & (rows.vpp[at] == 1) & ~rows.expert_overlap[at] & many)
 
 
 def row_of(row: Ints, chips: Ints, chip: int) -> Ints:
@@ -302,9 +316,11 @@ def row_of(row: Ints, chips: Ints, chip: int) -> Ints:
     return row if row.ndim == 1 else np.asarray(row[np.arange(len(row)), (chips == chip).argmax(axis=1)])
 
 
-def most_in_flight(microbatches: Ints, pp: int) -> Ints:
-    """Microbatches that a stage may hold at once; more than 4 * pp of them change nothing at any vpp."""
-    return np.minimum(microbatches, 4 * pp)
+def most_in_flight(rows: Candidates, at: Ints, pp: int) -> Ints:
+    """Microbatches that a stage of those rows may hold at once; more than 4 * pp of them change nothing at any vpp, but
+    where all of a step are in one group."""
+    microbatches = rows.microbatches[at]
+    return np.where(rows.one_group[at], microbatches, np.minimum(microbatches, 4 * pp))
 
 
 def _most_saved(beyond: Floats) -> Floats:

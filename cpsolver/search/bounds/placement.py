@@ -54,7 +54,8 @@ class Placement:
         for stage in range(self._pp):
             left = self._pp - 1 - stage
             to = np.minimum(self._furthest(stage, at, bottleneck), self._end - left)
-            good &= to > at
+            # One that has no time for the layer it starts at may have started earlier: it reaches no further for that.
+            good &= to >= at + (stage == 0)
             at = np.where(good, to, at)
         return np.asarray(good & (at == self._end))
 
@@ -107,8 +108,11 @@ class Placement:
         """A table by chip for the chips at that place."""
         if len(by_chip) == 1:
             return next(iter(by_chip.values()))
-        chips = self._chips[:, place]
-        return np.asarray(np.stack([by_chip[chip][n] for n, chip in enumerate(chips.tolist())]))
+        chips, found = self._chips[:, place], np.empty_like(next(iter(by_chip.values())))
+        for chip, table in by_chip.items():
+            own = chips == chip
+            found[own] = table[own]
+        return found
 
 
 def _sets_in_order(stages: Stages) -> Stages:

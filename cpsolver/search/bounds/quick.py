@@ -6,7 +6,7 @@ less than its layers of any one kind, and no layer is cheaper than where it is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
-from cpsolver.cost.tables import MemoryTable, memory_table
+from cpsolver.cost.tables import MemoryTable, memory_table, pass_seconds
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
@@ -26,7 +26,7 @@ NEAR = 1.6
 """The bottleneck time is looked for up to this multiple of its lower bound first: there it is for most rows."""
 _CHUNK_ROUNDS = 7
 """Halvings of the interval for the slowest stage's time where only whole chunks are looked at."""
-_VARIANTS = 65_536
+VARIANTS = 65_536
 """Variants with a micro batch each that are looked at in one go."""
 _NOTHING = 1e-300
 """In place of a speed of 0, to divide by."""
@@ -50,9 +50,19 @@ class _Seconds:
 
     @classmethod
     def of(cls, table: Coefficients) -> _Seconds:
+        """Of rows whose tables are known."""
         time = table.time
         hop = np.minimum(time.hop_near, time.hop_far)
         return cls(time.layer, seconds_by_kind(table), time.embedding, time.head, time.chunk, hop)
+
+    @classmethod
+    def of_rows(cls, problem: Problem, rows: Candidates) -> _Seconds:
+        """Of rows whose tables nothing else asks for."""
+        found = [pass_seconds(problem, supply, rows) for supply in problem.supplies]
+        time = {name: np.stack([of_chip[name] for of_chip in found]) for name in found[0]}
+        hop = np.minimum(time["hop_near"], time["hop_far"])
+        kinds = time["layer"][:, None] + time["kind_layer"]
+        return cls(time["layer"], kinds, time["embedding"], time["head"], time["chunk"], hop)
 
     def each(self, change: Callable[[Floats], Floats]) -> _Seconds:
         """All columns changed alike."""
@@ -68,7 +78,8 @@ class _Seconds:
         from its neighbours, of which an end has the fewest (`Pipelines.p2p`). (n,).
         """
         hidden = np.where(rows.vpp == 1, 0.0, problem.stack.pipeline_overlap_interleaved)
-        transfers = (2 * rows.vpp - 1) * (rows.pp > 1) * problem.stack.pipeline_transfers / 2.0
+        few = np.where(rows.v_shaped, rows.vpp, 2 * rows.vpp - 1)
+        transfers = few * (rows.pp > 1) * problem.stack.pipeline_transfers / 2.0
         return np.asarray(rows.vpp * self.chunk.min(axis=0) + (1.0 - hidden) * transfers * self.hop.min(axis=0))
 
 
@@ -83,19 +94,19 @@ def frame_bound(
     score: RowBounds | None = None,
     any_chunks: bool = False,
     frames: Ints | None = None,
+    least: LeastSeconds | None = None,
 ) -> tuple[Floats, Bools]:
     """A bound for some frames of a space, or all, and whether any of its rows may fit in memory: as `quick_bound`,
     with the fastest layer of all variants of its layout that may fit; infinite where none does.
 
-    `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk;
-    and variants go with all frames of their tp and cp, whatever their layout.
+    `any_chunks`: a frame's vpp stands for others too, so that nothing is to be made of the layers it leaves in a chunk.
+    `least`: what `least_seconds` says of the variants: of any layout, say, or once for several calls.
     """
-    of_frame, of_variant = _sizes(space) if any_chunks else (space.frame_layout, space.variant_layout)
-    largest = first_of_groups(space.variants, of_variant)  # groups that share states out have the least of them
     chosen = np.arange(len(space.frames)) if frames is None else frames
     mbs, overlaps = space.frames.mbs[chosen], space.overlapping[chosen]
     sizes = np.unique(mbs).tolist()
-    least = _Least(problem, space.variants.take(largest), of_variant[largest], sizes, any_chunks)
+    least = least or least_seconds(problem, space, sizes)
+    of_frame, _ = _groups(space, least.any_layout)
     bound, fits = np.full(len(chosen), np.inf), np.zeros(len(chosen), dtype=np.bool_)
     for size in sizes:
         for overlapping in (True, False):
@@ -110,20 +121,40 @@ def frame_bound(
     return bound, fits
 
 
-def _sizes(space: Space) -> tuple[Ints, Ints]:
-    """What tells frames, and variants, of one tp and cp from others."""
-    base = 1 + max(int(each.cp.max(initial=0)) for each in (space.frames, space.variants))
-    return space.frames.tp * base + space.frames.cp, space.variants.tp * base + space.variants.cp
+def least_seconds(problem: Problem, space: Space, sizes: Sequence[int], any_layout: bool = False) -> LeastSeconds:
+    """The least seconds of a space's variants for micro batches of some sizes.
+
+    `any_layout`: variants go with all frames of their tp and cp, whatever their layout, and with any states: that is
+    quicker, and bounds less.
+    """
+    _, of_variant = _groups(space, any_layout)
+    if any_layout:  # a layer knows no more of them
+        chosen, _ = space.variants.first_of_each(tuple(Shard.__dataclass_fields__))
+    else:  # groups that shard states have the least of them
+        chosen = np.flatnonzero(first_of_groups(space.variants, of_variant))
+    return LeastSeconds(problem, space.variants.take(chosen), of_variant[chosen], sizes, any_layout)
 
 
-class _Least:
+def _groups(space: Space, any_layout: bool) -> tuple[Ints, Ints]:
+    """What tells frames, and variants, of one layout from others, or with `any_layout` those of one tp and cp."""
+    if not any_layout:
+        return space.frame_layout, space.variant_layout
+    frames, variants = space.frames, space.variants
+    return frames.tp * _MORE_THAN_CP + frames.cp, variants.tp * _MORE_THAN_CP + variants.cp
+
+
+_MORE_THAN_CP = 1 << 32
+"""The same for all spaces: frames of one are looked up among groups of another's variants."""
+
+
+class LeastSeconds:
     """Least seconds over variants by their groups: of those that may fit in memory with a micro batch."""
 
     def __init__(
         self, problem: Problem, variants: Candidates, group: Ints, sizes: Sequence[int], any_layout: bool
     ) -> None:
         order = np.argsort(group, kind="stable")
-        self._problem, self._variants, self._any_layout = problem, variants.take(order), any_layout
+        self._problem, self._variants, self.any_layout = problem, variants.take(order), any_layout
         self._groups, self._starts = np.unique(group[order], return_index=True)
         self._shards, self._back = replace(self._variants, mbs=np.ones_like(group)).shard.distinct()
         self._sizes, self._known = list(sizes), dict[int, _Seconds]()
@@ -134,7 +165,7 @@ class _Least:
         `overlapping`: whether variants count that overlap the experts' exchange. Without a variant all are 1.
         """
         if size not in self._known:
-            at, count = self._sizes.index(size), max(1, _VARIANTS // max(1, len(self._variants)))
+            at, count = self._sizes.index(size), max(1, VARIANTS // max(1, len(self._variants)))
             self._known = self._of_sizes(np.array(self._sizes[at : at + count]))
         seconds = self._known[size]
         if not seconds.layer.size:
@@ -159,12 +190,12 @@ class _Least:
         shards = Candidates(pp=one, dp=one, vpp=one, microbatches=one, distributed_optimizer=no, **columns)
         back = (self._back + count * np.arange(len(sizes))[:, None]).ravel()
         fits = _holds_a_layer(self._problem, shards)[back] if count else np.zeros(0, dtype=np.bool_)
-        if not self._any_layout and fits.any():
+        if not self.any_layout and fits.any():
             fits[fits] = self._fit(np.repeat(sizes, variants)[fits], np.nonzero(fits)[0] % variants)
         needed = np.unique(back[fits])
         if not len(needed):
             return dict.fromkeys(sizes.tolist(), _NO_SECONDS)
-        seconds, place = _Seconds.of(Coefficients(self._problem, shards.take(needed))), np.searchsorted(needed, back)
+        seconds, place = _Seconds.of_rows(self._problem, shards.take(needed)), np.searchsorted(needed, back)
         place = np.minimum(place, len(needed) - 1)
         found = {}
         for at, size in enumerate(sizes.tolist()):
@@ -274,6 +305,14 @@ def _quick(
     slowest = np.maximum(slowest + beside, total / rows.pp)
     first, second = weights(rows)
     step = first * slowest + second * total
+    if problem.mixed:
+        by_type = _fastest(rows, np.where(usable, seconds.layer, np.inf), most)
+        layers = _Layers(*by_type, _work(problem, seconds, usable))
+        others = seconds.ends(rows) + alone + rows.pp * beside
+        step = np.full(len(rows), np.inf)
+        for longest in layers.turns(slowest, beside):
+            in_all = np.maximum(total, layers.least_sum(longest - beside) + others)
+            step = np.minimum(step, first * longest + second * in_all)
     if (least := least_microbatches(rows)).any():
         step = np.maximum(step, least * slowest)
     return np.asarray(step * SAFETY)
@@ -293,11 +332,47 @@ def _slowest_of_all(
     speed = np.maximum((taken / fastest).sum(axis=0), _NOTHING)
     if not problem.mixed:
         return np.asarray(np.maximum(places / speed, longest))
-    numbers = counts_before(problem.model, 1)[:, -1]
-    shares = np.where(usable[:, None], seconds.kinds / seconds.layer[:, None], np.inf).min(axis=0)
-    work = (shares * numbers[:, None]).sum(axis=0) + places - problem.model.layers
+    work = _work(problem, seconds, usable) + places - problem.model.layers
     slowest = np.maximum(work / speed, longest)
     return _in_whole_chunks(slowest, unit * fastest, taken, places // unit, saved.max(axis=0))
+
+
+def _work(problem: Problem, seconds: _Seconds, usable: Bools) -> Floats:
+    """All layers in mean ones, a layer of each kind counted as on the chip type that it suits best: (n,)."""
+    numbers = counts_before(problem.model, 1)[:, -1]
+    shares = np.where(usable[:, None], seconds.kinds / seconds.layer[:, None], np.inf).min(axis=0)
+    return np.asarray((shares * numbers[:, None]).sum(axis=0))
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """All layers in any fractions over the stages of several chip types: seconds of a mean layer, the fastest type
+    first, and the stages of each, (types, n); and the `work` in mean layers, (n,)."""
+
+    seconds: Floats
+    stages: Ints
+    work: Floats
+
+    def least_sum(self, longest: Floats) -> Floats:
+        """The least seconds of all layers where none of the stages has more of them than that: (n,).
+
+        The fastest stages are filled first. What is left when all are full, by rounding, counts as on the slowest.
+        """
+        total, left, last = np.zeros(len(self.work)), self.work, self.seconds[0]
+        for layer, stages in zip(self.seconds, self.stages, strict=True):
+            last = np.where(stages > 0, layer, last)
+            taken = np.minimum(left, stages * longest / last)
+            total, left = total + taken * last, left - taken
+        return np.asarray(total + left * last)
+
+    def turns(self, slowest: Floats, beside: Floats) -> Iterator[Floats]:
+        """Times of the slowest stage, no less than `slowest`, among which is the best for any sum of it and of all
+        stages: from one to the next `least_sum` is linear, for the last chip type in use has no more layers.
+        """
+        yield slowest
+        speed = np.maximum(np.cumsum(self.stages / self.seconds, axis=0), _NOTHING)
+        for fastest in speed[:-1]:
+            yield np.maximum(slowest, self.work / fastest + beside)
 
 
 def _fastest(rows: Candidates, seconds: Floats, most: Ints) -> tuple[Floats, Ints]:

@@ -153,7 +153,8 @@ class Stages:
 
     def _recomputed_for(self, layers: Floats) -> Floats:
         """Recomputed layers that make that many fit, as many in each chunk."""
-        needed = np.clip(self._recomputed_per_layer * layers - self._recomputed_offset, 0.0, layers)
+        needed = self._recomputed_per_layer * layers - self._recomputed_offset
+        needed = np.minimum(np.maximum(needed, 0.0), layers)
         return np.ceil(needed / self.chunks - WHOLE) * self.chunks
 
     def most_layers(self, bottleneck: Floats) -> Floats:
@@ -175,11 +176,15 @@ class Stages:
         return np.where(most >= self.chunks, most, -1.0)
 
     def _any(self, kind: RecomputeKind) -> bool:
-        return bool(self.allowed[kind].any())
+        return self._some[kind]
+
+    @cached_property
+    def _some(self) -> dict[RecomputeKind, bool]:
+        return {kind: bool(allowed.any()) for kind, allowed in self.allowed.items()}
 
     def _whole(self, layers: Floats) -> Floats:
         """Rounded down to whole layers in every chunk."""
-        return np.floor(np.clip(layers, -1.0, _MANY) / self.chunks + WHOLE) * self.chunks
+        return np.floor(np.minimum(np.maximum(layers, -1.0), _MANY) / self.chunks + WHOLE) * self.chunks
 
     def _block(self, time: Floats, in_time: Floats) -> Floats:
         """The most layers, in whole chunks, with some of them recomputed, as many in each chunk.
@@ -195,10 +200,16 @@ class Stages:
 
     def _selective(self, time: Floats) -> Floats:
         """The most layers, not rounded, with the best set of modules."""
-        most = np.full(time.shape, -1.0)
-        for seconds, fit in zip(self.set_seconds, self._most_by_set, strict=True):
-            most = np.maximum(most, np.minimum(time / (self.layer + seconds), fit))
+        most, layers = np.full(time.shape, -1.0), np.empty(time.shape)
+        for layer, fit in zip(self._layer_by_set, self._most_by_set, strict=True):
+            np.divide(time, layer, out=layers)  # in place: there are many sets, and arrays are large
+            np.minimum(layers, fit, out=layers)
+            np.maximum(most, layers, out=most)
         return most
+
+    @cached_property
+    def _layer_by_set(self) -> list[Floats]:
+        return [self.layer + seconds for seconds in self.set_seconds]
 
     def least_recompute_s(self, layers: Floats) -> Floats:
         """The least seconds of recomputation that make that many layers fit, or more than them, on each stage."""

@@ -6,14 +6,16 @@ A rule of the same name in cpsolver.rules says what a family does without a solv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, product
 from math import lcm
 
+import numpy as np
 from ortools.sat.python import cp_model
 
 from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import ROW
 from cpsolver.problem.problem import Problem
-from cpsolver.search.compile.data import PlanData
+from cpsolver.search.compile.data import PassSteps, PlanData
 from cpsolver.search.compile.variables import NO_CHIP, StageVars, Variables
 
 Family = Callable[[cp_model.CpModel, Problem, Sequence[PlanData], Variables], None]
@@ -182,10 +184,10 @@ def step_time(
     """The expression to minimise, and by how much it is a multiple of the step time (so that 1/vpp is whole).
 
     Step time: (m - 1/vpp) * slowest stage + sum of the stages / vpp + what follows the pipeline on the worst stage;
-    where backward is split, that of `filled_s` in place of the first two. `most` is the largest step time of interest,
-    in integer steps.
+    where backward is split, that of its `StepForm` in place of the first two. `most` is the largest step time of
+    interest, in integer steps.
     """
-    factor = lcm(*(plan.vpp for plan in plans))
+    factor = lcm(*(plan.multiple for plan in plans))
     for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
         for p, at in enumerate(v.positions):
             if p >= plan.pp:
@@ -210,34 +212,39 @@ def _objectives(
     model: cp_model.CpModel, plan: PlanData, v: Variables, index: int, factor: int
 ) -> list[cp_model.LinearExprT]:
     """Expressions of which the largest is a plan's objective."""
-    if not plan.splits_backward:
+    form = plan.form
+    if form is None:
         return [_objective(plan, v, factor)]
-    time = [at.time for at in v.positions[: plan.pp]]
-    weight = [_weight(model, plan, v, stage, index) for stage in v.stages[index]]
-    count, m, more = plan.pp, plan.microbatches, plan.passes - 1
-    full = cp_model.LinearExpr.weighted_sum([v.slowest, v.after], [factor * m, factor])
-    objectives: list[cp_model.LinearExprT] = [full]
-    for p in range(count):
-        times = [factor * (1 + (m - 1) * (p == other)) for other in range(count)]
-        weights = [-factor * (1 + more * (p == other)) for other in range(count)]
-        objectives.append(cp_model.LinearExpr.weighted_sum([*time, *weight, v.after], [*times, *weights, factor]))
-    return objectives
+    passes = (plan.passes["forward"], plan.passes["weight"])
+    parts = [[at.time for at in v.positions[: plan.pp]]]
+    parts += [[_pass_steps(model, plan, v, stage, steps, index) for stage in v.stages[index]] for steps in passes]
+    share = factor // form.multiple
+    summed = np.repeat(form.summed[None], plan.pp, axis=0)
+    sums = [*form.together]
+    for forms, others in ((form.alone, 0 * summed), (form.leading, summed)):
+        sums += [others + own * (np.arange(plan.pp) == p)[:, None] for own, p in product(forms, range(plan.pp))]
+    terms = [*chain(*parts), v.after]
+    factors = [[*(share * each).T.ravel().tolist(), factor] for each in sums]
+    return [cp_model.LinearExpr.weighted_sum(terms, each) for each in factors]
 
 
-def _weight(model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, index: int) -> cp_model.IntVar:
-    """W of a stage."""
-    at, most = stage.position, plan.longest_stage
-    steps = cp_model.LinearExpr.weighted_sum([stage.chunk], [int(plan.weight[at])]) + int(plan.weight_fixed[at])
-    weight = model.new_int_var(-most, most, f"weight_{index}_{at}")
+def _pass_steps(
+    model: cp_model.CpModel, plan: PlanData, v: Variables, stage: StageVars, passes: PassSteps, index: int
+) -> cp_model.IntVar:
+    """F or W of a stage; free where another plan is taken, whose chunks may be longer than any of this one."""
+    at, most, pick = stage.position, plan.longest_stage, v.pick[index]
+    steps = cp_model.LinearExpr.weighted_sum([stage.chunk], [int(passes.layer[at])]) + int(passes.fixed[at])
+    name = f"pass_{index}_{at}"
+    found = model.new_int_var(-most, most, name)
     if plan.odd is None:
-        model.add(weight == steps)
-        return weight
-    table = plan.weight_beyond_mean[stage.chip]
+        model.add(found == steps).only_enforce_if(pick)
+        return found
+    table = passes.beyond_mean[stage.chip]
     span = int(table.max() - table.min())
-    beyond = model.new_int_var(-span, span, f"weight_beyond_{index}_{at}")
+    beyond = model.new_int_var(-span, span, f"{name}_beyond")
     _kinds_in_place(model, beyond, table, stage, v, v.places)
-    model.add(weight == steps + beyond)
-    return weight
+    model.add(found == steps + beyond).only_enforce_if(pick)
+    return found
 
 
 def _stage_time(plan: PlanData, stage: StageVars) -> cp_model.LinearExprT:

@@ -9,11 +9,11 @@ import numpy as np
 
 from cpsolver.cost.kinds import counts_before, examples
 from cpsolver.cost.shard import Candidates, Floats, Ints
-from cpsolver.cost.split_backward import weight_share
+from cpsolver.cost.split_backward import StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
 from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
-from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, passes_of, weights
+from cpsolver.search.bounds.coefficients import Coefficients, PassKind, turns_at_last, weights
 from cpsolver.search.bounds.stages import WHOLE, Stages
 from cpsolver.search.compile.options import ChipOptions, PlanRow, options_by_chip
 from models_zoo import Architecture
@@ -53,6 +53,16 @@ def scale_for(step_time_s: float, weight: float = 8.0) -> Scale:
 
 
 @dataclass(frozen=True)
+class PassSteps:
+    """F or W of the stages, in integer steps: `layer` for each of a chunk's places (so of all chunks) and `fixed`
+    besides, (pp,); `beyond_mean` as in ChipOptions, by chip type."""
+
+    layer: Ints
+    fixed: Ints
+    beyond_mean: dict[int, Ints]
+
+
+@dataclass(frozen=True)
 class PlanData:
     """One plan's coefficients by stage, times in integer steps.
 
@@ -60,8 +70,8 @@ class PlanData:
     chunk of l layers, r of them recomputed, takes layer * l + recompute * r, and what its option adds (see
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
-    Where backward is split (`splits_backward`) `passes` W passes of a stage's own may fill its bubble, each of
-    weight * l + weight_fixed, and of what its layers take beyond mean ones that share.
+    Where backward is split, `form` says what a step takes of stages' seconds, of their `forward` and their `weight`.
+    `v_shaped`: the first stage holds the head too. `turns`: see `coefficients.turns_at_last`.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.
@@ -82,14 +92,13 @@ class PlanData:
     fixed: Ints
     after_layer: Ints
     after_fixed: Ints
-    splits_backward: bool
-    passes: int
-    weight: Ints
-    weight_fixed: Ints
-    weight_beyond_mean: dict[int, Ints]
+    v_shaped: bool
+    form: StepForm | None
+    passes: dict[PassKind, PassSteps]
     degrees: tuple[int, ...]
     meshes: dict[int, Mesh]
     error_s: float
+    turns: bool = False
 
     @property
     def pp(self) -> int:
@@ -107,7 +116,17 @@ class PlanData:
 
     def slot(self, position: int) -> int:
         """Layers of that stage in whose place the embedding or the head stands."""
-        return (position == 0) * self.slots[0] + (position == self.pp - 1) * self.slots[1]
+        return (position == 0) * self.slots[0] + (position == self.head_stage) * self.slots[1]
+
+    @property
+    def head_stage(self) -> int:
+        """The position that holds the head."""
+        return 0 if self.v_shaped else self.pp - 1
+
+    @property
+    def multiple(self) -> int:
+        """What integer objectives are multiples of the step time by, so that all its coefficients are whole."""
+        return self.vpp if self.form is None else self.form.multiple
 
     @property
     def longest_stage(self) -> int:
@@ -149,11 +168,12 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
     plan = PlanRow(table, row_by_stage, chips, stages, longest)
     odd = odd_layers(table, row)
     at = np.array([row])
-    splits, passes = bool(least_microbatches(rows, at)[0]), int(passes_of(rows, at)[0])
+    form = _form(table, row, len(chips))
     first, second = (float(weight[0]) for weight in weights(rows, at))
-    weight_layer, weight_fixed = table.weight_gradients(given, chips[None, :])
-    if splits:  # W has rounded coefficients too
-        first, second = 1.0 + first + passes, 2.0
+    if form is not None:  # F and W have rounded coefficients too
+        leading = max(np.abs(forms).sum(axis=2).max() for forms in (form.leading, form.alone))
+        leading = max(leading, np.abs(form.together).sum(axis=(1, 2)).max(initial=0))
+        first, second = (float(each) / form.multiple for each in (leading, np.abs(form.summed).sum()))
     return PlanData(
         row=row,
         chips=tuple(chips.tolist()),
@@ -170,24 +190,32 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         fixed=scale.integers(stages.fixed[0] + stages.saving[0]),
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
-        splits_backward=splits,
-        passes=passes,
-        weight=scale.integers(weight_layer[0]),
-        weight_fixed=scale.integers(weight_fixed[0]),
-        weight_beyond_mean=_weight_beyond_mean(table, plan, scale) if splits else {},
+        v_shaped=bool(rows.v_shaped[row]),
+        form=form,
+        passes={} if form is None else _passes(table, plan, given, scale),
         degrees=_degrees(rows, row_by_stage),
         meshes=_meshes(rows, row_by_stage, chips) if by_stage.ndim else {},
         error_s=scale.error_s(first, second, len(chips), longest),
+        turns=bool(turns_at_last(rows, at)[0]),
     )
 
 
-def _weight_beyond_mean(table: Coefficients, plan: PlanRow, scale: Scale) -> dict[int, Ints]:
-    """As `ChipOptions.beyond_mean`, what of it is W, by chip type."""
-    time, found = table.time, dict[int, Ints]()
-    for chip in dict.fromkeys(plan.chips.tolist()):
-        at = plan.row(chip)
-        share = weight_share(time.recompute[chip, at] / time.layer[chip, at]) * (table.problem.lora is None)
-        found[chip] = scale.integers(table.beyond_mean(share * time.kind_layer[chip], plan.at(chip))[0])
+def _form(table: Coefficients, row: int, pp: int) -> StepForm | None:
+    """What a step of the row takes where backward is split."""
+    of_schedule = table.schedule(row).form
+    return None if of_schedule is None else of_schedule(pp, int(table.rows.microbatches[row]))
+
+
+def _passes(table: Coefficients, plan: PlanRow, given: Ints, scale: Scale) -> dict[PassKind, PassSteps]:
+    """F and W of a plan whose backward passes are split; what kinds of layers take beyond mean ones splits alike."""
+    found = dict[PassKind, PassSteps]()
+    for name, (layer, fixed) in table.passes(given, plan.chips[None, :]).items():
+        beyond = dict[int, Ints]()
+        for chip in dict.fromkeys(plan.chips.tolist()):
+            place = int((plan.chips == chip).argmax())
+            share = layer[0, place] / table.time.layer[chip, plan.row(chip)]
+            beyond[chip] = scale.integers(table.beyond_mean(share * table.time.kind_layer[chip], plan.at(chip))[0])
+        found[name] = PassSteps(scale.integers(plan.vpp * layer[0]), scale.integers(fixed[0]), beyond)
     return found
 
 
@@ -229,7 +257,7 @@ def odd_layers(table: Coefficients, row: int) -> Ints:
 def _counts(table: Coefficients, row: int) -> Ints:
     rows = table.rows
     chunks = (int(rows.vpp[row]), int(rows.embedding_slot[row]), int(rows.loss_slot[row]))
-    return counts_before(table.problem.model, *chunks)
+    return counts_before(table.problem.model, *chunks, bool(rows.v_shaped[row]))
 
 
 def odd_states(table: Coefficients, row: int, numbers: Ints) -> Floats:

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from cpsolver.cost.shard import Ints
-from cpsolver.search.compile.data import PlanData
+from cpsolver.search.compile.data import PassSteps, PlanData
 from cpsolver.search.compile.options import ChipOptions
 
 Options = tuple[int, ...]
@@ -41,8 +41,8 @@ Box = tuple[int, int, int, int]
 class Split:
     """A split of a plan's layers and what is proven of all splits, in integer steps.
 
-    `objective` (vpp times the step time) is the split's own, `chunk` its layers in each chunk and `option` its options'
-    indices, by stage. No split has a slowest stage below `slowest` or an objective below `lower`.
+    `objective` (`PlanData.multiple` times the step time) is the split's own, `chunk` its layers in each chunk and
+    `option` its options' indices, by stage. No split has a slowest stage below `slowest` or an objective below `lower`.
     """
 
     objective: int
@@ -72,7 +72,8 @@ class Splitter:
         if plan.odd is not None:
             self._begin, self._end = np.maximum(begin, 0), end
             self._odd = plan.odd[end] - plan.odd[self._begin]
-        self._weights = self._weight_steps() if plan.splits_backward else None
+        self._form = plan.form
+        self._passes = {name: self._pass_steps(steps) for name, steps in plan.passes.items()}
 
     def slowest(self, choice: Choice) -> int:
         """The smallest slowest stage of any split with these options, NEVER where memory is too small."""
@@ -88,44 +89,75 @@ class Splitter:
         return self._least_of(slowest, self._least_leading(leading, slowest), total)
 
     def _least_leading(self, leading: Ints, slowest: int) -> int:
-        return self._pairs * slowest if self._weights is None else self._smallest(leading)
+        return self._pairs * slowest if self._form is None else self._smallest(leading)
 
     def _least_of(self, slowest: int, leading: int, total: int) -> int:
         """No split has a smaller objective than these, the least that there are, make."""
         least = leading + total
-        if self._weights is not None:
-            least = max(least, self._plan.microbatches * slowest)
-        return least + self._plan.vpp * int(self._afters[0])
+        if self._form is not None:
+            least = max(least, self._plan.multiple * self._plan.microbatches * slowest)
+        return least + self._plan.multiple * int(self._afters[0])
 
     def _counted(self, seconds: Ints) -> tuple[Ints, Ints]:
         """What of every stage counts: the largest of the first table, and the sum of the second (NEVER: not at all).
 
-        An objective is both, and what follows the pipeline. Where backward is split it is that of `filled_s`, but for
-        what a full bubble leaves.
+        An objective is both, and what follows the pipeline; where backward is split no less than what stands `_alone`.
         """
         fits, known = seconds < NEVER, np.where(seconds < NEVER, seconds, 0)
-        if self._weights is None:
+        if self._form is None:
             return np.where(fits, self._pairs * known, NEVER), seconds
-        leading = (self._plan.microbatches - 1) * known - (self._plan.passes - 1) * self._weights
-        return np.where(fits, leading, NEVER), np.where(fits, known - self._weights, NEVER)
+        summed = sum(int(each) * part for each, part in zip(self._form.summed, self._parts(known), strict=True))
+        return np.where(fits, self._longest_form(self._form.leading, known), NEVER), np.where(fits, summed, NEVER)
+
+    def _alone(self, seconds: Ints) -> Ints:
+        """What each stage makes a step take at least, whatever the others do, where backward is split."""
+        assert self._form is not None
+        fits = seconds < NEVER
+        return np.where(fits, self._longest_form(self._form.alone, np.where(fits, seconds, 0)), NEVER)
+
+    def _longest_form(self, forms: Ints, seconds: Ints) -> Ints:
+        """The longest of the forms, (forms, pp, 3), of tables by stage."""
+        parts = self._parts(seconds)
+        each = (sum(form[:, part, None, None] * parts[part] for part in range(len(parts))) for form in forms)
+        return np.asarray(np.max(list(each), axis=0))
+
+    def _parts(self, seconds: Ints) -> tuple[Ints, Ints, Ints]:
+        """T, F and W of every stage."""
+        return seconds, self._passes["forward"], self._passes["weight"]
 
     def may_run_within(self, choice: Choice, limit: int) -> bool:
         """Whether some split's schedule, run event by event, might end within a limit in the objective's steps.
 
         A stage cannot begin before a chunk's forward has passed all stages before it, nor end before the last backward
-        has to: that it works on all microbatches, they on one chunk, and what follows the pipeline must fit.
+        has to: that it works on all microbatches, they on one chunk, and what follows the pipeline must fit, and in
+        1F1B with what `pipeline_events.detour_s` has.
         """
         seconds, pp = self._tables(choice)[0], self._plan.pp
         all_chunks, follows = self._plan.microbatches * self._plan.vpp, self._plan.vpp * self._follows
-        before = self._nothing_placed()
+        before, behind = self._nothing_placed(), self._least_behind(seconds)
         for stage in range(pp):
             passed = before[self._from]
-            fits = (passed < NEVER) & (seconds[stage] < NEVER)
-            fits &= passed + all_chunks * seconds[stage] + follows[stage] <= limit
+            fits = (passed < NEVER) & (seconds[stage] < NEVER) & (behind[stage] < NEVER)
+            own = all_chunks * seconds[stage]
+            if self._plan.turns:
+                own = own + np.maximum(0, 2 * behind[stage] - (pp - 1 - stage) * seconds[stage])
+            fits &= passed + own + follows[stage] <= limit
             before = self._nothing_placed()
             before[0] = NEVER
             before[:-1] = np.where(fits, passed + seconds[stage], NEVER).min(axis=0)
         return bool(before[self._needed] < NEVER)
+
+    def _least_behind(self, seconds: Ints) -> Ints:
+        """The least that all stages behind each take by the place where it ends, NEVER where they hold no such rest:
+        (pp, places)."""
+        behind = np.full((len(seconds), self._needed + 1), NEVER)
+        behind[-1, -1] = 0
+        for stage in range(len(seconds) - 1, 0, -1):
+            taken = np.minimum(np.broadcast_to(seconds[stage], self._from.shape) + behind[stage], NEVER)
+            for length, of_length in enumerate(taken[:, 1:], 1):
+                begin = behind[stage - 1, : self._needed + 1 - length]
+                np.minimum(begin, of_length[length - 1 :], out=begin)
+        return behind
 
     def best(self, choice: Choice, slowest: int, known: int = NEVER) -> Split:
         """The best split with these options, of which `slowest` is known.
@@ -146,27 +178,37 @@ class Splitter:
         """As `_descend`, of what the stages take; `first`: the least that leads.
 
         Where W passes fill a stage's whole bubble its work alone counts, which `_descend` does not know: then stages
-        that long are left out, and what is left of the splits is looked through again.
+        that long are left out, and what is left of the splits is looked through again. Nor does it know of stages that
+        hold a step up together; where they do, its lower bound stands and the solver goes on.
         """
-        if self._weights is None:
+        if self._form is None:
             return self._descend(*self._counted(seconds), first, known)
-        m, after = self._plan.microbatches, int(self._afters[0])
+        alone, multiple = self._alone(seconds), self._plan.multiple
         best, chunk, lower, limit = NEVER, np.zeros(self._plan.pp, dtype=np.int64), NEVER, NEVER
         for _ in range(_FULL_TRIES):
-            leading, summed = self._counted(np.where(seconds > limit, NEVER, seconds))
+            leading, summed = self._counted(np.where(alone > limit, NEVER, seconds))
             first = self._smallest(leading)
             if first >= NEVER:
                 return best, min(best, known), chunk
             objective, lower, split = self._descend(leading, summed, first, min(best, known))
             if objective < NEVER:
-                longest, used = self._longest(seconds, split)
-                objective = max(objective, m * longest + used)
+                longest, used = self._longest(alone, split)
+                longest = max(longest, self._together(seconds, split))
+                objective = max(objective, longest + multiple * used)
                 best, chunk = (objective, split) if objective < best else (best, chunk)
-            further = (min(best, known) - 1 - after) // m
+            further = min(best, known) - 1 - multiple * int(self._afters[0])
             if lower >= min(best, known) or further >= limit:
                 break
             limit = further
         return best, min(best, known, lower), chunk
+
+    def _together(self, seconds: Ints, chunk: Ints) -> int:
+        """The longest of the sums over all stages that a split makes a step take at least."""
+        assert self._form is not None
+        tables = [np.broadcast_to(part, seconds.shape) for part in self._parts(seconds)]
+        at = list(self._at(seconds, chunk))
+        parts = [[int(of_stage[place]) for of_stage, place in zip(table, at, strict=True)] for table in tables]
+        return int((self._form.together * np.array(parts).T).sum(axis=(1, 2)).max(initial=0))
 
     def _longest(self, table: Ints, chunk: Ints) -> tuple[int, int]:
         """The largest entry of a table that a split has, and the most that follows the pipeline."""
@@ -183,12 +225,12 @@ class Splitter:
 
         What leads and what follows the pipeline are entries of the tables, so a split lies in a point of a grid of
         limits. In a box of the grid no objective is below the box's first limit + the least sum under its last limits
-        + vpp * its first limit on what follows: the boxes are taken in the order of such bounds until none is
-        below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
+        + `multiple` times its first limit on what follows: the boxes are taken in the order of such bounds until none
+        is below the best. The split of a box's last limits is as good as any in all points from its own maxima on,
         for the least sum only grows as limits fall; what is left of the box lies before one of these maxima.
         """
         limits = np.unique(leading[(leading >= first) & (leading < NEVER)])
-        afters, vpp = self._afters, self._plan.vpp
+        afters, multiple = self._afters, self._plan.multiple
         best, split = NEVER, np.zeros(self._plan.pp, dtype=np.int64)
         waiting: list[tuple[int, Box]] = [(0, (0, len(limits) - 1, 0, len(afters) - 1))]
         for _ in range(_TRIES):
@@ -199,13 +241,13 @@ class Splitter:
             if total >= NEVER:
                 continue
             longest, used = self._longest(leading, chunk)
-            objective = longest + total + vpp * used
+            objective = longest + total + multiple * used
             if objective < best:
                 best, split = objective, chunk
             i, j = int(np.searchsorted(limits, longest)), int(np.searchsorted(afters, used))
             for box in ((a, i - 1, c, d), (max(i, a), b, c, j - 1)):
                 for half in self._halves(box, limits):
-                    bound = int(limits[half[0]]) + total + vpp * int(afters[half[2]])
+                    bound = int(limits[half[0]]) + total + multiple * int(afters[half[2]])
                     if bound < min(best, known):
                         heappush(waiting, (bound, half))
         lower = min(best, known, waiting[0][0] if waiting else NEVER)
@@ -216,7 +258,7 @@ class Splitter:
         a, b, c, d = box
         if a > b or c > d:
             return
-        slowest, after = limits[b] - limits[a], self._plan.vpp * (self._afters[d] - self._afters[c])
+        slowest, after = limits[b] - limits[a], self._plan.multiple * (self._afters[d] - self._afters[c])
         if a == b and c == d:
             yield box
         elif c == d or (a < b and slowest >= after):
@@ -262,14 +304,14 @@ class Splitter:
         fits = own.fits[:, pick][:, self._odd]
         return np.where((length > fits) | (length > self._end), NEVER, steps)
 
-    def _weight_steps(self) -> Ints:
-        """W of each stage, as the tables have it."""
-        plan, length = self._plan, self._length
-        steps = plan.weight[:, None, None] * length + plan.weight_fixed[:, None, None]
+    def _pass_steps(self, steps: PassSteps) -> Ints:
+        """F or W of each stage, as the tables have it."""
+        plan = self._plan
+        table = steps.layer[:, None, None] * self._length + steps.fixed[:, None, None]
         if plan.odd is None:
-            return np.asarray(steps)
-        more = {chip: table[self._end] - table[self._begin] for chip, table in plan.weight_beyond_mean.items()}
-        return np.asarray(steps + np.stack([more[chip] for chip in plan.chips]))
+            return np.asarray(table)
+        more = {chip: beyond[self._end] - beyond[self._begin] for chip, beyond in steps.beyond_mean.items()}
+        return np.asarray(table + np.stack([more[chip] for chip in plan.chips]))
 
     def _smallest(self, seconds: Ints) -> int:
         """The smallest slowest stage of any split, NEVER where there is none."""

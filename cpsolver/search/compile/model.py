@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
@@ -27,6 +28,8 @@ from cpsolver.search.compile.warm_start import may_run_within, warm_start
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 _GUESSES = (1.5, 12.0, 100.0, 1000.0)
 """Step times tried, relative to a plan's bound. The last is beyond any: the model on one stage, all recomputed."""
+_LEAST_S = 0.2
+"""However late it is, so long a solver may take: enough to see that the split which it is given is a plan."""
 _STATUS: dict[int, Status] = {
     int(cp_model.OPTIMAL): "optimal",
     int(cp_model.FEASIBLE): "feasible",
@@ -73,9 +76,7 @@ class CompiledModel:
         deciding = plan.deciding(self._problem.recompute_by_stage)
         self.model.add(v.slowest >= known.slowest)
         self.model.add(objective >= known.lower)
-        search = self._problem.spec.search
-        free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
-        if free and plan.split == "any" and known.chunk[-1] >= plan.slots[1]:  # `known` does not look at that
+        if _is_plan(self._problem, plan, known):
             self._feasible = known.objective <= self._most
             self._settled = self._feasible and known.lower >= known.objective
             self.model.add(objective <= max(known.objective, known.lower))
@@ -98,7 +99,7 @@ class CompiledModel:
         parameters.fix_variables_to_their_hinted_value = self._settled and presolve
         parameters.catch_sigint_signal = False  # Ctrl-C is Python's: see _run
         if time_limit_s is not None:
-            parameters.max_time_in_seconds = max(0.01, time_limit_s)
+            parameters.max_time_in_seconds = max(_LEAST_S, time_limit_s)
         status = _STATUS[_run(solver, self.model)]
         if status == "infeasible" and self._feasible:
             assert presolve, "CP-SAT finds no plan where one is known"
@@ -112,16 +113,35 @@ class CompiledModel:
     def _read(self, solver: cp_model.CpSolver) -> Strategy:
         v = self.variables
         which = solver.value(v.which)
-        plan, groups, start = self._plans[which], list[StageGroup](), 0
-        for chip, count in chip_blocks(tuple(self._problem.chip_names[chip] for chip in plan.chips)):
-            places = range(start, start + count)
-            options = plan.by_chip[plan.chips[start]].options
-            chosen = [options[solver.value(v.stages[which][p].option)] for p in places]
-            layers = [solver.value(v.layers[p]) for p in places]
-            mesh = plan.meshes.get(plan.chips[start])
-            groups += (replace(group, mesh=mesh) for group in _groups(chip, layers, chosen))
-            start += count
-        return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups)).canonical()
+        plan, stages = self._plans[which], v.stages[which]
+        layers = [solver.value(v.layers[p]) for p in range(plan.pp)]
+        return _strategy(self._problem, plan, layers, [solver.value(stages[p].option) for p in range(plan.pp)])
+
+
+def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
+    """Whether a split is a plan: nothing is asked of the layers that it does not look at."""
+    search = problem.spec.search
+    free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
+    return free and plan.split == "any" and int(known.chunk[0 if plan.v_shaped else -1]) >= plan.slots[1]
+
+
+def _of_split(problem: Problem, plan: PlanData, known: Split, scale: Scale, bound_s: float) -> Solved:
+    """A split as a plan, without a solver."""
+    layers = plan.vpp * known.chunk - np.array([plan.slot(position) for position in range(plan.pp)])
+    strategy = _strategy(problem, plan, layers.tolist(), known.option.tolist())
+    return Solved("feasible", strategy, known.objective * scale.unit_s / plan.multiple, bound_s)
+
+
+def _strategy(problem: Problem, plan: PlanData, layers: list[int], option: list[int]) -> Strategy:
+    """A plan with layers and the index of an option for every stage."""
+    groups, start = list[StageGroup](), 0
+    for chip, count in chip_blocks(tuple(problem.chip_names[chip] for chip in plan.chips)):
+        end, options = start + count, plan.by_chip[plan.chips[start]].options
+        mesh = plan.meshes.get(plan.chips[start])
+        chosen = [options[index] for index in option[start:end]]
+        groups += (replace(group, mesh=mesh) for group in _groups(chip, layers[start:end], chosen))
+        start = end
+    return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups)).canonical()
 
 
 def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:
@@ -160,6 +180,22 @@ def _groups(chip: str, layers: list[int], chosen: list[Option]) -> list[StageGro
     return groups
 
 
+def _solved(
+    problem: Problem, plan: PlanData, known: Split, scale: Scale, within: tuple[float, float], left_s: float | None
+) -> Solved:
+    """What the solver says of a plan within two step times; where there is no time for that the split alone, if it is
+    a plan."""
+    is_plan, solved = _is_plan(problem, plan, known), None
+    if not is_plan or left_s is None or left_s > 0:
+        model = CompiledModel(problem, [plan], scale, *within)
+        model.narrow(known)
+        solved = model.solve(left_s)
+    if is_plan and (solved is None or solved.status == "unknown"):
+        return _of_split(problem, plan, known, scale, within[0])
+    assert solved is not None
+    return solved
+
+
 def solve_plan(
     table: Coefficients,
     row: int | Ints,
@@ -168,14 +204,19 @@ def solve_plan(
     limit_s: float,
     time_limit_s: float | None,
     by_events_s: float = float("inf"),
+    by_formula_s: float = 0.0,
 ) -> Solved | None:
     """The best split and recomputation of one plan with a step time of at most `limit_s`; `row` as in `plan_data`.
 
     None: there is none, and it took no solver to see it. `bound_s` is a lower bound that is known already. While no
-    limit is known, guesses of one grow: a small one keeps the model small. Nor is there a plan where none ends within
-    `by_events_s` when its schedule is run event by event.
+    limit is known, guesses of one grow: a small one keeps the model small. Where none ends within `by_events_s` when
+    its schedule is run event by event, `by_formula_s` is the limit if that is lower.
     """
-    problem = table.problem
+    problem, began = table.problem, time.monotonic()
+
+    def late() -> bool:
+        return time_limit_s is not None and time.monotonic() - began > time_limit_s
+
     weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
     solved, vpp = None, int(table.rows.vpp[np.ravel(row)[0]])
     for guess in _GUESSES:
@@ -183,15 +224,18 @@ def solve_plan(
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
         # Of split backward passes there is the formula alone, by which such a plan is too slow.
-        if by_events_s < upper and (
-            plan.splits_backward or not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s)
+        if max(by_events_s, by_formula_s) < upper and (
+            plan.form is not None or not may_run_within(plan, (by_events_s + plan.error_s) * vpp / scale.unit_s)
         ):
-            return None
-        known = warm_start(plan, problem.recompute_by_stage) if plan.possible else None
-        if known is not None and known.lower * scale.unit_s / plan.vpp - plan.error_s <= upper:
-            model = CompiledModel(problem, [plan], scale, bound_s, upper)
-            model.narrow(known)
-            solved = model.solve(time_limit_s)
+            if by_formula_s <= bound_s:
+                return None
+            limits = bound_s, min(limit_s, by_formula_s), time_limit_s
+            return solve_plan(table, row, chips, *limits)
+        most = ceil((upper + plan.error_s) * plan.multiple / scale.unit_s)
+        known = warm_start(plan, problem.recompute_by_stage, late, most) if plan.possible else None
+        if known is not None and known.lower * scale.unit_s / plan.multiple - plan.error_s <= upper:
+            left = None if time_limit_s is None else time_limit_s - (time.monotonic() - began)
+            solved = _solved(problem, plan, known, scale, (bound_s, upper), left)
         if upper == limit_s or (solved is not None and solved.status != "infeasible"):
             break
     return solved

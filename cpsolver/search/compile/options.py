@@ -219,22 +219,23 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: F
     memory, rows, pp = row.table.memory, row.table.rows, len(row.chips)
     own = row.row(int(row.chips[places[0]]))
     at = np.array([own])
-    m = int(most_in_flight(rows.microbatches[at], pp)[0])
+    m = int(most_in_flight(rows, at, pp)[0])
     live = row.table.schedule(own).live_chunks(row.table.problem, pp, row.vpp, m)[places][:, None]
     beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])
     states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers[:, :, None] + odd_states
     slots = np.zeros(pp)
-    slots[0], slots[-1] = rows.embedding_slot[own], slots[-1] + rows.loss_slot[own]
+    slots[0] += rows.embedding_slot[own]
+    slots[0 if rows.v_shaped[own] else -1] += rows.loss_slot[own]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
     room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, own]
     room = room[places][:, None, None]
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options), len(odd_states)), dtype=np.int64)
-    for index, option in enumerate(options):
-        modules = (option.modules,)
-        stored, replay = float(memory.stored(modules, at)[0, 0]), float(memory.replayed(modules, at)[0, 0])
+    sets = tuple(option.modules for option in options)
+    kept = zip(memory.stored(sets, at)[:, 0].tolist(), memory.replayed(sets, at)[:, 0].tolist(), strict=True)
+    for index, (option, (stored, replay)) in enumerate(zip(options, kept, strict=True)):
         layer, amount = (full, stored, checkpoint), np.array(option.amount)
         held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)
         most[:, index] = (states + factor * held[:, :, None] <= room).cumprod(axis=1).sum(axis=1)

@@ -7,7 +7,7 @@ not settle it and there are few choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import prod
@@ -18,18 +18,24 @@ from cpsolver.search.compile.guess import guessed
 
 _FEW = 128
 """Choices of a shared option by chip type that are looked at one by one."""
+_MOST_CHOICES = 64
+"""Choices, settled or not, that are looked at for one plan: where that is not enough the solver goes on, which is
+quicker from there."""
 
 
-def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
+def warm_start(
+    plan: PlanData, by_stage: bool, late: Callable[[], bool] = lambda: False, limit: int = NEVER
+) -> Split | None:
     """The best split found, with bounds on all; None where the plan cannot hold the model.
 
     `by_stage`: every stage chooses its option for itself. A launcher's split of layers is not looked at, nor that the
-    head may stand for no more layers than a chunk has.
+    head may stand for no more layers than a chunk has. Once it is `late` any split will do, and where no split has an
+    objective up to the `limit` none need be there.
     """
     if plan.needed < plan.pp:
         return None
-    if by_stage or plan.odd is not None or plan.splits_backward:
-        return _exact(plan, by_stage, None)
+    if by_stage or plan.odd is not None or plan.form is not None:
+        return _exact(plan, by_stage, None, late, limit)
     guesses = [
         split
         for choices in _tied_choices(plan)
@@ -40,9 +46,9 @@ def warm_start(plan: PlanData, by_stage: bool) -> Split | None:
     best = min(guesses, key=lambda split: split.objective)
     slowest, lower = (min(getattr(split, name) for split in guesses) for name in ("slowest", "lower"))
     best = replace(best, slowest=slowest, lower=lower)
-    if best.lower >= best.objective or prod(map(len, plan.by_chip.values())) > _FEW:
+    if best.lower >= min(limit, best.objective) or prod(map(len, plan.by_chip.values())) > _FEW:
         return best
-    return _exact(plan, by_stage, best)
+    return _exact(plan, by_stage, best, late, limit)
 
 
 def may_run_within(plan: PlanData, limit: float) -> bool:
@@ -54,7 +60,7 @@ def may_run_within(plan: PlanData, limit: float) -> bool:
     return any(splitter.may_run_within(choice, int(limit)) for choice in _tied_choices(plan))
 
 
-def _exact(plan: PlanData, by_stage: bool, best: Split | None) -> Split | None:
+def _exact(plan: PlanData, by_stage: bool, best: Split | None, late: Callable[[], bool], limit: int) -> Split | None:
     """The best split of all choices of options that leave each stage to itself.
 
     Chip types settle on the option that their stages share one after the other: until then each stage takes its own
@@ -64,7 +70,7 @@ def _exact(plan: PlanData, by_stage: bool, best: Split | None) -> Split | None:
     search = _Choices(plan)
     for tied in _tied_choices(plan):
         search.add(tied, len(tied) if by_stage else 0)
-    return search.best(best)
+    return search.best(best, late, limit)
 
 
 class _Choices:
@@ -84,14 +90,18 @@ class _Choices:
         least = self._splitter.least_objective(choice, slowest)
         heappush(self._waiting, (least, self._added, settled, slowest, choice))
 
-    def best(self, best: Split | None) -> Split | None:
+    def best(self, best: Split | None, late: Callable[[], bool], limit: int) -> Split | None:
         """The best split of all, and no worse than one that is known, with bounds on all; None where none fits.
 
         The best so far spares work, and lets the bound of a choice be no more than its objective: the least bound of
-        all choices is one on any split all the same.
+        all choices is one on any split all the same. Once it is `late`, or after many choices, the first
+        split ends it, and so does a bound above the `limit`.
         """
-        slowest, lower = [], []
-        while self._waiting and self._waiting[0][0] < (NEVER if best is None else best.objective):
+        slowest, lower, left = [], [], _MOST_CHOICES
+        while self._waiting and self._waiting[0][0] < (limit + 1 if best is None else min(limit + 1, best.objective)):
+            left -= 1
+            if best is not None and (late() or left < 0):
+                break
             _, _, settled, least, choice = heappop(self._waiting)
             if settled < len(self._chips):
                 chip = self._chips[settled]
@@ -106,7 +116,7 @@ class _Choices:
         if best is None or best.objective >= NEVER:
             return None
         slowest += (waiting[3] for waiting in self._waiting)
-        lower += [best.objective] * bool(self._waiting)
+        lower += [min(best.objective, waiting[0]) for waiting in self._waiting[:1]]
         return replace(best, slowest=min(slowest), lower=min(lower))
 
 
