@@ -23,6 +23,16 @@ def table() -> dict[str, frozenset[str]]:
     return {heading: frozenset(names.split()) for heading, names in package_data(_TABLE).items()}
 
 
+@cache
+def _former() -> dict[str, str]:
+    """Names of Megatron-LM 1.1.5 and of DeepSpeed's examples on it -> today's.
+
+    Megatron-DeepSpeed 8387ae1 (megatron/arguments.py) says what stands for the first and the third.
+    """
+    words = str(package_data(_TABLE)["former"]).split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def _known() -> frozenset[str]:
     names = table()
     return names["flag"] | names["one"] | names["many"] | names["used"]
@@ -60,7 +70,8 @@ class Arguments:
             limit = 0 if equals or name in names["flag"] else 1 if takes_one else len(tokens)
             while tokens and len(values) < limit and not _is_option(tokens[0]):
                 values.append(tokens.pop(0))
-            self.given[name] = tuple(values)
+            today = _former().get(name, name)
+            self.given[name if today in self.given else today] = tuple(values)
 
     def _resolved(self, written: str) -> str:
         """The full name of an argument as written, which argparse lets users abbreviate."""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble
 from models_zoo import Architecture, list_architectures
 from models_zoo.schema import DESCRIPTIVE_FIELDS
 
 _NOT_COMPARED = DESCRIPTIVE_FIELDS | {"activation"}
 """Fields that change neither time nor memory here (positions are compared where they are learned)."""
-_TOKENIZERS = {"GPT2BPETokenizer": 50_257, "Llama2Tokenizer": 32_000}
-"""Sizes of the tokenizers that Megatron's --tokenizer-type names and that are always the same ones."""
+_TABLE = Path(__file__).parent / "tokenizers.yaml"
 
 
-def match_model(fields: dict[str, Any], name: str, hint: str, notes: list[str] | None) -> tuple[Architecture, Any]:
+def match_model(
+    fields: dict[str, Any], name: str, hint: str, notes: list[str] | None, tokenizer: str = ""
+) -> tuple[Architecture, Any]:
     """The architecture, and how the spec names it: as a model of the catalogue with its fields, else by the fields.
 
-    A script may leave the vocabulary to its tokenizer. Then it is that of a model with the same shape, with a note.
+    A script may leave the vocabulary to its tokenizer. Then it is that of a model with the same shape, else what the
+    `tokenizer` is known to have by its name, with a note.
     """
     try:
         matches = catalogue_matches(fields, f"{name} {hint}")
@@ -33,6 +37,8 @@ def match_model(fields: dict[str, Any], name: str, hint: str, notes: list[str] |
         raise InputError([Trouble(f"model.{where}", text, file=name) for where, text in details]) from None
     if "vocab" not in fields:
         vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
+        if vocabulary is None and (known := _by_name(tokenizer)) is not None:
+            vocabulary, note = known, f"no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}"
         if vocabulary is None:
             raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
         if notes is not None:
@@ -49,7 +55,8 @@ def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> t
 
     None where there is none, or where equally likely models differ in it; the text then says so.
     """
-    for tokenizer, size in _TOKENIZERS.items():
+    types = {kind: int(entry["tokens"]) for kind, entry in package_data(_TABLE)["types"].items()}
+    for tokenizer, size in types.items():
         if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
             return size, f"no --vocab-size: taken as {tokenizer}'s, {size:,}"
     if not matches:
@@ -61,6 +68,13 @@ def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> t
         sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
         return None, f"is not given: the tokenizer has it, and models of this shape have {sizes}"
     return matches[0].vocab, f"no --vocab-size: taken as {matches[0].name}'s, {matches[0].vocab:,}"
+
+
+def _by_name(tokenizer: str) -> int | None:
+    """The tokens of a tokenizer by the last part of its path or repository; None: not known."""
+    last = tokenizer.rstrip("/").rpartition("/")[2].lower()
+    known = package_data(_TABLE)["names"]
+    return next((int(entry["tokens"]) for pattern, entry in known.items() if re.search(pattern, last)), None)
 
 
 def catalogue_matches(fields: Mapping[str, Any], hint: str) -> list[Architecture]:

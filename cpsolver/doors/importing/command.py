@@ -14,7 +14,7 @@ from cpsolver.inputs.errors import InputError, Trouble
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
-_MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size")
+_MODEL_ARGUMENTS = ("--num-layers", "--hidden-size", "--tensor-model-parallel-size", "--micro-batch-size", "--yaml-cfg")
 _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "local_worker_num", "ntasks-per-node", "gpus-per-node")
 _NODES = ("nnodes", "num_nodes", "nodes")
 _NEVER_TRAIN = (
@@ -63,8 +63,11 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
         words = tuple(word for command in commands for word in command.words)
         return TrainingCommand(commands[0].line, "", (), words, True)
     trainings = [training for command in commands for training in _trainings(script, command)]
-    if not trainings:
+    named = [training for training in trainings if training.program or not _is_rest(training)]
+    if not named:
         _other_programs(script, file)
+    trainings = named or trainings
+    if not trainings:
         ended = (
             f"; it ends in line {script.ended}, before its last line (--args gives it arguments)"
             if script.ended
@@ -85,6 +88,11 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = inside
     others = tuple(training.line for training in trainings if training is not chosen)
     return replace(chosen, others=others)
+
+
+def _is_rest(training: TrainingCommand) -> bool:
+    """Whether the command is the rest of one that a blank behind a line's backslash cuts off."""
+    return bool(training.tokens) and training.tokens[0].startswith("--")
 
 
 def _other_programs(script: Script, file: str | None) -> None:

@@ -23,6 +23,8 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 }
 _BINARY = ("=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMBERS)
 _FILES = frozenset(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
+_LONGEST_SEARCHED = 400
+"""Letters of a text that a regular expression is held against."""
 _UNARY = frozenset(("-z", "-n", "-v", "-o", "-R")) | _FILES
 
 
@@ -154,7 +156,8 @@ class _ConditionReader:
         pieces = self.variables.pieces(right)
         if operator == "=~":
             expression = extended_regex(pieces)
-            return None if expression is None else expression.search(left) is not None
+            known = expression is not None and len(left) <= _LONGEST_SEARCHED
+            return expression.search(left) is not None if known and expression is not None else None
         if operator in ("=", "==", "!="):
             pattern = glob_regex(pieces)
             return None if pattern is None else (pattern.fullmatch(left) is not None) == (operator != "!=")

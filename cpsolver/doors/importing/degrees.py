@@ -11,7 +11,9 @@ from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
 _FSDP: dict[str, Sharded | None] = {"no_shard": None, **{name: what for what, name in SHARDING_STRATEGIES.items()}}
 _ZERO: dict[int, Sharded | None] = {0: None, **dict(enumerate(SHARDED, 1))}
-_MINDSPEED_CP = tuple(f"{name}_cp_algo" for name in ("megatron", "ulysses", "hybrid", "hybrid_adaptive", "kvallgather"))
+_MINDSPEED_CP = tuple(
+    f"{name}_cp_algo" for name in ("megatron", "ulysses", "hybrid", "adaptive", "hybrid_adaptive", "kvallgather")
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
     optimizer, sharded = _sharded(arguments)
     group = _group(arguments, dp * cp)
     if dp * cp == 1:
-        optimizer, group = False, 0
+        optimizer, sharded, group = False, "optimizer", 0
     overlap = arguments.has("overlap-moe-expert-parallel-comm")
     return ScriptDegrees(tp, pp, cp, dp, ep, etp, overlap, mbs, ulysses, gather, optimizer, sharded, group)
 

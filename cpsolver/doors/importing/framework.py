@@ -13,7 +13,9 @@ _MINDSPEED = (
     *("pipeline-num-transformer-layers", "num-layer-list", "noop-layers", "handler-name"),
     *("use-ascend-mc2", "use-ascend-coc", "auto-parallel"),
 )
-_ASCENDSPEED = ("release-fp32-grad", "optimized-pipeline", "foldx-mode", "fold-mode", "triangle-attn", "DDP-impl")
+_ASCENDSPEED = ("release-fp32-grad", "optimized-pipeline", "foldx-mode", "fold-mode", "triangle-attn")
+_OLD = ("DDP-impl",)
+"""Arguments of Megatron up to 2.6, and so of AscendSpeed: on an Ascend script they tell."""
 _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "custom-pipeline-recompute-layers")
 
 
@@ -35,7 +37,8 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
         return FrameworkGuess("megatron-core", "loongforge", telltale or "its text names LoongForge or AIAK")
     npu_words = ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu")
     npu_word = next((word for word in npu_words if word in lowered), None)
-    ascendspeed = next((f"--{name}" for name in _ASCENDSPEED if name in given), None)
+    own = (*_ASCENDSPEED, *_OLD) if npu_word else _ASCENDSPEED
+    ascendspeed = next((f"--{name}" for name in own if name in given), None)
     telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
     if ascendspeed or telltale or npu_word:
         why = ascendspeed or telltale or f"its text has {npu_word!r}"

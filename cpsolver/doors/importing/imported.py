@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.importing.accepted import accepted
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.catalogue_match import match_model
+from cpsolver.doors.importing.chips import asked_of_slurm, chips_of, listed_beside
 from cpsolver.doors.importing.command import TrainingCommand, TrainingDevices, devices, find_training
+from cpsolver.doors.importing.deepspeed_file import add_deepspeed, listed_hosts
+from cpsolver.doors.importing.formats import recognised
 from cpsolver.doors.importing.framework import FrameworkGuess, guess_framework, overlap_notes
+from cpsolver.doors.importing.megatron_files import model_tokens
 from cpsolver.doors.importing.model import model_fields
-from cpsolver.doors.importing.plan import ImportedPlan, read_plan
+from cpsolver.doors.importing.plan import read_plan
+from cpsolver.doors.importing.reading import Reading
+from cpsolver.doors.importing.recomputation import recomputed_functions, zero_memory
+from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.training import adapter_fields, training_fields
-from cpsolver.inputs.document import read_text
+from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.resolve import resolve
-from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, UnsupportedConfigError, from_hugging_face, is_hugging_face
 
 FILL_IN = "fill-me-in"
 """Stands for a chip that was not named: a spec with it is refused until it is replaced."""
-_BY_COMMAND = ("nnodes", "nproc-per-node", "nproc_per_node", "auto-parallel")
+_BY_COMMAND = ("model-name", "config-file", "nnodes", "nproc-per-node", "nproc_per_node", "auto-parallel")
 """Arguments that give the number of devices, which `command` reads, or start another planner, which is not needed."""
 
 
@@ -76,7 +84,25 @@ def import_source(source: str, options: ImportOptions) -> Imported:
         path = path / "config.json"
         if not path.is_file():
             raise InputError(Trouble("", "is a folder without a config.json", file=source))
-    name, text = read_text(str(path))
+    if source != "-" and options.chip is None:
+        options = replace(options, chip=listed_beside(path))
+    name, text = read_source(str(path))
+    try:
+        return _read(name, text, options)
+    except ValueError as error:
+        if _TOO_LONG not in str(error):
+            raise
+        most = f"{sys.get_int_max_str_digits():,} digits at most"
+        raise InputError(Trouble("", "has a number too long to be read", allowed=most, file=name)) from None
+
+
+_TOO_LONG = "for integer string conversion"
+"""What Python says of a number of thousands of digits, wherever a text is made one."""
+
+
+def _read(name: str, text: str, options: ImportOptions) -> Imported:
+    if (reader := recognised(text)) is not None:
+        return _file(name, text, options, reader(name, text))
     if text.lstrip().startswith("{"):
         return _configuration(name, text, options)
     return _script(name, text, options)
@@ -103,52 +129,134 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     meanings = {"global_batch_size": "sequences in one optimizer step", "sequence_length": "tokens in a sequence"}
     placeholders |= {f"training.{key}": meaning for key, meaning in meanings.items() if getattr(options, key) is None}
     spec = {"model": written, "cluster": cluster, "training": training, **_profiles(options, None)}
-    _check(spec, name, placeholders)
+    spec, _ = accepted(spec, None, False, placeholders)
     return Imported(name, "configuration", model, spec, placeholders=placeholders)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What a source says of a training, whatever its format: its arguments and devices, and what starts it.
+
+    `reading`: of a configuration file. `before`, `after`: notes on a script, before and after those on what it says.
+    """
+
+    kind: str
+    arguments: Arguments
+    launched: TrainingDevices
+    text: str
+    program: str = ""
+    launch: tuple[str, ...] = ()
+    reading: Reading | None = None
+    before: tuple[str, ...] = ()
+    after: Callable[[], list[str]] = list
 
 
 def _script(name: str, text: str, options: ImportOptions) -> Imported:
     script = read_script(text, name, dict(options.given), options.arguments)
+    named = [] if options.chip else [chip for chip in [asked_of_slurm(text)] if chip]
+    options = replace(options, chip=named[0]) if named else options
     training = find_training(script, name)
-    arguments = Arguments(training.tokens, script.variables, name, training.line)
-    arguments.given |= _replaced(options)
+    tokens = (*training.tokens, *model_tokens(training.tokens, name))
+    arguments = Arguments(tokens, script.variables, name, training.line)
     launched = devices(script, training, text)
+    if launched.total is None and (hosts := listed_hosts(training.launch, name)):
+        launched = TrainingDevices(sum(hosts), max(hosts))
+    return _imported(
+        name,
+        _Training(
+            "script",
+            arguments,
+            launched,
+            text,
+            training.program,
+            training.launch,
+            before=(*(f"#SBATCH lines ask for {chip}: taken for the chip" for chip in named), *script.warnings),
+            after=lambda: _words(script, training, arguments),
+        ),
+        options,
+    )
+
+
+def _file(name: str, text: str, options: ImportOptions, reading: Reading) -> Imported:
+    """A configuration file of a framework, read as the arguments that it stands for."""
+    if reason := out_of_scope(reading.program, reading.tokens):
+        allowed = "pretraining or tuning of a decoder"
+        raise OutOfScopeError(Trouble(reading.program or "arguments", reason, allowed=allowed, file=name))
+    arguments = Arguments(reading.tokens, ShellVariables(), name)
+    return _imported(name, _Training(reading.kind, arguments, reading.launched, text, reading=reading), options)
+
+
+def _imported(name: str, said: _Training, options: ImportOptions) -> Imported:
+    arguments, reading = said.arguments, said.reading
+    arguments.given |= _replaced(options)
+    told = add_deepspeed(arguments, name, said.text)
     for argument in _BY_COMMAND:
         arguments.has(argument)
-    cluster, placeholders = _cluster(options, launched)
-    world = options.num_gpus or launched.total
-    if world is None:
-        needs = "; ".join(launched.needs) or "neither the launcher nor the arguments say how many devices train"
-        arguments.trouble("devices", needs, allowed="--num-gpus N (and --gpus-per-node M)")
-    fields = model_fields(arguments, training.program)
-    imported_plan, batch = read_plan(arguments, world, fields, options.chip or FILL_IN)
+    cluster, placeholders = _cluster(options, said.launched)
+    fields = model_fields(arguments, said.program)
+    fields |= reading.model if reading and fields else {}
+    plan, batch = read_plan(arguments, _world(said, options), fields, options.chip or FILL_IN)
+    if reading and reading.refusals:
+        plan = replace(plan, strategy=None, refusals=(*reading.refusals, *plan.refusals))
     section = training_fields(arguments, batch.tokens, batch.sequences) | adapter_fields(arguments, fields)
-    notes: list[str] = []
-    model: Architecture | None = None
-    written: Any = None
+    again, notes = recomputed_functions(arguments, plan.strategy, "lora" in section)
+    experts, told_of_experts = zero_memory(arguments, plan.strategy, "lora" in section)
+    section |= again | experts
+    notes += told_of_experts
+    model, written = _model(name, said, fields, notes)
+    guessed = guess_framework(arguments, said.launch, said.text, str(section["precision"]))
+    framework = reading.framework if reading else guessed
+    if guessed.stack != "ascendspeed":  # other frameworks with --DDP-impl make one product of both
+        section.pop("fused_gate_up", None)
+    spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
+    spec, left_out = accepted(spec, plan.strategy, options.launcher is None, placeholders)
+    notes += [
+        *left_out,
+        *_unread(arguments, written),
+        *told,
+        *([] if options.stack else overlap_notes(arguments, framework)),
+    ]
+    notes = [*said.before, *(reading.notes if reading else ()), *notes, *plan.notes, *said.after()]
+    unused = (*arguments.unused(), *(reading.unread if reading else ()))
+    unknown = tuple(dict.fromkeys(arguments.unknown))
+    done = Imported(name, said.kind, model, spec, plan.strategy, framework, placeholders, plan.refusals, tuple(notes))
+    return replace(done, unused=unused, unknown=unknown)
+
+
+def _world(said: _Training, options: ImportOptions) -> int | None:
+    """All devices; what is missing goes to the troubles."""
+    world = options.num_gpus or said.launched.total
+    if world is None:
+        needs = "; ".join(said.launched.needs) or "neither the launcher nor the arguments say how many devices train"
+        said.arguments.trouble("devices", needs, allowed="--num-gpus N (and --gpus-per-node M)")
+    return world
+
+
+def _model(name: str, said: _Training, fields: dict[str, Any], notes: list[str]) -> tuple[Architecture, Any]:
+    """The model and how the spec names it. Raises InputError with all that is wrong with the source."""
+    arguments = said.arguments
+    hint = f"{_hint(arguments, said.program, said.text)} {said.reading.hint if said.reading else ''}"
+    found: tuple[Architecture, Any] | None = None
     try:
-        model, written = (
-            match_model(fields, name, _hint(arguments, training.program, text), notes) if fields else (None, None)
-        )
+        found = match_model(fields, name, hint, notes, _tokenizer(arguments)) if fields else None
     except InputError as error:
         arguments.troubles += error.troubles
-    if arguments.troubles or model is None:
+    if arguments.troubles or found is None:
         raise InputError(list({str(trouble): trouble for trouble in arguments.troubles}.values()))
-    framework = guess_framework(arguments, training.launch, text, str(section["precision"]))
-    spec = {"model": written, "cluster": cluster, "training": section, **_profiles(options, framework)}
-    spec, left_out = _accepted(spec, options, name, placeholders)
-    notes += [*left_out, *_unread(arguments, written), *([] if options.stack else overlap_notes(arguments, framework))]
-    notes = _notes(script, training, arguments, imported_plan, notes)
-    unused, unknown = arguments.unused(), tuple(dict.fromkeys(arguments.unknown))
-    plan, refusals = imported_plan.strategy, imported_plan.refusals
-    done = Imported(name, "script", model, spec, plan, framework, placeholders, refusals, tuple(notes))
-    return replace(done, unused=unused, unknown=unknown)
+    return found
 
 
 def _hint(arguments: Arguments, program: str, text: str) -> str:
     """The text by whose words a model of the catalogue is likely; a merge file is of Megatron's default tokenizer."""
     merges = arguments.has("merge-file") and not arguments.has("tokenizer-type")
     return f"{program} {text}{' GPT2BPETokenizer' if merges else ''}"
+
+
+def _tokenizer(arguments: Arguments) -> str:
+    """The tokenizer's path or repository as far as it is known; empty without one."""
+    names = ("tokenizer-name-or-path", "tokenizer-model")
+    given = next((arguments.given[name][-1] for name in names if arguments.given.get(name)), "")
+    return "" if arguments.variables.unclear_in(given.rpartition("/")[2]) else arguments.variables.shown(given)
 
 
 def _replaced(options: ImportOptions) -> dict[str, tuple[str, ...]]:
@@ -173,7 +281,7 @@ def _cluster(options: ImportOptions, launched: TrainingDevices) -> tuple[dict[st
         placeholders["cluster.gpus_per_node"] = "devices in a node"
     if options.chip is None:
         placeholders["cluster.chips"] = "a name that `apss-cp chips` lists; several with how many of each there are"
-    cluster = {"num_gpus": total, "gpus_per_node": min(per_node, total), "chips": options.chip or FILL_IN}
+    cluster = {"num_gpus": total, "gpus_per_node": min(per_node, total), "chips": chips_of(options.chip or FILL_IN)}
     return cluster, placeholders
 
 
@@ -185,45 +293,9 @@ def _profiles(options: ImportOptions, framework: FrameworkGuess | None) -> dict[
     return {name: value for name, value in (("stack", stack), ("launcher", launcher)) if value is not None}
 
 
-def _accepted(
-    spec: dict[str, Any], options: ImportOptions, name: str, placeholders: Mapping[str, str]
-) -> tuple[dict[str, Any], list[str]]:
-    """The spec, checked, and notes. A guessed launcher is left out where its profile refuses what the script runs."""
-    try:
-        _check(spec, name, placeholders)
-    except InputError as error:
-        if options.launcher is not None or "launcher" not in spec:
-            raise
-        without_launcher = {key: value for key, value in spec.items() if key != "launcher"}
-        try:
-            _check(without_launcher, name, placeholders)
-        except InputError:
-            raise error from None
-        reasons = "; ".join(f"{trouble.where}: {trouble.message}" for trouble in error.troubles)
-        return without_launcher, [f"no launcher is written: {reasons}, and the script runs it"]
-    return spec, []
-
-
-def _check(spec: dict[str, Any], name: str, placeholders: Mapping[str, str]) -> None:
-    """Raises InputError for a spec that other commands would refuse. A chip to be filled in is not looked up."""
-    parsed = parse_spec(spec)
-    if "cluster.chips" in placeholders:
-        from cpsolver.profiles.framework import load_launcher
-        from cpsolver.profiles.stack import load_stack
-
-        if parsed.stack is not None:
-            load_stack(parsed.stack)
-        if parsed.launcher is not None:
-            load_launcher(parsed.launcher)
-    else:
-        resolve(parsed)
-
-
-def _notes(
-    script: Script, training: TrainingCommand, arguments: Arguments, imported_plan: ImportedPlan, notes: list[str]
-) -> list[str]:
-    """What a user should know: what was not followed, and what was assumed."""
-    texts = [*script.warnings, *notes, *imported_plan.notes]
+def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> list[str]:
+    """What a user should know of a script: what was not followed, and what was assumed."""
+    texts = []
     if not training.certain:
         texts.append(f"line {training.line}: the training command stands in a conditional or a function")
     if training.others:
@@ -250,6 +322,4 @@ def _unread(arguments: Arguments, model: Any) -> list[str]:
     if arguments.has("spec") and not isinstance(model, str):
         module = arguments.variables.shown(" ".join(arguments.given["spec"]))
         texts.append(f"--spec {module} is not read: what it changes in a layer is not in the model here")
-    if "deepspeed" in arguments.given and "zero-stage" not in arguments.given:
-        texts.append("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")
     return texts

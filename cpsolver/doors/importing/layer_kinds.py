@@ -74,6 +74,12 @@ def _interval(text: str) -> int | None:
     return every if bits == [int((place + 1) % every != 0) for place in range(len(bits))] else None
 
 
+def pattern_length(arguments: Arguments) -> int | None:
+    """Layers of a hybrid's pattern, which Megatron-LM d98e8a6 counts itself where --num-layers is left out."""
+    text = arguments.text("hybrid-layer-pattern") or arguments.text("hybrid-override-pattern")
+    return len(text.replace("|", "").split("/")[0]) or None if text else None
+
+
 def pattern_fields(arguments: Arguments) -> dict[str, Any]:
     """`layer_pattern` and `mamba` of a hybrid of state-space, attention and feed-forward blocks, if it is one."""
     text = arguments.text("hybrid-layer-pattern") or arguments.text("hybrid-override-pattern")

@@ -1,7 +1,9 @@
 """The model that a training command builds: its arguments, and Megatron's defaults, as fields of an architecture.
 
 Sources: Megatron-LM core_v0.12.1 and d98e8a6 (megatron/training/arguments.py: validate_args,
-core_transformer_config_from_args), MindSpeed-LLM c77308a1 (features_manager), AscendSpeed e35df80 (pretrain_llama.py).
+core_transformer_config_from_args), MindSpeed-LLM c77308a1 (features_manager), AscendSpeed e35df80 (pretrain_llama.py),
+Megatron-DeepSpeed 4efb479d and BigScience's 8387ae1 (megatron/arguments.py, model/glu_activations.py),
+Pai-Megatron-Patch a098ca5 (megatron_patch/model/starcoder/transformer.py).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import re
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
-from cpsolver.doors.importing.layer_kinds import indexer_fields, linear_fields, pattern_fields
+from cpsolver.doors.importing.layer_kinds import indexer_fields, linear_fields, pattern_fields, pattern_length
 from cpsolver.doors.importing.scope import refuse_models
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
@@ -25,6 +27,8 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     What is wrong or missing goes to `arguments.troubles`.
     """
     sizes = {name: arguments.number(name) for name in ("num-layers", "hidden-size", "num-attention-heads")}
+    if sizes["num-layers"] is None:
+        sizes["num-layers"] = pattern_length(arguments)
     for name in (name for name, value in sizes.items() if value is None):
         if not any(trouble.where == f"--{name}" for trouble in arguments.troubles):
             arguments.trouble(f"--{name}", "is not given: " + _where_from(arguments))
@@ -36,7 +40,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "layers": layers - len(noop_layers(arguments)),
         "hidden": hidden,
-        "ffn": _either(arguments, "ffn-hidden-size", "intermediate-size", _default_ffn(hidden, style["gated_mlp"])),
+        "ffn": _either(arguments, "ffn-hidden-size", "intermediate-size", _default_ffn(hidden, arguments, style)),
         "heads": heads,
         "kv_heads": _kv_heads(arguments, heads),
         **({"head_dim": width} if (width := arguments.number("kv-channels")) else {}),
@@ -69,18 +73,25 @@ def _where_from(arguments: Arguments) -> str:
     return f"it may be in {', '.join(unknown)}, whose value is not known" if unknown else "the model needs it"
 
 
-def _default_ffn(hidden: int, gated: bool) -> int:
-    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args)."""
-    return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+def _default_ffn(hidden: int, arguments: Arguments, style: dict[str, Any]) -> int:
+    """Megatron's: 4 h; with SwiGLU 2/3 of it, in whole 64s (validate_args), but not with --glu-activation."""
+    narrower = style["gated_mlp"] and not arguments.has("glu-activation")
+    return int(4 * hidden * 2 / 3 / 64) * 64 if narrower else 4 * hidden
 
 
 def _kv_heads(arguments: Arguments, heads: int) -> int:
+    if own := arguments.number("num-key-value-heads") or arguments.number("n-head-kv"):
+        return own
+    if arguments.text("attention-head-type") == "multiquery":
+        return 1
     groups = arguments.number("num-query-groups", 1)
     return groups if arguments.has("group-query-attention") and groups else heads
 
 
 _ACTIVATIONS = {"swiglu": "swiglu", "gelu-tanh": "geglu_tanh", "geglu": "geglu", "squared-relu": "relu2"}
 """Flags of activations -> ours; without one it is GELU."""
+_GLU = ("swiglu", "geglu")
+"""Values of --glu-activation that an architecture here says."""
 
 
 def _style(arguments: Arguments, program: str) -> dict[str, Any]:
@@ -89,21 +100,39 @@ def _style(arguments: Arguments, program: str) -> dict[str, Any]:
         style = {"gated_mlp": True, "norm": "rmsnorm", "position": "rope", "tied_embeddings": False}
         return {**style, "bias_qkv": False, "bias_attention_out": False, "bias_mlp": False}
     rms = (arguments.text("normalization", "LayerNorm") or "").lower() == "rmsnorm"
-    positions = (arguments.text("position-embedding-type", "learned_absolute") or "").lower()
-    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "rotary": "rope", "alibi": "alibi", "none": "none"}
     biased = not arguments.has("disable-bias-linear")
+    glu = arguments.text("glu-activation")
+    if glu is not None and glu not in _GLU:
+        arguments.trouble("--glu-activation", "is of no architecture here", glu, ", ".join(_GLU))
     return {
-        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh")),
-        "activation": next((name for flag, name in _ACTIVATIONS.items() if arguments.has(flag)), "gelu"),
+        "gated_mlp": any(arguments.has(flag) for flag in ("swiglu", "geglu", "gelu-tanh", "glu-activation")),
+        "activation": glu or next((name for flag, name in _ACTIVATIONS.items() if arguments.has(flag)), "gelu"),
         "norm": "rmsnorm" if rms else "layernorm",
         **({"norms_per_layer": 4} if arguments.has("post-norm") else {}),
-        "position": kinds.get(positions, "learned"),
+        "position": _positions(arguments),
         **({"embedding_norm": True} if arguments.has("embed-layernorm") else {}),
         "tied_embeddings": not arguments.has("untie-embeddings-and-output-weights"),
         "bias_qkv": biased or arguments.has("add-qkv-bias"),
         "bias_attention_out": biased,
         "bias_mlp": biased,
     }
+
+
+_ROTARY = (
+    "use-rotary-position-embeddings",
+    "use-llama2-rotary-position-embeddings",
+    "use-mistral-rotary-position-embeddings",
+)
+
+
+def _positions(arguments: Arguments) -> str:
+    """Rotary by either flag. Without positions only where Megatron-DeepSpeed says so and names no type."""
+    kinds = {"rope": "rope", "yarn": "rope", "mrope": "rope", "rotary": "rope", "alibi": "alibi", "none": "none"}
+    named, none = arguments.text("position-embedding-type"), arguments.has("no-position-embedding")
+    rotary = [arguments.has(name) for name in _ROTARY]
+    if any(rotary):  # all are asked first: what was asked for counts as read
+        return "rope"
+    return kinds.get((named or "").lower(), "none" if none and named is None else "learned")
 
 
 def _attention(arguments: Arguments) -> dict[str, Any]:

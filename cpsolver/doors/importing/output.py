@@ -87,7 +87,8 @@ def import_report(imported: Imported, spec_file: str | None, plan_file: str | No
     lines += _listed("notes", imported.notes)
     lines += _listed("not used by the plan", [" ".join(imported.unused)] if imported.unused else [])
     lines += _listed("not known here, and not used", [" ".join(imported.unknown)] if imported.unknown else [])
-    return "\n".join([*lines, *_listed("next", next_commands(imported, spec_file, plan_file))])
+    lines += _listed("next", next_commands(imported, spec_file, plan_file))
+    return "\n".join(one_line(line) for line in lines)
 
 
 def wrapped(text: str) -> str:

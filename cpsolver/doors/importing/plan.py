@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.chips import placed
 from cpsolver.doors.importing.degrees import ScriptDegrees, read_degrees
 from cpsolver.doors.importing.recomputation import Recomputation, read_recomputation
 from cpsolver.doors.importing.scope import notes_beside, plan_refusals
-from cpsolver.doors.importing.split import LayerSplit, read_split
+from cpsolver.doors.importing.split import LayerSplit, places_as_v, read_split
 from cpsolver.doors.importing.training import adapter_fields
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
+_V_SETUPS: dict[str, Schedule] = {"zb": "zbv", "half": "v_half", "min": "v_min"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ def read_plan(
     recomputed = read_recomputation(arguments, pp, split)
     if degrees is None:
         return ImportedPlan(None), TrainingBatch(batch, tokens)
-    batch = degrees.mbs * degrees.dp if batch is None else batch
+    steps = arguments.number("gradient-accumulation-steps", 1) or 1  # of GPT-NeoX and DeepSpeed
+    batch = degrees.mbs * degrees.dp * steps if batch is None else batch
     _divisions(arguments, degrees, split, batch, tokens)
     if split is None or arguments.troubles:
         return ImportedPlan(None), TrainingBatch(batch, tokens)
@@ -62,7 +65,7 @@ def _divisions(
     if batch % share:
         factors = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
         arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {factors}", batch)
-    elif split is not None and split.vpp > 1:
+    elif split is not None and split.vpp > 1 and not places_as_v(arguments):
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
             arguments.trouble("--num-virtual-stages-per-pipeline-rank", "interleaving needs a pipeline, and pp is 1")
@@ -83,8 +86,13 @@ def _imported_plan(
     chip: str,
     model: dict[str, Any],
 ) -> ImportedPlan:
-    refusals, notes = [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)], notes_beside(arguments)
+    refusals, notes = (
+        [*split.refusals, *recomputed.refusals, *plan_refusals(arguments)],
+        [*notes_beside(arguments), *recomputed.notes],
+    )
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
+    if places_as_v(arguments) and len(set(split.layers)) > 1:
+        notes.append("the model's last chunk is shorter: its stage's layers are counted as evenly as two chunks can be")
     sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:
         notes.append("--sequence-parallel has no effect with tp 1: Megatron switches it off")
@@ -111,7 +119,7 @@ def _imported_plan(
         schedule=schedule,
         micro_batches=sizes,
     )
-    return ImportedPlan(strategy, (), tuple(notes))
+    return ImportedPlan(placed(strategy, chip), (), tuple(notes))
 
 
 def _flash(arguments: Arguments) -> bool:
@@ -131,6 +139,7 @@ def _flash(arguments: Arguments) -> bool:
     if backend in ("unfused", "local"):
         return False
     # arguments of frameworks without Transformer Engine, whose attention is unfused without --use-flash-attn
+    arguments.note_read("deepspeed")
     legacy = {"use-fused-rmsnorm", "DDP-impl", "auto-parallel", "deepspeed"} & arguments.given.keys()
     return backend in ("flash", "fused", "auto") or not (local or legacy)
 
@@ -144,14 +153,24 @@ def _zero_bubble(arguments: Arguments, pp: int, refusals: list[str]) -> Schedule
     return "zb2p" if pending == str(2 * pp) else "zb1p"
 
 
+def _v_schedule(arguments: Arguments, refusals: list[str]) -> Schedule:
+    """By the memory that it is set up for (the same fork, megatron/core/pipeline_parallel/zerobubble/scheduler)."""
+    setup = arguments.text("zero-bubble-v-schedule-mem-setup") or "zb"
+    if setup not in _V_SETUPS:
+        refusals.append(f"--zero-bubble-v-schedule-mem-setup {setup}: only {', '.join(_V_SETUPS)} are known here")
+    return _V_SETUPS.get(setup, "zbv")
+
+
 def _schedule(
     arguments: Arguments, degrees: ScriptDegrees, split: LayerSplit, batch: int, refusals: list[str]
 ) -> tuple[Schedule, tuple[int, ...]]:
     """The schedule, and the microbatches' sizes where they differ. What no strategy can express goes to `refusals`."""
     if method := arguments.text("schedules-method"):
+        if method == "dualpipev":
+            return "dualpipev", ()
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
     if arguments.has("zero-bubble-v-schedule"):
-        refusals.append("--zero-bubble-v-schedule: stages placed as a V are not known here")
+        return _v_schedule(arguments, refusals), ()
     if arguments.has("enable-zero-bubble"):
         return _zero_bubble(arguments, degrees.pp, refusals), ()
     folded = arguments.text("foldx-mode") or arguments.text("fold-mode")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
 from cpsolver.doors.importing.patterns import braced
 
+_UNCLEAR = "\ue000"
+"""Begins the mark of a value that is not known (`variables`)."""
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
@@ -64,8 +66,13 @@ def _printf(words: list[str], _text: str | None) -> str | None:
             return "".join(lines)
 
 
+def _ends_unclear(path: str) -> bool:
+    """Whether the path's last part holds an unclear value, which may have slashes of its own."""
+    return _UNCLEAR in path.rstrip("/").rpartition("/")[2]
+
+
 def _basename(words: list[str], _text: str | None) -> str | None:
-    if not words or len(words) > 2 or words[0].startswith("-") or not words[0]:
+    if not words or len(words) > 2 or words[0].startswith("-") or not words[0] or _ends_unclear(words[0]):
         return None
     name = posixpath.basename(words[0].rstrip("/")) or "/"
     suffix = words[1] if len(words) == 2 else ""
@@ -73,7 +80,7 @@ def _basename(words: list[str], _text: str | None) -> str | None:
 
 
 def _dirname(words: list[str], _text: str | None) -> str | None:
-    if len(words) != 1 or words[0].startswith("-") or not words[0]:
+    if len(words) != 1 or words[0].startswith("-") or not words[0] or _ends_unclear(words[0]):
         return None
     head = posixpath.dirname(words[0].rstrip("/") or "/")
     return (head.rstrip("/") or ("/" if head else ".")) + "\n"

@@ -7,20 +7,26 @@ chunk. MindSpeed 028de58 counts K by pipeline rank with --enable-recompute-layer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.split import LayerSplit
-from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind
+from cpsolver.plans.strategy import BESIDE_FUNCTIONS, CORE, NAMED_MODULES, RecomputeKind, Strategy
+from cpsolver.profiles.switches import ZeroMemory
+
+_OTHERS = "layers where they are not"
+"""What stands beside the activation functions of only some layers."""
 
 
 @dataclass(frozen=True)
 class Recomputation:
-    """Kind, number by stage (0: none) and modules. `refusals`: why no plan can express it."""
+    """Kind, number by stage (0: none) and modules. `refusals`: why no plan can express it; `notes`: what to know."""
 
     kind: RecomputeKind = "none"
     amounts: tuple[int, ...] = ()
     modules: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) -> Recomputation:
@@ -33,16 +39,16 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
     by_stage = arguments.numbers("custom-pipeline-recompute-layers")
     modules = tuple(name for value in arguments.values("recompute-modules") for name in value.split(","))
     short_flag = arguments.has("recompute-activations")
-    if arguments.has("checkpoint-activations"):
-        return Recomputation("uniform", (1,) * pp)
+    if arguments.has("checkpoint-activations"):  # Megatron up to 2.6: units of --checkpoint-num-layers
+        return Recomputation("uniform", (arguments.number("checkpoint-num-layers", 1) or 1,) * pp)
     if arguments.has("moe-layer-recompute") and granularity != "full":  # deprecated: adds `moe` to the modules
         return _selective(arguments, (*(modules or CORE), "moe"))
     if granularity is None:
         if short_flag:  # --recompute-modules alone turns nothing on (transformer_config.py)
             return _selective(arguments, modules)
-        if method is not None:
-            arguments.trouble("--recompute-method", "needs --recompute-granularity full", method)
-        return Recomputation()
+        if number and arguments.has("swap-attention"):
+            return _beside_swap(arguments, number, split)
+        return Recomputation()  # --recompute-method alone turns nothing on either
     if granularity == "selective":
         if method is not None:
             arguments.trouble("--recompute-method", "goes with --recompute-granularity full only", method)
@@ -55,6 +61,28 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
     if by_stage is not None and method == "block":
         return _by_stage(arguments, by_stage, pp, split)
     return _full(arguments, method, number, pp, split.vpp if split else 1)
+
+
+def _beside_swap(arguments: Arguments, number: int, split: LayerSplit | None) -> Recomputation:
+    """The feed-forward blocks of each stage's first layers, recomputed where attention is swapped, experts with their
+    exchange too: MindSpeed 028de58, core/memory/swap_attention (solve_prefetch_policy: the number is a chunk's, or the
+    stage's with --enable-recompute-layers-per-pp-rank; is_recompute_layer: the module `mlp`). A plan says all layers
+    or none."""
+    if split is not None and not arguments.has("enable-recompute-layers-per-pp-rank"):
+        number *= split.vpp
+    if split is None or number < max(split.layers):
+        what = "feed-forward blocks of some layers computed again; memory is predicted too high, time too short"
+        return Recomputation(notes=(f"--recompute-num-layers beside --swap-attention is not in the plan: {what}",))
+    return Recomputation("selective", (), _blocks(arguments))
+
+
+def _blocks(arguments: Arguments) -> tuple[str, ...]:
+    """The modules that stand for the feed-forward blocks of all layers."""
+    if not arguments.has("num-experts"):
+        return ("mlp",)
+    some_dense = (arguments.number("first-k-dense-replace", 0, least=-1) or 0) > 0
+    every = arguments.text("moe-layer-freq", "1") in ("1", "-1")
+    return ("moe",) if every and not some_dense else ("mlp", "moe")
 
 
 def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSplit | None) -> Recomputation:
@@ -97,3 +125,58 @@ def _selective(arguments: Arguments, modules: tuple[str, ...]) -> Recomputation:
     unknown = tuple(name for name in modules if name not in NAMED_MODULES)
     refusals = tuple(f"recompute module {name} is not known here: {', '.join(NAMED_MODULES)}" for name in unknown)
     return Recomputation("selective", (), modules, refusals)
+
+
+def recomputed_functions(
+    arguments: Arguments, strategy: Strategy | None, adapters: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """`recompute_activation_function` of the spec's training, and notes where only a plan with more words has it.
+
+    Layers that are recomputed whole come first in each chunk, then these: as many as the second argument says, or all
+    (MindSpeed 028de58, core/memory/recompute/recompute_common.py, should_recompute).
+    """
+    number = arguments.number("recompute-activation-function-num-layers", least=0)
+    if not arguments.has("recompute-activation-function") or number == 0:
+        return {}, []
+    lacking = "adapters" if adapters else "" if number is None else _OTHERS
+    if strategy is not None:
+        kinds = sorted({group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS})
+        lacking = f"recomputation of kind {kinds[0]}" if kinds else lacking
+        if lacking == _OTHERS and _all_layers(strategy, number or 0):
+            lacking = ""
+    if lacking:
+        what = f"activation functions computed again beside {lacking}; memory is predicted too high"
+        return {}, [f"--recompute-activation-function is not in the plan: {what}"]
+    return {"recompute_activation_function": True}, []
+
+
+def _all_layers(strategy: Strategy, number: int) -> bool:
+    """Whether every layer is recomputed, as a whole or its activation function, with `number` such in a chunk."""
+    chunks = (-(-layers // strategy.vpp) for layers in strategy.layers)
+    whole = zip(strategy.recompute, strategy.recompute_layers, chunks, strict=True)
+    return all(number + (amount if kind == "block" else 0) >= layers for kind, amount, layers in whole)
+
+
+def zero_memory(arguments: Arguments, strategy: Strategy | None, adapters: bool) -> tuple[dict[str, Any], list[str]]:
+    """`moe_zero_memory` of the spec's training, and notes where only a plan with more words has it.
+
+    The other layers of level1 beside --moe-zero-memory-num-layers are of level0 (MindSpeed 028de58, core/transformer/
+    moe/moe_feature/overlap/moe_common.py, only_recompute_activation, where 0 is none); with --moe-fb-overlap level1
+    sends results to the host instead.
+    """
+    level, layers = arguments.text("moe-zero-memory"), arguments.number("moe-zero-memory-num-layers", least=0)
+    if level not in get_args(ZeroMemory):
+        return {}, []
+    lacking = "beside adapters" if adapters else ""
+    if strategy is not None:
+        kinds = sorted({group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS})
+        lacking = f"beside recomputation of kind {kinds[0]}" if kinds else lacking
+        lacking = lacking if strategy.ep > 1 else "with ep 1, which MindSpeed refuses"
+    if lacking:
+        what = f"experts' activations computed again {lacking}; memory is predicted too high"
+        return {}, [f"--moe-zero-memory is not in the plan: {what}"]
+    some = layers and strategy is not None and any(layers < count for count in strategy.layers)
+    if level == "level1" and (some or "moe-fb-overlap" in arguments.given):
+        what = "more that all or some layers do not keep; memory is predicted too high"
+        return {"moe_zero_memory": "level0"}, [f"--moe-zero-memory level1 is level0 in the plan: {what}"]
+    return {"moe_zero_memory": level}, []

@@ -28,10 +28,14 @@ def _section(name: str) -> dict[str, str]:
 
 def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
     """What a program is that trains no decoder, by its name and its arguments; None for one that does."""
-    name = PurePosixPath(program).name.lower()
+    module = "/" not in program and not program.endswith(".py")
+    path = PurePosixPath((program.replace(".", "/") if module else program).lower())
+    name = path.name
     for pattern, what in _section("programs").items():
         if re.search(pattern, name):
             return f"is {what}: only the training of a decoder is planned"
+    if (folder := _section("folders").get(path.parent.name)) is not None:
+        return f"is {folder}: only the training of a decoder is planned"
     given = {token.split("=")[0].removeprefix("--") for token in tokens if token.startswith("--")}
     for argument, what in _section("arguments_scope").items():
         if argument in given:

@@ -13,7 +13,7 @@ from cpsolver.doors.importing.grammar import Block, Node, Simple, parse
 from cpsolver.doors.importing.lexer import Word, assignment_head
 from cpsolver.doors.importing.printed import printed
 from cpsolver.doors.importing.variables import ShellVariables
-from cpsolver.inputs.document import read_text
+from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError
 
 _DECLARING = ("export", "declare", "typeset", "local", "readonly")
@@ -361,7 +361,9 @@ class SimpleCommands:
         return None
 
     def _eval(self, fields: list[str], line: int) -> bool | None:
-        return self.block(parse(" ".join(fields[1:]), None, line))
+        text = " ".join(fields[1:])
+        self.variables.spend(text, line)
+        return self.block(parse(text, None, line))
 
     def _cd(self, fields: list[str], _line: int) -> bool | None:
         target = fields[1] if len(fields) == 2 else ""
@@ -379,7 +381,7 @@ class SimpleCommands:
         name = fields[1] if len(fields) > 1 else ""
         path = None if self.variables.unclear_in(name) else self._found(name)
         try:
-            text = read_text(str(path))[1] if path is not None and self.sources < 20 else None
+            text = read_source(str(path))[1] if path is not None and self.sources < 20 else None
             nodes = parse(text, str(path)) if text is not None else None
         except InputError:
             nodes = None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.layer_kinds import pattern_length
 from cpsolver.doors.importing.model import noop_layers
 
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
@@ -31,7 +32,7 @@ class LayerSplit:
 
 def read_split(arguments: Arguments, pp: int) -> LayerSplit | None:
     """The split; None where it is wrong, with the reason in `arguments.troubles`."""
-    total = arguments.number("num-layers")
+    total = arguments.number("num-layers") or pattern_length(arguments)
     if total is None:
         return None
     troubles_before = len(arguments.troubles)
@@ -45,7 +46,36 @@ def read_split(arguments: Arguments, pp: int) -> LayerSplit | None:
         split = _even(arguments, total, pp)
     if split is None or len(arguments.troubles) > troubles_before:
         return None
+    if places_as_v(arguments):
+        return _as_v(split, noop_layers(arguments))
     return _without_noops(split, noop_layers(arguments), arguments)
+
+
+def places_as_v(arguments: Arguments) -> bool:
+    """Whether stages are placed as a V, each with two chunks."""
+    return arguments.text("schedules-method") == "dualpipev" or arguments.has("zero-bubble-v-schedule")
+
+
+def _as_v(split: LayerSplit, noops: Sequence[int]) -> LayerSplit:
+    """The same layers in a V's chunks: stage s has chunks s and 2 pp - 1 - s of 2 pp equal ones.
+
+    Layers that do nothing make chunks shorter: both of a stage alike, as a plan counts them, and of the first stage the
+    second one more.
+    """
+    pp, sizes, start = len(split.layers), set(split.layers), 0
+    if split.vpp > 1 or len(sizes) > 1 or split.layers[0] % 2:
+        refusal = "stages placed as a V have two chunks of one length each, given by --num-layers alone"
+        return LayerSplit(split.layers, 2, (*split.refusals, refusal))
+    chunks = []
+    for count in [split.layers[0] // 2] * (2 * pp):
+        chunks.append(count - sum(start <= noop < start + count for noop in noops))
+        start += count
+    layers = tuple(chunks[stage] + chunks[2 * pp - 1 - stage] for stage in range(pp))
+    refusals = [f"stage {stage} has a chunk without layers" for stage in range(pp) if layers[stage] < 2]
+    both = [(chunks[stage], chunks[2 * pp - 1 - stage]) for stage in range(pp)]
+    unequal = both[0][0] < both[0][1] or any(first != second for first, second in both[1:])
+    refusals += ["--noop-layers make the two chunks of a stage unequal"] * unequal
+    return LayerSplit(layers, 2, (*split.refusals, *refusals))
 
 
 def _exclusive(arguments: Arguments) -> None:
@@ -98,7 +128,8 @@ def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     layers = [stage] * pp
     layers[0] -= embedding
     layers[-1] -= loss
-    return LayerSplit(tuple(layers), vpp)
+    empty = tuple(f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0)
+    return LayerSplit(tuple(layers), vpp, empty)
 
 
 def _ends(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:

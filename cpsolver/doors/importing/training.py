@@ -14,7 +14,9 @@ from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
 
 _SWAPPED = {"input_norm": "attn_norm", "self_attention": "attention", "post_attention_norm": "mlp_norm"}
-"""MindSpeed's --swap-modules by the names of the spec."""
+"""MindSpeed's --swap-modules by the names of the spec: modules of Megatron's legacy layers."""
+_SWAPPED_CORE = {"input_layernorm": "attn_norm", "self_attention": "attention", "pre_mlp_layernorm": "mlp_norm"}
+"""The same of Megatron-Core's layers, of which the default has attention alone (docs/zh/features/swap_attention.md)."""
 _RECIPES = {"delayed": "delayed", "tensorwise": "current", "blockwise": "blockwise", "mxfp8": "mx"}
 """Megatron-LM's --fp8-recipe by the names of the spec."""
 
@@ -111,6 +113,8 @@ def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
         fields["muon_tp_mode"] = _muon(arguments)
     if arguments.text("optimizer-selection") in ("fused_ema_adamw", "ema_adamw"):
         fields["optimizer"] = "ema_adamw"
+    if arguments.has("o2-optimizer"):
+        fields["optimizer"] = "o2_adamw"
     if arguments.has("quant-states"):
         arguments.text("quant-states")
         fields["optimizer"] = "quantized_states"
@@ -156,7 +160,8 @@ def _offload(arguments: Arguments) -> dict[str, Any]:
         fields["offload_layers"] = arguments.number("cpu-offloading-num-layers", 0, least=0)
     if arguments.has("swap-attention"):
         swapped = arguments.text("swap-modules", ",".join(_SWAPPED)) or ""
-        modules = [_SWAPPED.get(name.strip(), "") for name in swapped.split(",")]
+        names = _SWAPPED_CORE if arguments.has("use-mcore-models") else _SWAPPED
+        modules = [names.get(name.strip(), "") for name in swapped.split(",")]
         fields["activation_offload"] = [name for name in dict.fromkeys(modules) if name]
     if arguments.has("fine-grained-activation-offloading"):
         modules = [name for value in arguments.values("offload-modules") for name in value.split(",")]

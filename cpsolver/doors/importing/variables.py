@@ -10,18 +10,20 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
+from cpsolver.doors.importing.braces import brace_words
 from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
-from cpsolver.doors.importing.patterns import Piece, braced, glob_regex
-from cpsolver.inputs.errors import InputError
+from cpsolver.doors.importing.patterns import Piece, glob_regex
+from cpsolver.inputs.errors import InputError, Trouble
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
 _EXPANSION = re.compile(r"(!?)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.ASCII | re.DOTALL)
 _OPERATOR = re.compile(r"(:[-=+?]|[-=+?]|##|#|%%|%|//|/|\^\^|,,|:)(.*)", re.DOTALL)
 _LONGEST = 1_000_000
 """Letters of a variable's value: a script that doubles a text again and again must not fill the memory."""
+_MOST_LETTERS = 2**20
+"""Letters of expansions that are read in all, those inside others again: a short text can ask for a tree of them."""
 _OUTSIDE = re.compile(
     "SLURM.*|PBS.*|LSB.*|OMPI.*|HOME|USER|LOGNAME|PATH|PWD|OLDPWD|HOSTNAME|SHELL|SHLVL|RANDOM|SECONDS|UID|EUID|PPID|LINENO"
     "|IFS|TERM|LANG|LC_.*|BASH.*|OSTYPE|HOSTTYPE|MACHTYPE|TMPDIR|LD_LIBRARY_PATH|PYTHONPATH|CUDA_HOME|VIRTUAL_ENV|CONDA.*"
@@ -71,6 +73,9 @@ class ShellVariables:
     """Names of associative arrays, which are not followed."""
     substitute: Callable[[str, int], str | None] | None = None
     """What a command prints; None: not known."""
+    _places: dict[UnclearValue, int] = field(default_factory=dict)
+    """Of the unclear values, in the order in which they came."""
+    _spent: int = 0
 
     def __post_init__(self) -> None:
         self.scalars.update(self.given)
@@ -78,9 +83,17 @@ class ShellVariables:
     def mark(self, name: str, line: int, reason: str, argument: bool = False) -> str:
         """The mark of an unclear value, to stand in a text."""
         value = UnclearValue(name, line, reason, argument)
-        if value not in self.unclear:
+        if value not in self._places:
+            self._places[value] = len(self.unclear)
             self.unclear.append(value)
-        return f"\ue000{self.unclear.index(value)}\ue001"
+        return f"\ue000{self._places[value]}\ue001"
+
+    def spend(self, text: str, line: int) -> None:
+        """Count a text that is to be read; raises InputError where it was too much in all."""
+        self._spent += len(text) + 1
+        if self._spent > _MOST_LETTERS:
+            told = f"has expansions in expansions that come to more than {_MOST_LETTERS:,} letters: no more is read"
+            raise InputError(Trouble("", told, file=self.script, line=line))
 
     def unclear_in(self, text: str) -> list[UnclearValue]:
         """The unclear values that a text holds."""
@@ -200,6 +213,7 @@ class ShellVariables:
         return "".join(" ".join(value) if isinstance(value, list) else value for value in values)
 
     def _value(self, part: WordPart, line: int) -> str | list[str]:
+        self.spend(part.text, line)
         if part.kind == "command":
             printed = self.substitute(part.text, line) if self.substitute else None
             if printed is not None:
@@ -218,6 +232,7 @@ class ShellVariables:
         def value_of(name: str) -> int:
             value = self.get(name)
             value = self._missing(name, line) if value is None else value
+            self.spend(value, line)
             if marks := _MARK.search(value):
                 raise _UnclearMark(marks.group())
             return evaluate(value, value_of)
@@ -334,13 +349,15 @@ class ShellVariables:
             return "" if values is None or kind == "+" else values
         if kind == "?":
             return self._missing(name, line)
-        default = self._inner(operand, line)
-        if kind != "+" and values is None:
+        sets, told = kind == "=" and not name.isdigit(), kind != "+" and values is None and name not in self.defaults
+        default = self._inner(operand, line) if sets or told or quoted else ""
+        if told:
             self.defaults.setdefault(name, default)
-        if kind == "=" and not name.isdigit():
+        if sets:
             self.set(name, default)
+        if sets or quoted:
             return default
-        return default if quoted else _Fields(self.fields(Lexer(operand, None, line).operand(), operand=True))
+        return _Fields(self.fields(Lexer(operand, None, line).operand(), operand=True))
 
     def _changed(self, name: str, value: str, operator: str, operand: str, line: int) -> str:
         """Trimming, substitution, case and substrings of one value."""
@@ -357,8 +374,9 @@ class ShellVariables:
             if old and not set(old) & set("*?[") and old[0] not in "#%":
                 return value.replace(old, new, -1 if operator == "//" else 1)
         if operator in _TRIMS:
-            pattern = glob_regex(self.pieces(Lexer(operand, None, line).operand()))
-            if pattern is not None and not _MARK.search(self._inner(operand, line)):
+            pieces = self.pieces(Lexer(operand, None, line).operand())
+            pattern = glob_regex(pieces)
+            if pattern is not None and not any(_MARK.search(text) for text, _ in pieces):
                 return _trimmed(value, operator, pattern)
         return self.mark(name, line, "has an expansion that is not followed")
 
@@ -399,67 +417,8 @@ def _trimmed(value: str, operator: str, pattern: re.Pattern[str]) -> str:
     return value
 
 
-def brace_words(word: Word) -> list[Word]:
-    """The words that the braces of a word make of it, unquoted ones only: `a{b,c}` gives two."""
-    if word.items is not None or not any(p.kind == "text" and not p.quoted and "{" in p.text for p in word.parts):
-        return [word]
-    atoms: list[WordPart] = []
-    for part in word.parts:
-        plain = part.kind == "text" and not part.quoted
-        atoms += [WordPart("text", letter) for letter in part.text] if plain else [part]
-    return [_joined(word.line, each) for each in _alternatives(atoms)]
-
-
-def _joined(line: int, atoms: list[WordPart]) -> Word:
-    word = Word(line)
-    for atom in atoms:
-        word.add(atom)
-    return word
-
-
-def _alternatives(atoms: list[WordPart]) -> list[list[WordPart]]:
-    """The words of a text of single letters and quoted parts."""
-    for start, atom in enumerate(atoms):
-        if _letter(atom) != "{":
-            continue
-        end, commas = _brace_end(atoms, start)
-        if end is None:
-            continue
-        inner = atoms[start + 1 : end]
-        if commas:
-            edges = [start, *commas, end]
-            choices = [each for a, b in pairwise(edges) for each in _alternatives(atoms[a + 1 : b])]
-        else:
-            numbers = braced("".join(map(_letter, inner))) if all(map(_letter, inner)) else []
-            choices = [[WordPart("text", text)] for text in numbers]
-        if choices:
-            rest = _alternatives(atoms[end + 1 :])
-            return [[*atoms[:start], *choice, *after] for choice in choices for after in rest]
-    return [atoms]
-
-
-def _letter(atom: WordPart) -> str:
-    return atom.text if atom.kind == "text" and not atom.quoted else ""
-
-
-def _brace_end(atoms: list[WordPart], start: int) -> tuple[int | None, list[int]]:
-    """The place of the closing brace, and of the commas between that belong to no inner pair."""
-    depth = 0
-    commas: list[int] = []
-    for place in range(start, len(atoms)):
-        letter = _letter(atoms[place])
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        if depth == 0:
-            return place, commas
-        if letter == "," and depth == 1:
-            commas.append(place)
-    return None, []
-
-
 def parse_given(texts: tuple[str, ...]) -> dict[str, str]:
     """`NAME=VALUE` texts of the command line as a mapping; raises InputError for any other."""
-    from cpsolver.inputs.errors import Trouble
-
     wrong = [text for text in texts if not re.fullmatch(r"([A-Za-z_]\w*|\d+)=.*", text, re.ASCII | re.DOTALL)]
     if wrong:
         raise InputError([Trouble("--set", "is not NAME=VALUE", text) for text in wrong])

@@ -13,7 +13,11 @@ from cpsolver.doors.importing.model import model_fields
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.doors.importing.shell import read_script
 from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.errors import InputError
+from cpsolver.problem.resolve import resolve
+from cpsolver.rules import violations
+from cpsolver.spec.spec import parse_spec
 from models_zoo import Architecture, load_architecture
 from tests.doors.importing.test_import_scripts import GPT, LLAMA, MOE, STEP, imported, plan, torchrun
 from tests.support.command import in_tmp, run, write  # noqa: F401
@@ -87,10 +91,10 @@ def test_what_no_architecture_says_is_refused_by_name(argument: str) -> None:
 
 
 def test_what_a_plan_does_not_hold_is_said_with_the_error_it_makes() -> None:
-    found = imported(torchrun(LLAMA + STEP + "--recompute-activation-function --output-layer-slice-num 4"))
-    assert any("--recompute-activation-function is not in the plan" in note for note in found.notes)
+    found = imported(torchrun(LLAMA + STEP + "--recompute-norm --output-layer-slice-num 4"))
+    assert any("--recompute-norm is not in the plan" in note for note in found.notes)
     assert any("memory is predicted too high" in note for note in found.notes)
-    assert not {"--recompute-activation-function", "--output-layer-slice-num"} & set(found.unused)
+    assert not {"--recompute-norm", "--output-layer-slice-num"} & set(found.unused)
     refused = imported(torchrun(LLAMA + STEP + "--ampipe-degree 2"))
     assert refused.strategy is None
     assert "--ampipe-degree" in refused.refusals[0]
@@ -193,3 +197,57 @@ def test_a_script_that_asks_for_its_environment_and_ends_without_is_read_on() ->
     script = read_script('if [ -z "$DATA" ]; then echo none; exit 1; fi\nshow it', None, {})
     assert script.commands[-1].words == ("show", "it")
     assert read_script("exit 0\nshow it", None, {}).ended == 1
+
+
+@pytest.mark.parametrize(("number", "modules"), [("8", ("mlp",)), ("7", ())])
+def test_feed_forwards_are_recomputed_beside_swapped_attention(number: str, modules: tuple[str, ...]) -> None:
+    """MindSpeed: the first so many of a stage's layers, which a plan says where these are all."""
+    more = f"--pipeline-model-parallel-size 4 --swap-attention --recompute-method block --recompute-num-layers {number}"
+    text = torchrun(f"{LLAMA} {STEP} {more}")
+    found = imported(text, chip="ascend_910b")
+    strategy = plan(text, chip="ascend_910b")
+    assert strategy.groups[0].modules == modules
+    assert any("beside --swap-attention" in note for note in found.notes) == (not modules)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "degrees", "gpus", "measured"),
+    [
+        ("32 4096 14336 32", "1 2 1", 8, 13_812),
+        ("80 8192 28672 64", "4 1 8 --num-virtual-stages-per-pipeline-rank 5", 64, 1_621),
+    ],
+)
+def test_nvidias_published_runs_of_llama_3_are_legal_and_near(
+    sizes: str, degrees: str, gpus: int, measured: int
+) -> None:
+    """8 bits on H100, tokens a second and device: Megatron-LM d98e8a6, examples/llama/README.md and its script."""
+    names = ("--num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads")
+    split = ("--tensor-model-parallel-size", "--context-parallel-size", "--pipeline-model-parallel-size")
+    parts = (*zip(names, sizes.split(), strict=True), *zip(split, degrees.split()[:3], strict=True))
+    more = " ".join(f"{name} {value}" for name, value in parts) + " " + " ".join(degrees.split()[3:])
+    text = f"torchrun --nproc_per_node 8 --nnodes {gpus // 8} pretrain_gpt.py {more} --group-query-attention "
+    text += (
+        "--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --position-embedding-type rope --swiglu "
+    )
+    text += "--normalization RMSNorm --untie-embeddings-and-output-weights --disable-bias-linear --vocab-size 128256 "
+    text += "--attention-dropout 0 --hidden-dropout 0 --micro-batch-size 1 --global-batch-size 128 --bf16 "
+    text += (
+        "--grad-reduce-in-bf16 --fp8-format hybrid --fp8-param-gather --sequence-parallel --attention-backend fused "
+    )
+    found = imported(text + "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather\n", chip="h100")
+    problem = resolve(parse_spec(found.spec))
+    assert found.strategy is not None
+    assert not violations(problem, found.strategy)
+    predicted = 128 * 8192 / evaluate(problem, found.strategy).step_time_s / gpus
+    assert predicted == pytest.approx(measured, rel=0.12)
+
+
+def test_a_tokenizer_has_its_vocabulary_by_name() -> None:
+    odd = LLAMA.replace("--vocab-size 32000 ", "").replace("11008", "11264")  # no model of the catalogue
+    found = imported(
+        torchrun(f"{odd} {STEP} --tokenizer-type PretrainedFromHF --tokenizer-name-or-path /m/llama-3-8b-hf/")
+    )
+    assert found.model.vocab == 128_256
+    assert "no --vocab-size: taken as that of the tokenizer /m/llama-3-8b-hf/, 128,256" in found.notes
+    with pytest.raises(InputError, match="--vocab-size: is not given"):
+        imported(torchrun(f"{odd} {STEP} --tokenizer-type PretrainedFromHF --tokenizer-name-or-path /llama-3-8b/mine"))

@@ -203,6 +203,30 @@ def test_stack_and_launcher(name: str) -> None:
             "--pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-max-pending-backward 8",
             {"schedule": "zb2p"},
         ),
+        (
+            "--pipeline-model-parallel-size 4 --schedules-method dualpipev",
+            {"schedule": "dualpipev", "vpp": 2, "layers": (8, 8, 8, 8)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --schedules-method dualpipev --noop-layers 31",
+            {"schedule": "dualpipev", "vpp": 2, "layers": (7, 8, 8, 8), "slots": (0, 1)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --schedules-method dualpipev --noop-layers 7,27,31",
+            {"schedule": "dualpipev", "vpp": 2, "layers": (7, 6, 8, 8), "slots": (0, 1)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-v-schedule",
+            {"schedule": "zbv", "vpp": 2, "layers": (8, 8, 8, 8)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup half",
+            {"schedule": "v_half", "vpp": 2, "layers": (8, 8, 8, 8)},
+        ),
+        (
+            "--pipeline-model-parallel-size 4 --zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup min",
+            {"schedule": "v_min", "vpp": 2, "layers": (8, 8, 8, 8)},
+        ),
         ("--use-flash-attn --attention-backend local", {"flash_attention": True}),
         ("--transformer-impl local", {"flash_attention": False}),
         ("--transformer-impl local --attention-backend auto", {"flash_attention": True}),
@@ -259,6 +283,12 @@ def test_ends_that_count_for_a_layer() -> None:
             {"optimizer_offload": 0.5, "optimizer": "precision_aware"},
         ),
         ("--cpu-offloading-num-layers 8", {"offload_layers": 8}),
+        ("--recompute-activation-function", {"recompute_activation_function": True}),
+        (
+            "--recompute-activation-function --recompute-activation-function-num-layers 30 "
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
+            {"recompute_activation_function": True},
+        ),
         ("--swap-optimizer --use-distributed-optimizer", {"swap_optimizer": True}),
         (
             "--fp8-format hybrid --fp8-param-gather",
@@ -277,6 +307,7 @@ def test_ends_that_count_for_a_layer() -> None:
         ),
         ("--hidden-dropout 0.1", {"dropout": True}),
         ("--optimizer lion", {"optimizer": "lion"}),
+        ("--o2-optimizer", {"optimizer": "o2_adamw"}),
         ("--optimizer muon --muon-tp-mode duplicated", {"optimizer": "muon", "muon_tp_mode": "duplicated"}),
         ("--optimizer muon --muon-fp32-matmul-prec medium", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
         ("--seq-length=2048 --global-batch-size 128", {"sequence_length": 2048, "global_batch_size": 128}),
@@ -285,6 +316,30 @@ def test_ends_that_count_for_a_layer() -> None:
 def test_argument_to_the_spec_s_training(arguments: str, fields: dict[str, Any]) -> None:
     training = imported(torchrun(f"{LLAMA} {STEP} {arguments}")).spec["training"]
     assert {name: training.get(name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level", "told"),
+    [
+        ("--moe-zero-memory level0", "level0", ""),
+        ("--moe-zero-memory level1 --moe-zero-memory-num-layers 32", "level1", ""),
+        ("--moe-zero-memory level1 --moe-zero-memory-num-layers 3", "level0", "level1 is level0"),
+        ("--moe-zero-memory level1 --moe-fb-overlap", "level0", "level1 is level0"),
+        ("--moe-zero-memory disable", None, ""),
+        (
+            "--moe-zero-memory level0 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            None,
+            "beside recomputation of kind uniform",
+        ),
+        ("--moe-zero-memory level0 --expert-model-parallel-size 1", None, "ep 1"),
+    ],
+)
+def test_experts_that_keep_little(arguments: str, level: str | None, told: str) -> None:
+    found = imported(torchrun(f"{MOE} {STEP} --expert-model-parallel-size 8 {arguments}"))
+    assert found.spec["training"].get("moe_zero_memory") == level
+    said = [note for note in found.notes if "--moe-zero-memory" in note]
+    assert len(said) == bool(told)
+    assert told in "".join(said)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""The imported spec as other commands take it: what is wrong with it, and what of the guess has to go.
+
+A stack and a launcher are guessed. A script proves what runs: where the guessed launcher's profile refuses the spec or
+the plan that the script runs, the launcher is left out, with a note that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cpsolver.inputs.errors import InputError
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.resolve import resolve
+from cpsolver.profiles.framework import load_launcher
+from cpsolver.profiles.stack import load_stack
+from cpsolver.rules import RULES, structure_violations
+from cpsolver.spec.spec import parse_spec
+
+
+def accepted(
+    spec: dict[str, Any], strategy: Strategy | None, guessed: bool, placeholders: Mapping[str, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The spec, checked, and notes; `guessed`: its launcher is a guess.
+
+    Raises InputError for a spec that other commands would refuse.
+    """
+    spec = _plain_dispatcher(spec)
+    without = {key: value for key, value in spec.items() if key != "launcher"}
+    try:
+        problem = _checked(spec, placeholders)
+    except InputError as error:
+        if not guessed or "launcher" not in spec:
+            raise
+        try:
+            _checked(without, placeholders)
+        except InputError:
+            raise error from None
+        return without, [_left_out([f"{trouble.where}: {trouble.message}" for trouble in error.troubles])]
+    if guessed and "launcher" in spec and (reasons := _refusals(problem, strategy)):
+        return without, [_left_out(reasons)]
+    return spec, []
+
+
+def _left_out(reasons: list[str]) -> str:
+    return f"no launcher is written: {'; '.join(reasons)}, and the script runs it"
+
+
+def _checked(spec: dict[str, Any], placeholders: Mapping[str, str]) -> Problem | None:
+    """The problem; None where a chip is still to be filled in, which is not looked up."""
+    parsed = parse_spec(spec)
+    if "cluster.chips" not in placeholders:
+        return resolve(parsed)
+    if parsed.stack is not None:
+        load_stack(parsed.stack)
+    if parsed.launcher is not None:
+        load_launcher(parsed.launcher)
+    return None
+
+
+def _refusals(problem: Problem | None, strategy: Strategy | None) -> list[str]:
+    """Why the launcher's profile says that the plan does not run."""
+    if problem is None or strategy is None or structure_violations(problem, strategy):
+        return []
+    return list(RULES["launcher"](problem, strategy))
+
+
+def _plain_dispatcher(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without the experts' all-to-all where the launcher has no other choice and the stack counts on it anyway."""
+    training, launcher = spec["training"], spec.get("launcher")
+    if training.get("moe_dispatcher") != "alltoall" or launcher is None or "stack" not in spec:
+        return spec
+    if "moe_dispatcher" in load_launcher(launcher).switches or load_stack(spec["stack"]).copies_once_per_node:
+        return spec
+    return {**spec, "training": {key: value for key, value in training.items() if key != "moe_dispatcher"}}

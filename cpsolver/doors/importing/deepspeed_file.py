@@ -1,0 +1,106 @@
+"""What DeepSpeed's own file says of a script's plan, and its file of hosts: both stand beside the script.
+
+Read in DeepSpeed 0.19.8: runtime/config.py (names, defaults), runtime/zero/config.py, launcher/runner.py (hosts). A
+script may write its file as it runs (`cat <<EOF > ds_config.json`): then its text is read, with the script's variables.
+What is not there is told, and taken as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.inputs.document import read_text
+from cpsolver.inputs.errors import InputError, Trouble
+
+_OPTIONS = ("deepspeed_config", "deepspeed-config")
+_MOST_LETTERS = 1_000_000
+_STAGES = (0, 1, 2, 3)
+
+
+_STAGE = re.compile(r'"zero_optimization"\s*:\s*\{[^{}]*?"stage"\s*:\s*"?([\w${}]+)"?')
+_OFFLOAD = re.compile(r'"offload_optimizer"\s*:\s*\{[^{}]*?"device"\s*:\s*"([\w${}]+)"')
+
+
+def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str]:
+    """Give the arguments the ZeRO stage and the offload of the file that they name; returns notes.
+
+    What --zero-stage says beside the file stays. `text`: the script's. Raises InputError for a file that is no
+    configuration.
+    """
+    if not {"deepspeed", *_OPTIONS} & arguments.given.keys() or "zero-stage" in arguments.given:
+        return []
+    named = next((arguments.given[name][-1] for name in _OPTIONS if arguments.given.get(name)), None)
+    file = None if named is None else beside(script, named)
+    if file is None:
+        return _written(arguments, text)
+    zero = _zero(file)
+    stage = zero.get("stage", 0)
+    if stage not in _STAGES or isinstance(stage, bool):
+        raise InputError(
+            Trouble("zero_optimization.stage", "is not one of the choices", stage, "0, 1, 2, 3", file=str(file))
+        )
+    arguments.given["zero-stage"] = (str(stage),)
+    offload = zero.get("offload_optimizer")
+    if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
+        arguments.given.setdefault("optimizer-cpu-offload", ())
+    text = f"{file.name}: ZeRO stage {stage}"
+    if zero.get("offload_param"):
+        return [f"{text}; offload_param is not in the plan: memory is predicted too high"]
+    return [text]
+
+
+def _written(arguments: Arguments, text: str) -> list[str]:
+    """As add_deepspeed, of the one file with a ZeRO stage that the script itself writes."""
+    stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
+    stage = next(iter(stages)) if len(stages) == 1 else ""
+    if not stage.isdigit() or int(stage) not in _STAGES:
+        return ["DeepSpeed's own file is not read: its ZeRO stage is taken as 0"]
+    arguments.given["zero-stage"] = (stage,)
+    if {_value(found[1], arguments) for found in _OFFLOAD.finditer(text)} == {"cpu"}:
+        arguments.given.setdefault("optimizer-cpu-offload", ())
+    return [f"the file of DeepSpeed that the script writes: ZeRO stage {stage}"]
+
+
+def _value(written: str, arguments: Arguments) -> str:
+    """A number or word, or what the variable holds that stands there as the script ends."""
+    name = re.fullmatch(r"\$\{?(\w+)\}?", written)
+    return written if name is None else arguments.variables.scalars.get(name[1], "")
+
+
+def beside(script: str, named: str) -> Path | None:
+    """A file that a script names, in the script's folder; None where it is not there, or its name is not known."""
+    if script == "<stdin>" or "\ue000" in named:
+        return None
+    path = Path(script).parent / named
+    return path if path.is_file() and path.stat().st_size < _MOST_LETTERS else None
+
+
+def _zero(file: Path) -> dict[str, Any]:
+    _, text = read_text(file)
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(Trouble("", f"is not JSON: {error}", file=str(file))) from None
+    zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
+    if not isinstance(zero, dict):
+        raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=str(file)))
+    return zero
+
+
+def listed_hosts(words: Sequence[str], script: str) -> tuple[int, ...]:
+    """Devices of each host in the file that a launcher's --hostfile or -H names; none where that is not there."""
+    joined = [part for word in words for part in (word.split("=", 1) if word.startswith("--hostfile=") else [word])]
+    named = next((after for before, after in pairwise(joined) if before in ("--hostfile", "-H")), None)
+    file = None if named is None else beside(script, named)
+    return host_slots(read_text(file)[1]) if file else ()
+
+
+def host_slots(text: str) -> tuple[int, ...]:
+    """The numbers behind `slots=`, a line each."""
+    return tuple(int(count) for count in re.findall(r"^[^#\n]*\bslots=(\d{1,6})\b", text, re.MULTILINE))

@@ -1,0 +1,86 @@
+"""Which format a file has, by its content: each of these is read as the arguments that it stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from cpsolver.doors.importing.flagscale_files import read_flagscale
+from cpsolver.doors.importing.megatron_files import read_loongforge_model, read_megatron, read_test_case
+from cpsolver.doors.importing.mindformers_files import read_mindformers
+from cpsolver.doors.importing.neox_files import read_neox
+from cpsolver.doors.importing.paddle_files import read_paddle
+from cpsolver.doors.importing.reading import Reading
+from cpsolver.doors.importing.torchtitan_files import read_torchtitan, toml
+from cpsolver.inputs.document import parse_yaml
+from cpsolver.inputs.errors import InputError, Trouble
+
+Reader = Callable[[str, dict[str, Any]], Reading]
+
+
+def _top(*names: str) -> re.Pattern[str]:
+    """Fields that begin a line, of a YAML file."""
+    return re.compile(rf"^[\"']?(?:{'|'.join(names)})[\"']?\s*:", re.MULTILINE)
+
+
+_PADDLE = re.compile(r"[\"'](?:tensor_parallel_degree|pipeline_parallel_degree|sharding)[\"']\s*:")
+_NEOX = re.compile(r"^\s*[\"']?(?:pipe|model)[-_]parallel[-_]size[\"']?\s*:", re.MULTILINE)
+_FORMATS: tuple[tuple[tuple[re.Pattern[str], ...], Reader], ...] = (
+    ((_top("MODEL_ARGS"),), read_test_case),
+    ((_top("language_model"), _top("model_parallel")), read_megatron),
+    ((re.compile(r"^_target_:\s*loongforge", re.MULTILINE),), read_loongforge_model),
+    ((_top("experiment"), _top("train", "defaults")), read_flagscale),
+    ((_top("system"), _top("model"), _top("data")), read_flagscale),
+    ((_top("parallel_config"), _top("model"), _top("runner_config", "trainer")), read_mindformers),
+    ((_PADDLE, re.compile(r"[\"']model_name_or_path[\"']\s*:")), read_paddle),
+    ((_NEOX,), read_neox),
+)
+"""What a file of each format has, all of it, and its reader."""
+_SPEC = (_top("model"), _top("cluster"), _top("training"))
+_DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
+
+
+def recognised(text: str) -> Callable[[str, str], Reading] | None:
+    """The reader of the file's format, to be called with its name and its text; None: a script, or a config.json.
+
+    Raises InputError for a file that is known and cannot be imported alone.
+    """
+    if text.startswith("#!"):
+        return None
+    for marks, reader in _FORMATS:
+        if all(mark.search(text) for mark in marks):
+            return partial(_read, reader)
+    if all(re.search(rf"^\[{name}\]", text, re.MULTILINE) for name in ("model", "training")):
+        return lambda name, content: read_torchtitan(name, toml(content, name))
+    return _refused(text)
+
+
+def _read(reader: Reader, name: str, text: str) -> Reading:
+    return reader(name, parse_yaml(text, name).data)
+
+
+def _refused(text: str) -> Callable[[str, str], Reading] | None:
+    message = None
+    if all(mark.search(text) for mark in _SPEC):
+        message = "is a spec already: there is nothing to import", "`apss-cp solve FILE`"
+    elif text.lstrip().startswith("{") and _is_deepspeed(text):
+        message = "is DeepSpeed's configuration, which names no model", "the script that gives it as --deepspeed_config"
+    if message is None:
+        return None
+    said, allowed = message
+
+    def refuse(name: str, _text: str) -> Reading:
+        raise InputError(Trouble("", said, allowed=allowed, file=name))
+
+    return refuse
+
+
+def _is_deepspeed(text: str) -> bool:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and "model_type" not in data and any(name in data for name in _DEEPSPEED)

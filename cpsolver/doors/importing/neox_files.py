@@ -1,0 +1,134 @@
+"""GPT-NeoX's YAML (and DeepSpeed's fields in it) as the arguments of Megatron-LM that mean the same.
+
+Read in gpt-neox ea7aefd: megatron/neox_arguments (names and defaults), megatron/model/transformer.py (ParallelMLP: what
+becomes of intermediate_size), megatron/model/activations.py (which activations have a gate).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpsolver.doors.importing.command import TrainingDevices
+from cpsolver.doors.importing.framework import FrameworkGuess
+from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+
+_FRAMEWORK = FrameworkGuess("megatron-deepspeed", "deepspeed", "a configuration of GPT-NeoX")
+_ACTIVATIONS = {"gelu": "gelu", "geglu": "geglu", "swiglu": "swiglu", "relu": "relu", "silu": "silu"}
+_NORMS = {"layernorm": "layernorm", "te_layernorm": "layernorm", "rmsnorm": "rmsnorm", "te_rmsnorm": "rmsnorm"}
+_POSITIONS = {"learned": "learned", "rotary": "rope", "alibi": "alibi", "sinusoidal": "none", "none": "none"}
+_OPTIMIZERS = {"adam": "adam", "adamw": "adam", "cpu_adam": "adam", "lion": "lion"}
+_ATTENTION = {"global": False, "flash": True}
+"""Kinds of attention_config, and whether they are a flash kernel."""
+
+
+def read_neox(name: str, data: dict[str, Any]) -> Reading:
+    """One file with model and training; NeoX merges several, which have to be merged before."""
+    fields = Fields({key.replace("-", "_"): value for key, value in data.items()}, name, "neox")
+    fields.refuse()
+    layers = fields.number("num_layers")
+    model = _model(fields)
+    tokens = [*fields.mapped(), *_batch(fields), *_states(fields), *_attention(fields, layers or 0)]
+    if width := _width(fields, bool(model["gated_mlp"])):
+        tokens += as_tokens("ffn-hidden-size", width)
+    if fields.has("num_kv_heads"):
+        tokens += ["--group-query-attention", *as_tokens("num-query-groups", fields.number("num_kv_heads"))]
+    launched = TrainingDevices(None, None)
+    nodes, per_node = fields.number("num_nodes", 1, least=-1), fields.number("num_gpus")
+    if per_node:
+        launched = TrainingDevices(per_node * max(1, nodes or 1), per_node)
+    elif (world := fields.number("global_num_gpus")) is not None:
+        launched = TrainingDevices(world, None)
+    hint = fields.text("tokenizer_type") or ""
+    fields.close()
+    kind = "configuration of GPT-NeoX"
+    return Reading(kind, tuple(tokens), _FRAMEWORK, launched, model=model, unread=fields.unread(), hint=hint)
+
+
+def _model(fields: Fields) -> dict[str, Any]:
+    """Norms, biases, activation, positions and head, as fields of an architecture."""
+    activation = fields.choice("activation", _ACTIVATIONS, "gelu")
+    attention, feed_forward = fields.flag("use_bias_in_attn_linear", True), fields.flag("use_bias_in_mlp", True)
+    return {
+        "activation": activation,
+        "gated_mlp": activation in ("swiglu", "geglu"),
+        "norm": fields.choice("norm", _NORMS, "layernorm"),
+        "position": fields.choice("pos_emb", _POSITIONS, "learned"),
+        "tied_embeddings": not fields.flag("no_weight_tying"),
+        "bias_qkv": attention,
+        "bias_attention_out": attention,
+        "bias_mlp": feed_forward,
+    }
+
+
+def _width(fields: Fields, gated: bool) -> int | None:
+    """The feed-forward width as ParallelMLP has it: with a gate a third of what is given, in whole multiples."""
+    hidden, multiple = fields.number("hidden_size"), fields.number("mlp_multiple_of", 1) or 1
+    if hidden is None:
+        return None
+    width = fields.number("intermediate_size")
+    if width is None:
+        width = int(fields.real("expansion_factor", 4.0) * hidden)
+    inner = int(width * 2 / 3) // 2 if gated else width
+    return multiple * -(-inner // multiple)
+
+
+def _batch(fields: Fields) -> list[str]:
+    """Sequences of a microbatch, and of a step: given, or so many microbatches of each replica; and the pipeline."""
+    steps, whole = fields.number("gradient_accumulation_steps", 1), fields.number("train_batch_size")
+    each = fields.number("train_micro_batch_size_per_gpu") or fields.number("batch_size")
+    of_step = (
+        as_tokens("gradient-accumulation-steps", steps) if whole is None else as_tokens("global-batch-size", whole)
+    )
+    stages = fields.number("pipe_parallel_size", 1, least=0) or 1
+    return [*as_tokens("micro-batch-size", each), *of_step, *as_tokens("pipeline-model-parallel-size", stages)]
+
+
+def _states(fields: Fields) -> list[str]:
+    """Precision, ZeRO stage, optimizer and recomputation."""
+    kind = (fields.text("precision") or "").lower()
+    half = {"bfloat16": "bf16", "bf16": "bf16", "fp16": "fp16", "half": "fp16"}.get(kind)
+    for name in ("fp16", "bf16"):
+        section = fields.section(name)
+        half = name if section.get("enabled", section.get(name, False)) and half is None else half
+    zero = fields.section("zero_optimization").get("stage", 0)
+    optimizer = str(fields.section("optimizer").get("type", "Adam")).lower()
+    if optimizer not in _OPTIMIZERS:
+        fields.trouble("optimizer.type", "is not planned for", optimizer, ", ".join(_OPTIMIZERS))
+    tokens = [*([f"--{half}"] if half else []), *as_tokens("zero-stage", zero), "--deepspeed"]
+    tokens += as_tokens("optimizer", _OPTIMIZERS.get(optimizer, "adam"))
+    offload = fields.section("zero_optimization").get("offload_optimizer")
+    if offload or fields.section("zero_optimization").get("cpu_offload"):
+        tokens.append("--optimizer-cpu-offload")
+    if fields.flag("checkpoint_activations"):
+        tokens += ["--recompute-granularity", "full", "--recompute-method", "uniform"]
+        tokens += as_tokens("recompute-num-layers", fields.number("checkpoint_num_layers", 1))
+    else:
+        fields.has("checkpoint_num_layers")
+    dropout = [(f"{part}-dropout", fields.real(f"{part}_dropout", 0.0)) for part in ("attention", "hidden")]
+    return [*tokens, *(token for name, value in dropout for token in as_tokens(name, value))]
+
+
+def _attention(fields: Fields, layers: int) -> list[str]:
+    """--use-flash-attn where all layers attend so; kinds that no architecture here says are troubles."""
+    if not fields.has("attention_config"):
+        return []
+    kinds = _kinds(fields.data["attention_config"], layers)
+    if unknown := [kind for kind in kinds if kind not in _ATTENTION]:
+        fields.trouble("attention_config", "is not planned for", unknown[0], ", ".join(_ATTENTION))
+        return []
+    if len(set(kinds)) > 1:
+        fields.trouble(
+            "attention_config", "mixes kernels of attention, which no plan does", ", ".join(sorted(set(kinds)))
+        )
+    return ["--use-flash-attn"] if kinds and _ATTENTION[kinds[0]] else []
+
+
+def _kinds(config: Any, layers: int) -> list[str]:
+    """The kinds of `[[["flash"], 12]]`, of `["flash", ...]`, or of `[[["global"], "all"]]`; each once is enough."""
+    if not isinstance(config, list) or layers < 1:
+        return ["?"]
+    found: list[str] = []
+    for item in config:
+        pattern = item[0] if isinstance(item, list) and item else item
+        found += [str(kind) for kind in (pattern if isinstance(pattern, list) else [pattern])]
+    return found

@@ -1,0 +1,160 @@
+"""Scripts of Megatron's forks and older versions: names of arguments, DeepSpeed's file in the script, Slurm's chips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
+from cpsolver.inputs.errors import InputError
+from tests.doors.importing.test_import_scripts import LLAMA, STEP, imported, plan, torchrun
+from tests.support.command import in_tmp  # noqa: F401
+
+PLAIN = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --vocab-size 50304 --seq-length 1024 "
+    "--max-position-embeddings 1024 --fp16 "
+)
+"""Sizes of a GPT, without batch and positions."""
+STEPS = "--micro-batch-size 2 --global-batch-size 64 "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ("", {"position": "learned", "kv_heads": 16, "gated_mlp": False, "ffn": 8192}),
+        ("--use-rotary-position-embeddings", {"position": "rope"}),
+        ("--no-position-embedding --use-rotary-position-embeddings", {"position": "rope"}),
+        ("--use-llama2-rotary-position-embeddings", {"position": "rope"}),
+        ("--position-embedding-type rotary", {"position": "rope"}),
+        ("--no-position-embedding", {"position": "none"}),
+        ("--position-embedding-type alibi --embed-layernorm", {"position": "alibi", "embedding_norm": True}),
+        ("--num-key-value-heads 4", {"kv_heads": 4}),
+        ("--n-head-kv 8", {"kv_heads": 8}),
+        ("--attention-head-type multiquery", {"kv_heads": 1}),
+        ("--attention-head-type multihead", {"kv_heads": 16}),
+        ("--glu-activation geglu", {"gated_mlp": True, "activation": "geglu", "ffn": 8192}),
+        ("--swiglu", {"gated_mlp": True, "activation": "swiglu", "ffn": 5440}),
+    ],
+)
+def test_names_of_forks_make_the_model(arguments: str, fields: dict[str, Any]) -> None:
+    """Widths: 4 x 2048; of a gated one 2/3 of that in whole 64s, which BigScience's option leaves alone."""
+    model = imported(torchrun(f"{PLAIN} {STEPS} {arguments}")).model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_a_gate_that_no_architecture_says_is_refused() -> None:
+    with pytest.raises(InputError, match="--glu-activation"):
+        imported(torchrun(f"{PLAIN} {STEPS} --glu-activation reglu"))
+
+
+def test_names_of_the_first_megatron_are_todays() -> None:
+    """As DeepSpeed's examples on Megatron-LM 1.1.5 write them: 16 devices are tp 4 x pp 2 x dp 2."""
+    old = "--model-parallel-size 4 --pipe-parallel-size 2 --batch-size 4 --gas 8 --checkpoint-activations"
+    found = plan(torchrun(f"{PLAIN} {old} --checkpoint-num-layers 2", devices=16))
+    assert (found.tp, found.pp, found.dp, found.mbs) == (4, 2, 2, 4)
+    assert (found.recompute, found.recompute_layers) == (("uniform", "uniform"), (2, 2))
+    assert imported(torchrun(f"{PLAIN} {old}", devices=16)).spec["training"]["global_batch_size"] == 4 * 2 * 8
+    both = torchrun(f"{PLAIN} {STEPS} --batch-size 1")
+    assert plan(both).mbs == 2
+
+
+WRITTEN = """
+ZERO=3
+cat <<EOT > $FILE
+{
+  "zero_optimization": {
+    "stage": %s,
+    "offload_optimizer": {"device": "%s"}
+  }
+}
+EOT
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "device", "sharded", "offload"),
+    [("$ZERO", "cpu", "parameters", 1.0), ("1", "none", "optimizer", None), ("$NOWHERE", "cpu", None, None)],
+)
+def test_the_file_of_deepspeed_that_a_script_writes(stage: str, device: str, sharded: Any, offload: Any) -> None:
+    text = WRITTEN % (stage, device)
+    found = imported(text + torchrun(f"{PLAIN} {STEPS} --deepspeed --deepspeed_config $FILE"))
+    assert found.strategy is not None
+    assert (found.strategy.sharded if found.strategy.distributed_optimizer else None) == sharded
+    assert found.spec["training"].get("optimizer_offload") == offload
+    told = "script writes: ZeRO stage" if sharded else "is not read: its ZeRO stage is taken as 0"
+    assert any(told in note for note in found.notes)
+
+
+def test_an_old_flag_is_of_ascendspeed_on_ascend_alone() -> None:
+    """--DDP-impl is of Megatron up to 2.6: on other chips gate and up projection are one product."""
+    text = torchrun(f"{LLAMA} {STEP} --DDP-impl local")
+    found, ascend = imported(text), imported(f"export HCCL_TIMEOUT=1\n{text}", chip="ascend_910b")
+    assert (found.spec["stack"], found.spec["training"].get("fused_gate_up")) == ("megatron-core-plain", None)
+    assert (ascend.spec["stack"], ascend.spec["training"].get("fused_gate_up")) == ("ascendspeed", False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "chip"),
+    [
+        ("--constraint=v100-32g", "v100_32g"),
+        ("-C a100", "a100"),
+        ("--gres=gpu:h100:8", "h100"),
+        ("--gpus-per-node=h200:8", "h200"),
+        ("--gres=gpu:8", None),
+        ("--constraint=a100|h100", None),
+    ],
+)
+def test_slurm_is_asked_for_chips(tmp_path: Path, asked: str, chip: str | None) -> None:
+    def read(**options: Any) -> Imported:
+        return import_source(str(tmp_path / "run.sh"), ImportOptions(**options))
+
+    text = f"#!/bin/bash\n#SBATCH {asked}\n{torchrun(f'{PLAIN} {STEPS}')}"
+    (tmp_path / "run.sh").write_text(text, encoding="utf-8")
+    found = read()
+    assert found.spec["cluster"]["chips"] == (chip or "fill-me-in")
+    assert [note for note in found.notes if "#SBATCH" in note] == (
+        [f"#SBATCH lines ask for {chip}: taken for the chip"] if chip else []
+    )
+    assert read(chip="mi300x").spec["cluster"]["chips"] == "mi300x"
+
+
+SWAPPED = "--use-flash-attn --use-fused-rmsnorm --pipeline-model-parallel-size 4 --swap-attention "
+EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modules"),
+    [
+        ("--recompute-num-layers 8", ("mlp",)),
+        ("--recompute-num-layers 8 " + EXPERTS, ("moe",)),
+        ("--recompute-num-layers 8 --first-k-dense-replace 1 " + EXPERTS, ("mlp", "moe")),
+        ("--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4", ("mlp",)),
+        ("--recompute-num-layers 7", None),
+        (
+            "--recompute-num-layers 4 --num-layers-per-virtual-pipeline-stage 4 --enable-recompute-layers-per-pp-rank",
+            None,
+        ),
+    ],
+)
+def test_blocks_beside_swapped_attention_are_recomputed(arguments: str, modules: tuple[str, ...] | None) -> None:
+    """32 layers over 4 stages, 8 each: what is recomputed in all of them is a plan's, less is told."""
+    found = imported(torchrun(f"{LLAMA} {STEP} {SWAPPED} {arguments}"), chip="ascend_910b")
+    assert found.strategy is not None
+    chosen = found.strategy.recompute_modules[0]
+    assert chosen == (modules or ())
+    assert any("beside --swap-attention" in note for note in found.notes) == (modules is None)
+
+
+def test_modules_that_wait_have_megatron_cores_names() -> None:
+    core = f"{LLAMA} {STEP} --use-flash-attn --use-mcore-models --swap-attention"
+    assert imported(torchrun(core)).spec["training"]["activation_offload"] == ["attention"]
+    both = imported(torchrun(f"{core} --swap-modules input_layernorm,pre_mlp_layernorm"))
+    assert both.spec["training"]["activation_offload"] == ["attn_norm", "mlp_norm"]
+
+
+@pytest.mark.parametrize(("argument", "told"), [("--no-pad-to-seq-lengths", True), ("--variable-seq-lengths", False)])
+def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: bool) -> None:
+    found = imported(torchrun(f"{LLAMA} {STEP} --is-instruction-dataset {argument}"))
+    assert any("as long as their data" in note for note in found.notes) is told
