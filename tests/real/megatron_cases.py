@@ -71,6 +71,7 @@ def _muon(mode: str = "duplicated") -> dict[str, Any]:
 CASES = (
     _case("dense, one stage", "llama2-7b", "x:32", tp=4, dp=2),
     _case("dense, tp 1", "llama2-7b", "x:32", flags="fz", tp=1, dp=8),
+    _case("dense, attention unfused", "llama2-7b", "x:32", flags="z", tp=1, dp=8),
     _case("dense, no sharing", "llama2-7b", "x:32", flags="sf", tp=2, dp=4),
     _case("grouped heads, pipeline", "llama2-70b", EVEN_70B, tp=4, dp=2),
     _case("grouped heads, interleaved", "llama2-70b", EVEN_70B, tp=4, dp=2, vpp=5),

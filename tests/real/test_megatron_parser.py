@@ -23,11 +23,7 @@ pytest.importorskip("megatron.core")
 from cpsolver.doors.export.judge import launch_of
 from cpsolver.doors.export.parallel_args import stage_chunks
 from cpsolver.problem.ranks import rank_map
-from cpsolver.profiles.framework import load_launcher
-from models_zoo import load_architecture
-from tests.real.megatron_bridge import configuration, fields_of
 from tests.real.megatron_cases import CASES, LAUNCHES, MODELS, Case
-from tests.real.megatron_parse import chunks
 
 HERE = Path(__file__).parent
 SOURCES = {
@@ -36,13 +32,6 @@ SOURCES = {
     "megatron-core-0.12": "MEGATRON_LM_0_12",
 }
 ALL = (*CASES, *MODELS)
-BRIDGED = [
-    case
-    for case in ALL
-    if "megatron-lm" in case.targets
-    and not load_launcher("megatron-bridge").untrained(load_architecture(case.model))
-    and case.training.get("optimizer", "adam") in load_launcher("megatron-bridge").optimizers
-]
 PAIRS = [(target, case) for target in LAUNCHES for case in ALL if target in case.targets]
 
 
@@ -143,16 +132,6 @@ def test_the_groups_are_megatrons(case: Case) -> None:
     assert {kind: ours[kind] for kind in theirs if kind in ours} == {
         kind: theirs[kind] for kind in theirs if kind in ours
     }
-
-
-@pytest.mark.parametrize("case", BRIDGED, ids=lambda case: case.name)
-def test_bridges_fields_make_megatrons_configuration(case: Case) -> None:
-    """Megatron-Bridge needs Transformer Engine; its provider is Megatron-Core's configuration with more fields."""
-    fields = fields_of(case)
-    config = configuration(case, fields)
-    s = case.strategy()
-    assert (config.tensor_model_parallel_size, config.context_parallel_size) == (s.tp, s.cp)
-    assert chunks(config) == [list(layers) for layers in stage_chunks(s)]
 
 
 def test_enough_plans_of_every_kind() -> None:

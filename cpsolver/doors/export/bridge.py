@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from cpsolver.doors.export import bridge_vision
 from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
-from cpsolver.doors.export.model_args import PADDING, model_notes
+from cpsolver.doors.export.model_args import PADDING, expert_flags, model_flags, model_notes
 from cpsolver.doors.export.parallel_args import layer_flags, recompute_flags, uses_fsdp
 from cpsolver.doors.export.script import nodes_file, train_script
-from cpsolver.doors.export.training_args import check_switches, gradient_flags
+from cpsolver.doors.export.training_args import attention_backend, check_switches, gradient_flags
 from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -115,6 +116,8 @@ _UNUSED: dict[str, Any] = {
     "dist.use_megatron_fsdp": False,
 }
 """What a recipe may have set, with the values that mean without it: written wherever the plan says nothing else."""
+_BACKEND = "model.attention_backend"
+"""A field whose values are of a type that overrides cannot say."""
 _NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-parallel-sizes", "--cuda-graph-scope")
 
@@ -122,13 +125,15 @@ _LISTS = ("--recompute-modules", "--offload-modules", "--hierarchical-context-pa
 def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     """Megatron-Bridge of 2026-08; raises CannotExpress."""
     check_switches(problem.spec.training, DIALECT.name, DIALECT.switches)
-    refuse(_unknown_here(problem))
+    refuse([*_unknown_here(problem), *bridge_vision.unknown(problem, s)])
     flags = [*shared_flags(problem, s, DIALECT), *recompute_flags(s), *layer_flags(problem, s, DIALECT)]
-    fields = {**_UNUSED, **dict(_fields(flags)), **dict(_own(problem, s)), **dict(_adapters(problem))}
-    overrides = tuple(f"{name}={_plain(value)}" for name, value in fields.items())
+    values = {**_UNUSED, **dict(fields(flags)), **dict(_own(problem, s)), **dict(_adapters(problem))}
+    if problem.encoder is not None:
+        values = _beside_encoder(problem, s, values)
+    overrides = tuple(f"{name}={hydra_value(value)}" for name, value in values.items() if name != _BACKEND)
     environment = environment_of(s)
     files = {
-        "plan.py": _file(problem, s, fields),
+        "plan.py": _file(problem, s, values),
         "train.sh": train_script(problem, s, (), environment, "plan.py", ()),
         "nodes.txt": nodes_file(problem, s),
     }
@@ -136,15 +141,26 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
         f"plan.py's configure(cfg) sets the fields on any recipe; run as a script {_as_script(problem)}",
-        "as overrides the fields miss what plan.py has as PRECISION: mixed_precision's own values would stand instead",
+        "as overrides the fields miss attention's backend and what plan.py has as PRECISION: the recipe's would stand",
         "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
-        *(note.replace("no option says so", "no field says so") for note in own_notes),
+        *(note.replace("no option says so", "no field says so") for note in own_notes if problem.encoder is None),
         *_finetuning_notes(problem),
+        *(bridge_vision.notes(problem, s) if problem.encoder is not None else ()),
     )
     return Launch(DIALECT.name, overrides, environment, files, "train.sh", notes, "train.sh")
 
 
-def _fields(flags: list[Flag]) -> Iterator[tuple[str, Any]]:
+def _beside_encoder(problem: Problem, s: Strategy, values: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those of the model's shape, which its own provider has."""
+    shape = [*model_flags(problem.model, problem.sequence, DIALECT), *expert_flags(problem.model, DIALECT)]
+    own = dict(fields(flag for flag in shape if flag[0] not in ("--seq-length", "--moe-grouped-gemm")))
+    dropped = (*own, "model.moe_layer_freq", "model.vocab_size")
+    kept = {name: value for name, value in values.items() if name not in dropped}
+    return {**kept, **dict(bridge_vision.fields(problem, s))}
+
+
+def fields(flags: Iterable[Flag]) -> Iterator[tuple[str, Any]]:
+    """Fields of the configuration and their values, of those of Megatron-LM's options that have such."""
     for name, *values in flags:
         if name in _LEFT_OUT:
             continue
@@ -180,10 +196,12 @@ def _own(problem: Problem, s: Strategy) -> Iterator[tuple[str, Any]]:
     yield "model.make_vocab_size_divisible_by", PADDING
     yield "dataset.seq_length", problem.sequence
     yield "ddp.grad_reduce_in_fp32", stack.gradient_reduce_bytes != 2
-    yield "ddp.use_distributed_optimizer", s.distributed_optimizer
     flags = set(gradient_flags(problem, s))
-    for name in ("overlap-grad-reduce", "overlap-param-gather"):  # a recipe turns these on by itself
-        yield f"ddp.{name.replace('-', '_')}", (f"--{name}",) in flags
+    yield "ddp.overlap_grad_reduce", ("--overlap-grad-reduce",) in flags
+    for part in ("ddp", "optimizer"):  # a recipe turns these on, and one of the two turns the other on
+        yield f"{part}.use_distributed_optimizer", s.distributed_optimizer
+        yield f"{part}.overlap_param_gather", ("--overlap-param-gather",) in flags
+    yield _BACKEND, f"AttnBackend.{attention_backend(problem, s)}"
     yield "model.tp_comm_overlap", bool(stack.tensor_overlap > 0 and s.sequence_parallel)
     if problem.model.moe is not None:
         yield "model.moe_layer_freq", [int(problem.model.has_experts(layer)) for layer in range(problem.model.layers)]
@@ -206,6 +224,9 @@ def _adapters(problem: Problem) -> Iterator[tuple[str, Any]]:
     yield "peft.target_modules", list(lora.targets)
     yield "peft.dim", lora.rank
     yield "peft.dropout", lora.dropout
+    if problem.model.moe is not None:  # one adapter beside all experts of a layer, of the full rank
+        yield "peft.share_expert_adapters", True
+        yield "peft.normalize_moe_lora", False
     if not lora.of_parts:
         yield "peft.a2a_experimental", lora.all_to_all
 
@@ -221,7 +242,7 @@ def _unknown_here(problem: Problem) -> Iterator[str]:
 
 def _as_script(problem: Problem) -> str:
     if problem.lora is None:
-        return "it trains on made-up data"
+        return f"it trains on made-up {'data' if problem.encoder is None else 'images'}"
     return "it fine-tunes the weights in PRETRAINED_CHECKPOINT on SQuAD, once cfg.tokenizer names a tokenizer"
 
 
@@ -248,7 +269,7 @@ def _precision(problem: Problem) -> dict[str, bool]:
     return {**fields, "fp4_param_gather" if recipe == "nvfp4" else "fp8_param_gather": narrow}
 
 
-def _plain(value: Any) -> str:
+def hydra_value(value: Any) -> str:
     """A value as Hydra's overrides have it."""
     if value is None:
         return "null"
@@ -260,32 +281,27 @@ def _plain(value: Any) -> str:
 
 
 def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
-    latent = problem.model.attention.kind == "mla"
-    provider = "mla_provider import MLAModelProvider" if latent else "gpt_provider import GPTModelProvider"
-    activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
-    function = activation.get(problem.model.activation, "torch.nn.functional.silu")
+    encoder = problem.encoder is not None
+    imports, maker = ([], list(bridge_vision.provider_lines(problem))) if encoder else _new_model(problem)
     lines = [
         f'"""{_in_docstring(problem.model.name)} on {s.devices} devices: a plan of apss-cp for Megatron-Bridge."""',
         "",
         "import torch",
-        f"from megatron.bridge.models.{provider}",
+        *imports[:1],
         "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
-        *(["from megatron.core.activations import squared_relu"] if function == "squared_relu" else []),
+        "from megatron.core.transformer.enums import AttnBackend",
+        *imports[1:],
         "",
         "FIELDS = {",
         *(f"    {name!r}: {_literal(value)}," for name, value in fields.items()),
         "}",
         f"PRECISION = {_precision(problem)!r}",
-        "",
-        "",
-        "def model():",
-        '    """A provider with the model\'s shape; configure() fills in the rest."""',
-        "    shape = {name[6:]: value for name, value in FIELDS.items() if name.startswith('model.')}",
-        f"    return {provider.split()[-1]}(activation_func={function}, **shape)",
+        *maker,
         "",
         "",
         "def configure(cfg):",
         '    """Set the plan on a ConfigContainer whose model is set."""',
+        *(["    check(cfg.model)"] if encoder else []),
         *_new_adapters(problem),
         "    for name, value in FIELDS.items():",
         "        *path, last = name.split('.')",
@@ -300,9 +316,34 @@ def _file(problem: Problem, s: Strategy, fields: dict[str, Any]) -> str:
         "",
         "",
         "if __name__ == '__main__':",
-        *(_trains(problem) if problem.lora is None else _FINETUNES),
+        *_runs(problem),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _new_model(problem: Problem) -> tuple[list[str], list[str]]:
+    """Lines that import what a provider of the model's shape needs, and lines that make it."""
+    latent = problem.model.attention.kind == "mla"
+    provider = "mla_provider import MLAModelProvider" if latent else "gpt_provider import GPTModelProvider"
+    activation = {"relu2": "squared_relu", "gelu": "torch.nn.functional.gelu"}
+    function = activation.get(problem.model.activation, "torch.nn.functional.silu")
+    imports = [f"from megatron.bridge.models.{provider}"]
+    imports += ["from megatron.core.activations import squared_relu"] * (function == "squared_relu")
+    return imports, [
+        "",
+        "",
+        "def model():",
+        '    """A provider with the model\'s shape; configure() fills in the rest."""',
+        "    shape = {name[6:]: value for name, value in FIELDS.items() if name.startswith('model.')}",
+        f"    return {provider.split()[-1]}(activation_func={function}, **shape)",
+    ]
+
+
+def _runs(problem: Problem) -> Iterable[str]:
+    """Lines of the file run as a script."""
+    if problem.encoder is not None:
+        return bridge_vision.training_lines(problem)
+    return _trains(problem) if problem.lora is None else _FINETUNES
 
 
 def _new_adapters(problem: Problem) -> Iterator[str]:
@@ -352,4 +393,4 @@ def _in_docstring(text: str) -> str:
 
 
 def _literal(value: Any) -> str:
-    return value if isinstance(value, str) and value.startswith("torch.") else repr(value)
+    return value if isinstance(value, str) and value.startswith(("torch.", "AttnBackend.")) else repr(value)

@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cpsolver.doors.export.launch import CannotExpress, Launch, exporter, refuse
+from cpsolver.doors.export.launch import (
+    EXPORTERS,
+    CannotExpress,
+    Launch,
+    check_directory,
+    check_folder,
+    check_target,
+    exporter,
+    refuse,
+    write_files,
+)
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
-from cpsolver.problem.problem import Problem
-from cpsolver.problem.resolve import resolve_like
+from cpsolver.problem.problem import Problem, encoder_family
+from cpsolver.problem.resolve import adapters_asked, lacks_encoder, resolve_like
 from cpsolver.problem.strategy_file import strategy_from
 from cpsolver.profiles.default_stack import NAMED
 from cpsolver.profiles.framework import load_launcher
@@ -54,16 +64,18 @@ def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ..
     retargeted = with_launcher(problem, target)
     layers = [f"{target} does not train {what}" for what in load_launcher(target).untrained(problem.model)]
     training = problem.spec.training
-    lacking = load_launcher(target).lacks(training.lora is not None, training.packs)
+    lacking = load_launcher(target).lacks(adapters_asked(training, problem.model), training.packs)
     layers += [f"{target} does not have training.{name}: may be {allowed}" for name, allowed in lacking.items()]
-    layers += [f"{target}: no export here writes an encoder of images"] * (problem.encoder is not None)
+    encoder = None if problem.encoder is None else lacks_encoder(load_launcher(target), problem.model)
+    layers += [] if encoder is None else [encoder]
     return tuple(dict.fromkeys([*layers, *launcher(retargeted, s), *schedule(retargeted, s)]))
 
 
 def with_launcher(problem: Problem, target: str) -> Problem:
     """The problem with the target for its launcher; what the stack runs is left as it is."""
     spec = problem.spec.model_copy(update={"launcher": target})
-    return replace(problem, spec=spec, launcher=load_launcher(target))
+    own = load_launcher(target).beside(encoder_family(spec, problem.model))
+    return replace(problem, spec=spec, launcher=own)
 
 
 def for_target(problem: Problem, target: str) -> Problem | None:
@@ -82,10 +94,53 @@ def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
     return exporter(target)(problem, s)
 
 
+def usual_target(problem: Problem, s: Strategy) -> str | None:
+    """The launcher that the spec names; else the first that runs the plan, those first that the stack is of."""
+    if problem.named_launcher is not None:
+        return problem.named_launcher.name
+    targets = sorted(EXPORTERS, key=lambda name: load_launcher(name).stack != problem.stack.name)
+    return next((target for target in targets if not _refused(problem, s, target)), None)
+
+
+def usual_launch(problem: Problem, s: Strategy) -> Launch | None:
+    """The launch for that target; None where nothing runs the plan, or the one that the spec names does not."""
+    target = usual_target(problem, s)
+    return None if target is None or _refused(problem, s, target) else launch_of(problem, s, target)
+
+
+def _refused(problem: Problem, s: Strategy, target: str) -> bool:
+    try:
+        launch_of(problem, s, target)
+    except CannotExpress:
+        return True
+    return False
+
+
 def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
     """The launch with a note for each rule that the plan breaks: it starts, and runs out of memory, say."""
     warnings = tuple(f"this plan breaks a rule of the spec: {broken}" for broken in violations(problem, s))
     return replace(launch, notes=(*warnings, *_other_stack(problem, launch.target), *launch.notes))
+
+
+def exported(
+    problem: Problem, s: Strategy, target: str, folder: str | None = None, force: bool = False, job: str | None = None
+) -> Launch:
+    """The launch, with its job where one is named, and its files written where a folder is.
+
+    Raises InputError, CannotExpress among them, before anything is written.
+    """
+    check_target(target)
+    if folder is not None:
+        check_directory(folder)
+    launch = with_warnings(problem, s, launch_of(problem, s, target))
+    if job is not None:
+        from cpsolver.doors.export.jobs import with_job
+
+        launch = with_job(problem, s, launch, job)
+    if folder is not None:
+        check_folder(folder, launch, force)
+        write_files(folder, launch)
+    return launch
 
 
 def _other_stack(problem: Problem, target: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ asked (judge.py): an exporter refuses what is no fact, or is the spec's and not 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -38,6 +39,12 @@ class Launch:
     notes: tuple[str, ...] = ()
     node_script: str | None = None
 
+    @property
+    def start(self) -> tuple[str, str]:
+        """What the plan is started with, as a name and a text: the nodes' script, the main file, or the arguments."""
+        name = self.node_script or self.main
+        return ("arguments", shlex.join(self.arguments)) if name is None else (name, self.files[name])
+
 
 class CannotExpress(InputError):
     """The framework has no way to say this plan; `reasons` tell which decision, its value, and what is possible."""
@@ -62,10 +69,14 @@ EXPORTERS = {
     "mindspeed-llm": "mindspeed:mindspeed_llm",
     "loongforge": "loongforge:loongforge",
     "megatron-bridge": "bridge:megatron_bridge",
+    "verl": "verl:export",
     "flagscale": "flagscale:export",
     "deepspeed": "deepspeed:export",
+    "megatron-deepspeed": "megatron_deepspeed:export",
     "torchtitan": "torchtitan:export",
     "accelerate": "accelerate:export",
+    "paddleformers": "paddleformers:export",
+    "mindformers": "mindformers:export",
 }
 """Target -> "module:function", the module one of this package; loaded when the target is asked for."""
 
@@ -79,7 +90,7 @@ def exporter(target: str) -> Exporter:
 
 def check_target(target: str) -> None:
     """Raises InputError, with the nearest name, for a target that nothing is exported to."""
-    if target not in EXPORTERS:
+    if not isinstance(target, str) or target not in EXPORTERS:
         allowed, nearest = ", ".join(sorted(EXPORTERS)), nearest_names(target, EXPORTERS)
         raise InputError(Trouble("--to", "unknown target", target, allowed, nearest))
 

@@ -47,7 +47,7 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
     yield from parallel_args.sharding_flags(s, dialect)
     yield from training_args.gradient_flags(problem, s)
     yield from training_args.overlap_flags(problem, s)
-    yield from training_args.graph_flags(problem)
+    yield from training_args.graph_flags(problem, s)
     yield from parallel_args.batch_flags(problem, s)
     yield from training_args.precision_flags(problem, dialect)
     yield from training_args.kernel_flags(problem, s)

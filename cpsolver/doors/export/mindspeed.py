@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cpsolver.cost.kinds import kind_of_layers
+from cpsolver.cost.schedules import V_CHUNKS
 from cpsolver.doors.export import model_args, parallel_args, training_args
 from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
 from cpsolver.doors.export.launch import CannotExpress, Launch
@@ -19,15 +21,20 @@ DIALECT = replace(
 )
 _CONTEXT = {"p2p": "megatron_cp_algo", "a2a": "ulysses_cp_algo", "a2a+p2p": "hybrid_cp_algo"}
 _CONTEXT["allgather"] = "kvallgather_cp_algo"
-_SWITCHES = ("reuse_fp32_parameters", "swap_optimizer")
+_SWITCHES = ("reuse_fp32_parameters", "swap_optimizer", "recompute_activation_function", "moe_zero_memory")
 _DATA: tuple[str, ...] = ("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"')
 _DATA += ("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"')
+_FINETUNES = "posttrain_gpt.py"
+_WEIGHTS = ("--stage sft", "--finetune", "--is-instruction-dataset", '--load "${LOAD_DIR:?}"')
+_REFUSED_BY_V = (("--overlap-grad-reduce",), ("--overlap-param-gather",))
+"""What --schedules-method dualpipev refuses, the first, or what needs that."""
 _SANDWICH = 4
 """Norms of a layer with one before and one behind each block."""
 _GATED = {"geglu": "--geglu", "geglu_tanh": "--gelu-tanh"}
 """Gated activations but SwiGLU (core/transformer/mlp.py)."""
-_SWAPPED = {"attn_norm": "input_norm", "attention": "self_attention", "mlp_norm": "post_attention_norm"}
-"""Modules that wait on the host, by the names of --swap-modules (MindSpeed, features_manager, swap_attention.py)."""
+_SWAPPED = {"attn_norm": "input_layernorm", "attention": "self_attention", "mlp_norm": "pre_mlp_layernorm"}
+"""Modules that wait on the host, by the names of Megatron-Core's layers, with which MindSpeed compares --swap-modules
+(core/memory/swap_attention/swap_attention_apply.py)."""
 
 
 def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
@@ -43,7 +50,15 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
         hidden = f"hides {problem.stack.tensor_overlap:.0%} of tensor parallelism's communication"
         why = "here nothing does: --use-ascend-mc2 excludes --moe-grouped-gemm"
         notes += (f"stack {problem.stack.name} {hidden}; {why}",)
-    script = train_script(problem, s, flags, environment, SCRIPT, _DATA)
+    if s.v_shaped and s.distributed_optimizer and problem.stack.gradient_overlap > 0:
+        hidden = f"{problem.stack.gradient_overlap:.0%} of the gradients' communication"
+        notes += (
+            f"stack {problem.stack.name} hides {hidden}; --schedules-method dualpipev refuses --overlap-grad-reduce",
+        )
+    if s.v_shaped and _passes_beside(problem, s):
+        notes += ("--moe-fb-overlap hides the experts' all-to-alls, which the plan's time counts in full",)
+    program, data = (SCRIPT, _DATA) if problem.lora is None else (_FINETUNES, (*_DATA, *_WEIGHTS))
+    script = train_script(problem, s, flags, environment, program, data)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(DIALECT.name, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
@@ -55,7 +70,8 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     spec = layer_spec(problem.model, s.tp)
     if spec is not None:
         yield ("--spec", f"mindspeed_llm.tasks.models.spec.{spec}", "layer_spec")
-    yield from _model(problem.model, problem.sequence, spec)
+    for flag in _model(problem.model, problem.sequence, spec):
+        yield ("--num-layers", str(_places(problem.model, s))) if flag[0] == "--num-layers" else flag
     yield ("--padded-vocab-size", str(model_args.padded_vocabulary(problem.model, s.tp)))
     yield from _experts(problem.model)
     yield from parallel_args.degree_flags(problem, s)
@@ -64,8 +80,9 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     yield from parallel_args.sharding_flags(s, DIALECT)
     if parallel_args.uses_fsdp(s):
         yield ("--no-gradient-accumulation-fusion",)  # docs/zh/features/custom_fsdp.md
-    yield from training_args.gradient_flags(problem, s)
-    yield from (flag for flag in training_args.overlap_flags(problem, s) if flag != ("--tp-comm-overlap",))
+    without = {("--tp-comm-overlap",), *(_REFUSED_BY_V if s.v_shaped else ())}
+    overlaps = (*training_args.gradient_flags(problem, s), *training_args.overlap_flags(problem, s))
+    yield from (flag for flag in overlaps if flag not in without)
     if _hides_tensor(problem, s) and problem.model.moe is None:  # refused beside --moe-grouped-gemm
         yield ("--use-ascend-mc2",)
     yield from parallel_args.batch_flags(problem, s)
@@ -75,6 +92,8 @@ def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     if training.fused_kernels:
         yield from _fused_kernels(problem.model)
     yield from _techniques(problem)
+    yield from _zero_memory(problem, s)
+    yield from _adapters(problem)
     yield from parallel_args.recompute_flags(s)
     yield from _layers(problem, s)
 
@@ -112,8 +131,15 @@ def _model(model: Architecture, sequence: int, spec: str | None) -> Iterator[Fla
             yield flag
     if spec == "gemma2_spec":
         yield ("--post-norm",)
+        if _interleaved(model):
+            yield ("--interleave-sliding-window", str(model.attention.sliding_window))
     elif spec == "minimax_spec":
         yield ("--qk-layernorm",)
+
+
+def _interleaved(model: Architecture) -> bool:
+    """Every second layer has a window, as Gemma 2's: tasks/models/transformer/transformer_layer.py, is_sliding."""
+    return model.attention.sliding_window is not None and model.attention.full_every == 2
 
 
 def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -123,6 +149,7 @@ def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
         "alibi positions": True,
         f"the activation {model.activation}": model.activation in _GATED,
         f"{model.norms_per_layer} norms a layer": spec == "gemma2_spec",
+        "a sliding window": spec == "gemma2_spec" and _interleaved(model),
         "a norm over all queries and keys": spec == "minimax_spec",
         "a bias in attention's output": spec == "phi35_moe_spec",
     }
@@ -182,6 +209,7 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
     own: dict[str, Flag] = {
         "quantized_states": ("--quant-states", "fp8"),
         "ema_adamw": ("--optimizer-selection", "fused_ema_adamw"),
+        "o2_adamw": ("--o2-optimizer",),
     }
     if training.optimizer in own:
         yield own[training.optimizer]
@@ -191,6 +219,8 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
         yield ("--reuse-fp32-param",)
     if training.swap_optimizer:
         yield ("--swap-optimizer",)
+    if training.recompute_activation_function:
+        yield ("--recompute-activation-function",)
     offloaded = training.activation_offload
     if offloaded and set(offloaded) <= set(_SWAPPED):
         yield ("--swap-attention",)
@@ -199,9 +229,73 @@ def _techniques(problem: Problem) -> Iterator[Flag]:
         yield from training_args.activation_flags(training, DIALECT)
 
 
+def _adapters(problem: Problem) -> Iterator[Flag]:
+    """Low-rank adapters (MindSpeed-LLM c77308a1, features_manager/finetune/lora.py)."""
+    lora = problem.lora
+    if lora is None:
+        return
+    yield ("--lora-r", str(lora.rank))
+    yield ("--lora-alpha", str(2 * lora.rank))
+    yield ("--lora-target-modules", *lora.targets)
+
+
+def _zero_memory(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """Experts' activations made again, with the overlap that this needs where --moe-fb-overlap is not there anyway."""
+    level = problem.spec.training.moe_zero_memory
+    if level is None:
+        return
+    yield ("--moe-zero-memory", level)
+    if not (s.v_shaped and _passes_beside(problem, s)):
+        yield ("--moe-alltoall-overlap-comm",)
+
+
+def _passes_beside(problem: Problem, s: Strategy) -> bool:
+    """Whether DualPipeV's forwards beside backwards may hide the experts' all-to-alls: --moe-fb-overlap.
+
+    Its conditions (MindSpeed 028de58, features_manager/moe/fb_overlap.py), but those of what is never written here;
+    uniform recomputation layer by layer, and no selective one, which its layers pass over (core/transformer/moe/
+    moe_feature/fb_overlap/transformer_block.py).
+    """
+    whole = all(
+        kind in ("none", "block") or (kind == "uniform" and number == 1)
+        for kind, number in zip(s.recompute, s.recompute_layers, strict=True)
+    )
+    experts = problem.model.moe is not None and s.ep > 1 and s.etp == 1
+    experts &= problem.spec.training.moe_zero_memory != "level1"  # of which it sends the larger part to the host
+    return experts and whole and not problem.copies_once and not problem.spec.training.activation_offload
+
+
 def _layers(problem: Problem, s: Strategy) -> Iterator[Flag]:
-    """Uneven stages without interleaving have a list of their own (num_layer_list.py)."""
-    if s.vpp == 1 and not parallel_args.is_plain(s):
+    """Uneven stages without interleaving have a list of their own (num_layer_list.py); DualPipeV cuts them evenly, and
+    fills shorter chunks with layers that do nothing."""
+    if s.v_shaped:
+        yield ("--schedules-method", "dualpipev")
+        yield ("--dualpipev-dw-detach",)
+        if noops := _noop_layers(problem.model, s):
+            yield ("--noop-layers", ",".join(map(str, noops)))
+        if _passes_beside(problem, s):
+            yield ("--moe-fb-overlap",)
+    elif s.vpp == 1 and not parallel_args.is_plain(s):
         yield ("--num-layer-list", ",".join(map(str, s.layers)))
     else:
         yield from parallel_args.layer_flags(problem, s, DIALECT)
+
+
+def _places(model: Architecture, s: Strategy) -> int:
+    """Layers that --num-layers counts, those that do nothing among them."""
+    return model.layers + (len(_noop_layers(model, s)) if s.v_shaped else 0)
+
+
+def _noop_layers(model: Architecture, s: Strategy) -> tuple[int, ...]:
+    """Places, counted from 0 through all chunks of a V, of the layers that fill its shorter chunks up at their ends.
+
+    Options that say which layers are of another kind count these places too: raises CannotExpress where that matters.
+    """
+    chunks = (*(-(-layers // V_CHUNKS) for layers in s.layers), *(layers // V_CHUNKS for layers in reversed(s.layers)))
+    longest = max(chunks)
+    noops = tuple(index * longest + place for index, layers in enumerate(chunks) for place in range(layers, longest))
+    kinds = kind_of_layers(model)
+    if noops and len({*kinds[noops[0] :]}) > 1:
+        message = f"--noop-layers {noops[0]} stands before layers of several kinds, which are told by their numbers"
+        raise CannotExpress((message,))
+    return noops

@@ -109,16 +109,17 @@ def mixture_note(strategy: Strategy) -> tuple[str, ...]:
 def layers_by_part(strategy: Strategy) -> tuple[tuple[int, ...], ...]:
     """The layers, counted from 0, of every model chunk in the order in which a microbatch passes them.
 
-    Chunk c of stage s comes at place c * pp + s. An embedding or head that stands in layers' places makes the first
-    chunk, or the last, so many shorter.
+    Chunk c of stage s comes at place c * pp + s, but of a V the second chunks begin with the last stage's. An embedding
+    or head that stands in layers' places makes the first chunk, or the last, so many shorter.
     """
     first, last = strategy.slots
     parts: list[tuple[int, ...]] = []
     at = 0
     for chunk in range(strategy.vpp):
-        for stage, size in enumerate(strategy.chunks):
-            short = first * (chunk == 0 and stage == 0)
-            short += last * (chunk == strategy.vpp - 1 and stage == strategy.pp - 1)
+        back = strategy.v_shaped and chunk == 1
+        for stage in reversed(range(strategy.pp)) if back else range(strategy.pp):
+            size, short = strategy.chunks[stage], first * (chunk == 0 and stage == 0)
+            short += last * (chunk == strategy.vpp - 1 and stage == strategy.head_stage)
             parts.append(tuple(range(at, at + size - short)))
             at += size - short
     return tuple(parts)

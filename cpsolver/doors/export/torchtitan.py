@@ -60,6 +60,10 @@ torchrun --nnodes {nodes} --nproc_per_node {slots} --node_rank "$NODE_RANK" --ma
 """
 
 
+_1F1B = ("1F1B", "Interleaved1F1B")
+_SCHEDULES = {"zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV", "breadth_first": "LoopedBFS"}
+
+
 def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """What neither the launcher's facts nor a rule refuses: settings of the spec, and the rounds of the schedule."""
     training = problem.spec.training
@@ -71,7 +75,7 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"torchtitan's configurations have AdamW: training.optimizer is {training.optimizer}, and must be adam"
     count = s.microbatches(problem.batch)
     rounds = max(1, count // s.pp)
-    if s.vpp > 1 and count % rounds:
+    if s.vpp > 1 and s.schedule == "1f1b" and count % rounds:
         yield f"PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}"
 
 
@@ -89,7 +93,7 @@ def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
         "pipeline_parallel_degree": s.pp,
     }
     if s.pp > 1:
-        section["pipeline_parallel_schedule"] = "1F1B" if s.vpp == 1 else "Interleaved1F1B"
+        section["pipeline_parallel_schedule"] = _SCHEDULES.get(s.schedule) or _1F1B[s.vpp > 1]
         section["pipeline_parallel_microbatch_size"] = s.mbs
         section["module_fqns_per_model_part"] = model_parts(s, head)
     return section
@@ -221,6 +225,8 @@ def _notes(problem: Problem, s: Strategy, older: str | None) -> Iterator[str]:
         yield f"torchtitan has no bf16 configuration of {problem.model.name}: set BASE in {MODULE}.py to your own"
     if not s.distributed_optimizer and s.devices > 1:
         yield "FSDP without shards keeps weights in fp32 and gathers nothing; the plan's stack may count otherwise"
+    if s.v_shaped:
+        yield "a schedule that splits backward passes runs without torch.compile: leave compile off"
     if s.cp > 1:
         yield "context parallelism needs the model's flex attention, and balances causal work front with back"
     if problem.model.mtp_layers:

@@ -61,10 +61,15 @@ def _fp8_flags(problem: Problem, recipe: Fp8Recipe, dialect: Dialect) -> Iterato
             yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
 
 
+def attention_backend(problem: Problem, s: Strategy) -> str:
+    """Megatron-Core's name of the attention kernel."""
+    latent = problem.model.attention.kind == "mla"
+    return "unfused" if not s.flash_attention else "auto" if latent else "flash"
+
+
 def kernel_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
     """The attention kernel, and fusions where they are off."""
-    latent = problem.model.attention.kind == "mla"
-    yield ("--attention-backend", "unfused" if not s.flash_attention else "auto" if latent else "flash")
+    yield ("--attention-backend", attention_backend(problem, s))
     if not problem.spec.training.fused_kernels:
         for name in ("bias-swiglu", "bias-gelu", "bias-dropout", "rope"):
             yield (f"--no-{name}-fusion",)
@@ -127,6 +132,8 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "release_fp32_gradients": training.release_fp32_gradients,
         "reuse_fp32_parameters": training.reuse_fp32_parameters,
         "swap_optimizer": training.swap_optimizer,
+        "recompute_activation_function": training.recompute_activation_function,
+        "moe_zero_memory": training.moe_zero_memory is not None,
         "triangle_attention": training.triangle_attention,
         "offload_layers": training.offload_layers > 0,
         "fused_gate_up": not training.fused_gate_up,
@@ -176,13 +183,20 @@ def overlap_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
         yield ("--overlap-moe-expert-parallel-comm",)
 
 
-def graph_flags(problem: Problem) -> Iterator[Flag]:
-    """What CUDA graphs replay. (Later versions take these names too, and say what they are called now.)"""
+def graph_flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    """What CUDA graphs replay. (Later versions take these names too, and say what they are called now.)
+
+    The kernels that compute experts' activation want gate and up in turn, 32 rows each (Megatron-Bridge 067f987,
+    perf_recipes/qwen/common.py).
+    """
     scope = problem.spec.training.cuda_graph
     if scope == "full":
         yield ("--cuda-graph-impl", "local")
         yield ("--cuda-graph-scope", "full_iteration")
         yield ("--no-check-for-nan-in-loss-and-grad",)
+        if problem.model.moe is not None and problem.fused_experts and s.etp == 1:
+            yield ("--use-transformer-engine-op-fuser",)
+            yield ("--moe-mlp-glu-interleave-size", "32")
     elif scope == "te":
         yield ("--cuda-graph-impl", "transformer_engine")
         routed = ("moe_router", "moe_preprocess") if problem.model.moe else ("mlp",)

@@ -13,7 +13,6 @@ from cpsolver.doors.export.parallel_args import layout_string, stage_chunks
 from cpsolver.doors.export.script import grouped
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
-from cpsolver.profiles.framework import launcher_names
 from models_zoo import load_architecture
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_stack
 
@@ -238,6 +237,8 @@ def test_breadth_first_groups_all_microbatches() -> None:
         ({"offload_layers": 3}, {"--cpu-offloading-num-layers": ("3",)}, MEGATRON[1:]),
         ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),
         ({"swap_optimizer": True}, {"--swap-optimizer": ()}, MEGATRON),
+        ({"recompute_activation_function": True}, {"--recompute-activation-function": ()}, MEGATRON),
+        ({"optimizer": "o2_adamw"}, {"--o2-optimizer": ()}, MEGATRON),
         ({"optimizer": "quantized_states"}, {"--quant-states": ("fp8",)}, MEGATRON),
         ({"activation_offload": "attention"}, {"--swap-attention": ()}, MEGATRON),
         (
@@ -281,11 +282,18 @@ def test_techniques(training: dict[str, Any], flags: dict[str, Any], without: tu
         assert flags.items() <= exported("mindspeed-llm", strategy, training=training).items()
 
 
-@pytest.mark.parametrize("target", launcher_names())
-def test_no_target_is_told_of_an_encoder_of_images(target: str) -> None:
-    model = model_spec(vision={"layers": 2, "hidden": 64, "ffn": 128, "heads": 2})
-    given: dict[str, Any] = {"model": model, "training": {"images": {"per_sequence": 1, "patches": 256}}}
-    assert "no export here writes an encoder of images" in refusal(target, strategy_of(dp=4), **given)
+def test_experts_products_compute_the_activation_where_the_prediction_counts_on_it() -> None:
+    chip = chip_spec() | {"block_formats": ["mx"]}
+    chip["peak_tflops"] |= {"fp8": 200}
+    given = {"precision": "fp8", "fp8_recipe": "mx", "cuda_graph": "full"}
+    model = model_spec(moe={"experts": 4, "top_k": 1, "expert_ffn": 512})
+    options = {"--use-transformer-engine-op-fuser": (), "--moe-mlp-glu-interleave-size": ("32",)}
+    for training, on in ((given, 1), (given | {"cuda_graph": "te"}, 1), (given, 0)):
+        problem = with_stack(problem_of({"x": chip}, model=model, gpus=4, training=training), fused_experts=on)
+        found = exported("megatron-lm", strategy_of(dp=4, ep=4), problem)
+        told = options if problem.fused_experts else dict.fromkeys(options)
+        assert {name: found.get(name) for name in options} == told
+        assert problem.fused_experts == (training is given and on == 1)
 
 
 def test_muon_shares_out_no_biases_of_experts() -> None:

@@ -164,10 +164,10 @@ def test_bridges_fields() -> None:
 
 def test_bridges_file_sets_every_field() -> None:
     fields, text = bridge("deepseek-v3-671b", "x:15,16,17,13", tp=2, dp=2, ep=4, flags="sfz")
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"AttnBackend": SimpleNamespace(auto="auto")}
     body = text.split("if __name__")[0].replace("import torch\n", "").split("def model()")
     exec(body[0][body[0].index("FIELDS") :] + "def configure" + body[1].split("def configure")[1], found)
-    assert set(found["FIELDS"]) == set(fields)
+    assert set(found["FIELDS"]) == {*fields, "model.attention_backend"}
     found["get_mixed_precision_config"] = lambda name: SimpleNamespace(name=name, grad_reduce_in_fp32=None)
 
     class Part:
@@ -264,3 +264,12 @@ def test_mindspeed_has_no_mc2_beside_experts() -> None:
     launch = exporter("mindspeed-llm")(experts, plan)
     assert "--use-ascend-mc2" not in options(launch)
     assert any("--use-ascend-mc2 excludes" in note for note in launch.notes)
+
+
+def test_bridge_turns_off_what_recipes_turn_on_by_themselves() -> None:
+    """One of ddp and optimizer turns the other's distributed optimizer on (training/config.py): both are told."""
+    fields, text = bridge("llama2-7b", "x:32", dp=4, flags="")
+    assert fields["optimizer.use_distributed_optimizer"] == fields["ddp.use_distributed_optimizer"] == "false"
+    assert fields["optimizer.overlap_param_gather"] == fields["ddp.overlap_param_gather"] == "false"
+    assert "'model.attention_backend': AttnBackend.unfused," in text
+    assert "model.attention_backend" not in fields

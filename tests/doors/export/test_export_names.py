@@ -81,11 +81,12 @@ def test_scripts_run_nothing_but_the_framework(target: str, tmp_path: Path) -> N
     """Every script in real bash, with a stub for what it starts; nothing but the files is in the folder afterwards."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for program in ("torchrun", "deepspeed", "accelerate"):
+    for program in ("torchrun", "deepspeed", "accelerate", "python3", "paddleformers-cli", "msrun"):
         (programs / program).write_text(STUB, encoding="utf-8")
         (programs / program).chmod(0o755)
     there = {"PATH": f"{programs}:{os.environ['PATH']}", "NODE_RANK": "0", "MASTER_ADDR": "here"}
     there |= {"DATA_PATH": "d", "TOKENIZER_PATH": "t", "PYTHONPATH": ""}
+    there |= {"MODEL_PATH": "m", "TRAIN_FILES": "t", "VAL_FILES": "v"}
     for number, name in enumerate(NAMES.values()):
         folder = tmp_path / str(number)
         folder.mkdir()

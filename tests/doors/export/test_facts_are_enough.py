@@ -1,6 +1,6 @@
 """No exporter refuses what its target's profile allows: facts are stated once, in profiles/facts.py.
 
-Plans at random for three models on 16 devices, most of them illegal in some way, each with all ten targets.
+Plans at random for three models on 16 devices, most of them illegal in some way, each with all targets.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from cpsolver.inputs.errors import InputError
 from hw_specs import chip_names, load_chip
 from tests.support.problems import chip_spec, problem_of, strategy_of
 
-SELF_STARTING = ("deepspeed", "flagscale")
+SELF_STARTING = ("deepspeed", "flagscale", "verl")
 MANIFESTS = {"kubernetes": "kubernetes.yaml", "pytorchjob": "pytorchjob.yaml", "volcano": "volcano.yaml"}
 RANK = 'printf "%s %s %s\\n" "$NODE_RANK" "$MASTER_ADDR" "$*" >> "$RECORD"\n'
 

@@ -1,0 +1,121 @@
+"""BigScience's fork of Megatron-DeepSpeed: arguments of its pretrain_gpt.py, and DeepSpeed's file beside them.
+
+Read in 8387ae1: megatron/arguments.py, megatron/enums.py, megatron/model/gpt_model.py, pretrain_gpt.py. It trains what
+Megatron-LM has no arguments for: ALiBi, and a norm behind the embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from cpsolver.doors.export import deepspeed, model_args
+from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
+from cpsolver.doors.export.launch import Launch, refuse
+from cpsolver.doors.export.megatron import SCRIPT, environment_of
+from cpsolver.doors.export.parallel_args import batch_flags
+from cpsolver.doors.export.script import node_notes, nodes_file, train_script
+from cpsolver.doors.export.shared import unset_switches
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from models_zoo import Architecture
+
+TARGET = "megatron-deepspeed"
+_POSITIONS = {"rope": "rotary", "learned": "absolute", "alibi": "alibi"}
+"""Our names of position embeddings -> those of --position-embedding-type."""
+_GLU = ("swiglu", "geglu")
+"""Activations that --glu-activation has by our names."""
+_DATA = (
+    *("--train-iters 10", "--lr 1e-4", '--data-path "${DATA_PATH:?}"'),
+    *("--tokenizer-type PretrainedFromHF", '--tokenizer-name-or-path "${TOKENIZER_PATH:?}"'),
+)
+_OF_FILE = ("tensor_parallel", "activation_checkpointing", "pipeline")
+"""Sections of DeepSpeed's file that the arguments say here."""
+
+
+def export(problem: Problem, s: Strategy) -> Launch:
+    """Arguments, script and DeepSpeed's file; raises CannotExpress with every reason why it cannot."""
+    refuse(_refused(problem))
+    flags = list(_flags(problem, s))
+    config = {name: part for name, part in deepspeed.ds_config(problem, s).items() if name not in _OF_FILE}
+    files = {
+        "train.sh": train_script(problem, s, flags, environment_of(s), SCRIPT, _DATA),
+        deepspeed.CONFIG: json.dumps({"train_batch_size": problem.batch, **config}, indent=2) + "\n",
+        "nodes.txt": nodes_file(problem, s),
+    }
+    notes = (*_notes(problem), *node_notes(problem, s))
+    return Launch(TARGET, flattened(flags), environment_of(s), files, "train.sh", notes, "train.sh")
+
+
+def _refused(problem: Problem) -> Iterator[str]:
+    training = problem.spec.training
+    yield from unset_switches(problem, "Megatron-DeepSpeed", ("optimizer",))
+    if training.precision not in ("bf16", "fp16"):
+        yield f"Megatron-DeepSpeed has no {training.precision}: training.precision may be bf16 or fp16"
+    if training.optimizer != "adam":
+        yield f"Megatron-DeepSpeed has no optimizer {training.optimizer}: adam"
+
+
+def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
+    training = problem.spec.training
+    yield from _model(problem.model, problem.sequence)
+    yield ("--pad-vocab-size-to", str(model_args.padded_vocabulary(problem.model, s.tp)))
+    yield ("--tensor-model-parallel-size", str(s.tp))
+    yield ("--pipeline-model-parallel-size", str(s.pp))
+    yield from batch_flags(problem, s)
+    yield (f"--{training.precision}",)
+    if not training.dropout:
+        yield ("--attention-dropout", "0.0")
+        yield ("--hidden-dropout", "0.0")
+    yield ("--optimizer", "adam")
+    if s.recompute[0] == "uniform":
+        yield ("--checkpoint-activations",)
+        yield ("--checkpoint-num-layers", str(s.recompute_layers[0]))
+        yield ("--deepspeed-activation-checkpointing",)
+    yield ("--deepspeed",)
+    yield ("--deepspeed_config", deepspeed.CONFIG)
+    yield ("--zero-stage", str(s.zero_stage))
+
+
+def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
+    yield ("--num-layers", str(model.layers))
+    yield ("--hidden-size", str(model.hidden))
+    yield ("--ffn-hidden-size", str(model.ffn or 4 * model.hidden))
+    yield ("--num-attention-heads", str(model.heads))
+    yield ("--kv-channels", str(model.head_dim))
+    yield ("--seq-length", str(sequence))
+    yield ("--position-embedding-type", _POSITIONS.get(model.position, "absolute"))
+    if model.position != "rope":  # which the parser refuses beside it
+        yield ("--max-position-embeddings", str(max(model.max_positions or sequence, sequence)))
+    if model.embedding_norm:
+        yield ("--embed-layernorm",)
+    if model.gated_mlp and model.activation in _GLU:
+        yield ("--glu-activation", model.activation)
+        yield ("--no-bias-gelu-fusion",)
+    if model.norm_epsilon is not None:
+        yield ("--layernorm-epsilon", f"{model.norm_epsilon:g}")
+    yield ("--make-vocab-size-divisible-by", str(model_args.PADDING))
+
+
+def _notes(problem: Problem) -> Iterator[str]:
+    """What is the user's to do, and what of the model no option says."""
+    model = problem.model
+    yield "data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
+    yield f"vocabulary: {model.vocab} rows; --pad-vocab-size-to must be more than the tokenizer's"
+    lacking = {
+        "RMSNorm": model.norm == "rmsnorm",
+        "a head of its own": not model.tied_embeddings,
+        "layers without biases": not (model.bias_qkv and model.bias_attention_out and model.bias_mlp),
+        "fewer heads of keys and values than of queries": model.kv_heads < model.heads,
+        "latent attention": model.attention.kind == "mla",
+        "experts": model.moe is not None,
+        "multi-token prediction": model.mtp_layers > 0,
+        "no positions": model.position == "none",
+    }
+    for what, present in lacking.items():
+        if present:
+            yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
+    said = (f"{model.position} positions", "a norm after the embedding", *(f"activation {name}" for name in _GLU))
+    for note in model_args.model_notes(model, problem.sequence, CORE_0_12):
+        if not any(what in note for what in said):
+            yield note
