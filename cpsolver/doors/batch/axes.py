@@ -9,6 +9,7 @@ from typing import Any
 from cpsolver.doors.batch.fields import FieldPath, is_field, leaves_of, nearest_fields, unknown_part
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.errors import Trouble, dotted
+from cpsolver.inputs.limits import MOST_CELLS
 
 _RANGE = ("from", "to", "step")
 
@@ -68,7 +69,11 @@ def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:
     if isinstance(values, Mapping) and set(values) == set(_RANGE):
         first, last, step = (values[key] for key in _RANGE)
         if all(type(one) is int for one in (first, last, step)) and step > 0 and first <= last:
-            return list(range(first, last + 1, step))
+            count = (last - first) // step + 1
+            if count <= MOST_CELLS:
+                return list(range(first, last + 1, step))
+            found.append(Trouble(dotted(at), f"makes {count:,} cells", allowed=f"at most {MOST_CELLS:,}", path=at))
+            return None
         told = "must have whole numbers, `from` not above `to`, and a `step` above 0"
         found.append(Trouble(dotted(at), told, dict(values), path=at))
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.outlook import UNKNOWN, Outlook, weighed
 from cpsolver.explanation.account import SILENT, SearchDisplay, solve
-from cpsolver.inputs.document import load_yaml
+from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
@@ -75,12 +75,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What to compare: specs' files, or one file on several clusters (`on`: `h100:512@2.5,a800:64@1.2` each).
+    """What to compare: specs, or one on several clusters (`on`: `h100:512@2.5,a800:64@1.2` each).
 
-    `tokens` takes the place of the specs' own. `resize`: also with a node more and a node less.
+    A spec is a file, its plain values, or a problem. `tokens` takes the place of the specs' own. `resize`: also with a
+    node more and a node less.
     """
 
-    specs: tuple[str, ...]
+    specs: tuple[str | Mapping[str, Any] | Problem, ...]
     on: tuple[str, ...] = ()
     tokens: float | None = None
     resize: bool = True
@@ -90,11 +91,17 @@ class ComparisonRequest:
 
 def compare(request: ComparisonRequest, display: SearchDisplay = SILENT) -> Comparison:
     """Solve every option, each with a single plan. Raises InputError, for options that train other tokens too."""
-    named = problems_of(request)
+    return compare_problems(problems_of(request), request.resize, display)
+
+
+def compare_problems(
+    named: Sequence[tuple[str, Problem]], resize: bool = True, display: SearchDisplay = SILENT
+) -> Comparison:
+    """As `compare`, of problems for one plan each, by name."""
     solved = [Answer(name, problem, solve(problem, display)) for name, problem in named]
     resized = [
         tuple(Answer(name, other, solve(other, display)) for name, other in resized_of(problem))
-        if request.resize and answer.result.plans
+        if resize and answer.result.plans
         else ()
         for answer, (_, problem) in zip(solved, named, strict=True)
     ]
@@ -128,16 +135,28 @@ def problems_of(request: ComparisonRequest) -> list[tuple[str, Problem]]:
         raise InputError(
             Trouble("SPEC", "is alone: give another one, or clusters (--on h100:512@2.5 --on a800:768@1.2)")
         )
-    overlay = None if request.calibration is None else load_overlay(request.calibration)
-    found = []
-    for path in request.specs:
-        document = load_yaml(path)
-        base = None if path == "-" else Path(path).parent
-        for on in request.on or (None,):
-            data = _asked(document.data, request, None if on is None else cluster_of(on))
-            found.append((on or path, problem_from(data, None if on else document, base, overlay)))
+    found = [option for place, spec in enumerate(request.specs, 1) for option in _options_of(spec, place, request)]
     _same_tokens(found)
     return found
+
+
+def _options_of(
+    spec: str | Mapping[str, Any] | Problem, place: int, request: ComparisonRequest
+) -> Iterator[tuple[str, Problem]]:
+    """A spec's options by name: itself, or on each of the clusters. What is no file goes by its place."""
+    if isinstance(spec, Problem):
+        wishes = {"top": 1} if request.time_limit_s is None else {"top": 1, "time_limit_s": request.time_limit_s}
+        if request.on or request.tokens is not None:
+            raise InputError(Trouble("on" if request.on else "tokens", "is for a spec, and a problem is given"))
+        yield f"{place}: {spec.model.name} on {spec.num_gpus:,}", spec.with_(search=wishes)
+        return
+    overlay = None if request.calibration is None else load_overlay(request.calibration)
+    document = load_yaml(spec) if isinstance(spec, str) else Document(dict(spec))
+    base = Path(spec).parent if isinstance(spec, str) and spec != "-" else None
+    for on in request.on or (None,):
+        data = _asked(document.data, request, None if on is None else cluster_of(on))
+        name = on or (spec if isinstance(spec, str) else f"spec {place}")
+        yield name, problem_from(data, None if on else document, base, overlay)
 
 
 def _asked(data: Mapping[str, Any], request: ComparisonRequest, cluster: Mapping[str, Any] | None) -> dict[str, Any]:

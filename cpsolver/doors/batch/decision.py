@@ -13,7 +13,7 @@ from cpsolver.doors.batch.compare import Answer, Comparison, Option
 from cpsolver.doors.report.document import versions
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import UNKNOWN, MeanRange, days_text, total_dollars
-from cpsolver.inputs.text import plural
+from cpsolver.inputs.text import plural, signed_percent
 from cpsolver.problem.strategy_file import strategy_to_dict
 
 _HEADS = ("GPUs", "$ an hour", "days", "dollars", "in time", "even at")
@@ -21,11 +21,15 @@ _HEADS = ("GPUs", "$ an hour", "days", "dollars", "in time", "even at")
 
 def comparison_report(found: Comparison) -> RenderableType:
     """The decision table, what it says, and why options have no plan."""
+    return Group(Text(comparison_title(found), style="bold"), "", _table(found), "", *verdict(found), *_below(found))
+
+
+def comparison_title(found: Comparison) -> str:
+    """What is compared, and for which training."""
     problem = found.options[0].answer.problem
     deadline = problem.spec.deadline
     within = f", within {deadline.days:g} days" if deadline else ""
-    title = f"{plural(len(found.options), 'option')}: {problem.model.name}, {problem.spec.tokens:.4g} tokens{within}"
-    return Group(Text(title, style="bold"), "", _table(found), "", *_conclusions(found))
+    return f"{plural(len(found.options), 'option')}: {problem.model.name}, {problem.spec.tokens:.4g} tokens{within}"
 
 
 def _table(found: Comparison) -> Table:
@@ -66,11 +70,12 @@ def _mean(found: MeanRange | None, against: MeanRange | None, text: Any) -> str:
         return "–"
     below = f"{text(found.low)}–{text(found.high)}"
     if against is not None:
-        below = f"{(found.mean / against.mean - 1) * 100:+.1f} %"
+        below = signed_percent(found.mean / against.mean - 1)
     return f"{text(found.mean)}\n{below}"
 
 
-def _conclusions(found: Comparison) -> Iterator[RenderableType]:
+def verdict(found: Comparison) -> Iterator[Text]:
+    """Which option wins and why, which are sooner, and what a break-even price means."""
     timed = any(option.answer.outlook.deadline_probability is not None for option in found.options)
     if found.winner is not None:
         why = " of those at least as likely as not in time" if timed else ""
@@ -85,10 +90,29 @@ def _conclusions(found: Comparison) -> Iterator[RenderableType]:
         yield Text("Without prices (cluster.prices, or --on CHIP:N@PRICE) there are no dollars.", style="yellow")
     if any(option.break_even is not None for option in found.options):
         yield Text("Even at: dollars per GPU-hour with which it costs as much as the cheapest other one in time.")
+
+
+def _below(found: Comparison) -> Iterator[Text]:
     yield Text("Below days and dollars: the 80 % interval; of a node more or less, the change.", style="dim")
     for option in found.options:
         for reason in option.answer.result.reasons:
             yield Text(f"{option.answer.name}: {reason}", style="red")
+
+
+def comparison_records(found: Comparison) -> list[dict[str, Any]]:
+    """A row for each option, its figures in plain values by the name of their column."""
+    told = comparison_document(found)
+    plain = ("name", "status", "model", "num_gpus", "devices", "dollars_per_hour", "step_time_s")
+    records = []
+    for place, option in enumerate(told["options"]):
+        row = {name: option[name] for name in plain}
+        for name in ("days", "dollars"):
+            ends = option[name] or {}
+            row |= {name: ends.get("mean"), f"{name}_low": ends.get("low"), f"{name}_high": ends.get("high")}
+        row["deadline_probability"] = option["deadline_probability"]
+        row["break_even"] = option["break_even_dollars_per_device_hour"]
+        records.append({**row, "winner": place == told["winner"]})
+    return records
 
 
 def comparison_document(found: Comparison) -> dict[str, Any]:

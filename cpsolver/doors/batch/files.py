@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
-from io import StringIO
 from typing import Any
 
+from cpsolver.doors.batch.cases import SweepCase
 from cpsolver.doors.batch.front import fronts_document
 from cpsolver.doors.batch.rows import COLUMNS, Row, per_dollar, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
-from cpsolver.inputs.output import draft_of, file_error, write_file
+from cpsolver.inputs.output import draft_of, file_error
+from cpsolver.inputs.text import csv_text
 
 _FLAT = tuple(column.name for column in COLUMNS if column.kind != "json")
 _JSON = tuple(column.name for column in COLUMNS if column.kind == "json")
@@ -29,26 +29,37 @@ def document(answer: SweepAnswer) -> dict[str, Any]:
         "counts": dict(Counter(row["status"] for _, row in answer.done)),
         "solved": answer.solved,
         "seconds": answer.seconds,
-        "cells": [{**row, **_unpacked(row), "labels": dict(case.cell.labels)} for case, row in answer.done],
+        "cells": [cell_document(case, row) for case, row in answer.done],
         "fronts": fronts_document(answer.done),
         "versions": versions(),
     }
+
+
+def cell_document(case: SweepCase, row: Row) -> dict[str, Any]:
+    """A cell's columns in plain values."""
+    return {**row, **_unpacked(row), "labels": dict(case.cell.labels)}
+
+
+def record_columns(axes: Sequence[str]) -> list[str]:
+    """The names of what `cell_record` has."""
+    return [*(f"axis:{name}" for name in axes), *_FLAT, "reasons", "tokens_per_s_per_dollar_per_hour"]
+
+
+def cell_record(axes: Sequence[str], case: SweepCase, row: Row) -> dict[str, Any]:
+    """A cell as a row of a table: the axes' labels, then the columns but for those in JSON."""
+    labels = {f"axis:{name}": case.cell.labels.get(name) for name in axes}
+    more = {"reasons": reasons_text(row), "tokens_per_s_per_dollar_per_hour": per_dollar(row)}
+    return {**labels, **{name: row[name] for name in _FLAT}, **more}
 
 
 def _unpacked(row: Row) -> dict[str, Any]:
     return {name: None if row[name] is None else json.loads(row[name]) for name in _JSON}
 
 
-def write_csv(answer: SweepAnswer, path: str) -> None:
+def sweep_csv(answer: SweepAnswer) -> str:
     """A row a cell: the axes' labels, then the columns but for plans and proof. Empty: not known or none."""
-    text = StringIO()
-    writer = csv.writer(text)
     axes = answer.sweep.axes
-    writer.writerow([*(f"axis:{name}" for name in axes), *_FLAT, "reasons", "tokens_per_s_per_dollar_per_hour"])
-    for case, row in answer.done:
-        labels = (case.cell.labels.get(name) for name in axes)
-        writer.writerow([*labels, *(row[name] for name in _FLAT), reasons_text(row), per_dollar(row)])
-    write_file(path, text.getvalue())
+    return csv_text(record_columns(axes), (cell_record(axes, case, row).values() for case, row in answer.done))
 
 
 def check_parquet() -> None:

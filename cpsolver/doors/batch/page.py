@@ -1,221 +1,104 @@
-"""The sweep as one HTML page that needs nothing else: plots against the cluster's size, and every cell."""
+"""A sweep as its page shows it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
-from itertools import groupby
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from cpsolver.doors.batch.files import document, sweep_csv
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
-from cpsolver.doors.batch.lines import MEASURES, Line, Measure, lines_of
+from cpsolver.doors.batch.lines import Done, lines_of
 from cpsolver.doors.batch.rows import Row, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
+from cpsolver.doors.batch.stills import stills
 from cpsolver.doors.batch.summary import headline, run_line
-from cpsolver.doors.report.goals import dollars
+from cpsolver.doors.report.choices import Cell, ChoicesPage, Column, Detail, Pick
+from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.inputs.text import count, percent, seconds
+from cpsolver.problem.problem import Problem
+from cpsolver.problem.strategy_file import strategy_from_fields
 
-_COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")
-"""A line has a colour and a dash: 32 pairs, then they come again."""
-
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 640.0, 340.0, 104.0, 12.0, 48.0
-_LOGARITHMIC = 40
-"""Clusters that differ by more than this factor are drawn on logarithmic axes."""
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1f2937; --faint: #d1d5db; --paper: #ffffff }
-@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --faint: #374151; --paper: #111827 } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 68rem;
-  margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-svg.plot { width: 100%; max-width: 52rem; height: auto; display: block }
-svg text { fill: var(--ink); font-size: 12px }
-.grid { stroke: var(--faint) } .frame { fill: none; stroke: var(--ink) }
-ul { list-style: none; padding: 0; display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)) }
-tr.winner { font-weight: 600 }
-li svg { width: 28px; height: 10px; margin-right: .5rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; white-space: nowrap }
-th, td { text-align: right; padding: .15rem .6rem; border-bottom: 1px solid var(--faint) }
-th:first-child, td:first-child, .text { text-align: left }
-td.text:last-child { white-space: normal; min-width: 16rem }
-"""
-
-
-def sweep_html(answer: SweepAnswer) -> str:
-    """The page. Text of the sweep file is escaped; no script, nothing from the network."""
-    lines = lines_of(answer.done)
-    inks = {line.name: _ink(number) for number, line in enumerate(lines)}
-    priced = any(line.best(MEASURES[2]) is not None for line in lines)
-    told = f"{headline(answer)}. {run_line(answer)}."
-    body = [f"<h1>{escape(answer.sweep.file)}</h1>", f"<p>{escape(told)}</p>", _legend(inks)]
-    for measure in MEASURES if priced else MEASURES[:2]:
-        body += [f"<h2>{escape(measure.name)} against cluster size</h2>", _plot(lines, inks, measure)]
-    body += [] if priced else ["<p>Without prices (cluster.prices) there are no figures per dollar.</p>"]
-    jobs = jobs_of(answer.done)
-    for job in jobs:
-        body += [f"<h2>Days and dollars: {escape(job.model)}, {job.tokens:.4g} tokens</h2>", _front(job)]
-        body.append(f"<p>{escape(winner_words(job))}</p>")
-    body += ["<h2>Cells</h2>", _cells(answer, {job.places[job.winner] for job in jobs if job.winner is not None})]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-    title = f"<title>{escape(answer.sweep.file)}: apss-cp batch</title>"
-    start = ["<!DOCTYPE html>", f'<html lang="en"><head>{head}{title}<style>{_STYLE}</style></head><body>']
-    return "\n".join([*start, *body, "</body></html>"])
-
-
-def _ink(number: int) -> str:
-    colour = _COLOURS[number % len(_COLOURS)]
-    dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
-    return f'stroke="{colour}" fill="{colour}"' + (f' stroke-dasharray="{dash}"' if dash else "")
-
-
-def _legend(inks: dict[str, str]) -> str:
-    items = []
-    for name, ink in inks.items():
-        sample = f'<svg viewBox="0 0 28 10" aria-hidden="true"><path d="M0 5h28" stroke-width="2" {ink}/></svg>'
-        items.append(f"<li>{sample}{escape(name)}</li>")
-    return f"<ul>{''.join(items)}</ul>"
-
-
-@dataclass(frozen=True)
-class PlotAxis:
-    """Values `low` to `high` along `length` units from `start`; a negative length goes up the page."""
-
-    low: float
-    high: float
-    start: float
-    length: float
-    logarithmic: bool
-
-    def at(self, value: float) -> float:
-        """Where a value stands."""
-        if self.logarithmic:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * self.length, 1)
-
-    def ticks(self) -> list[float]:
-        """Round values to write beside the axis, at most seven."""
-        if self.logarithmic:
-            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-        else:
-            step = _round_step((self.high - self.low) / 7)
-            ticks = [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-        return [tick for tick in ticks if self.low <= tick <= self.high]
-
-
-def _round_step(rough: float) -> float:
-    """1, 2 or 5 times a power of ten, no smaller than `rough`."""
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
-
-
-def axes(points: Sequence[tuple[float, float]]) -> tuple[PlotAxis, PlotAxis]:
-    """The axes for points (size, figure): from nought, or both logarithmic where sizes differ by much."""
-    sizes, figures = [size for size, _ in points], [figure for _, figure in points]
-    logarithmic = max(sizes) > _LOGARITHMIC * min(sizes) and min(figures) > 0
-    across = (min(sizes) / 1.1, max(sizes) * 1.1) if logarithmic else (0.0, max(sizes) * 1.03)
-    up = (min(figures) / 1.2, max(figures) * 1.2) if logarithmic else (0.0, max(figures) * 1.08 or 1.0)
-    return PlotAxis(*across, _LEFT, _WIDTH, logarithmic), PlotAxis(*up, _TOP + _HEIGHT, -_HEIGHT, logarithmic)
-
-
-def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
-    runs = {line.name: list(_runs(line, measure)) for line in lines}
-    drawn = {name: [point for run in found for point in run] for name, found in runs.items()}
-    every = [(size, figure) for points in drawn.values() for size, figure, _ in points]
-    if not every:
-        return "<p>No cell has this figure.</p>"
-    x, y = axes(every)
-    parts = _frame(x, y, measure.name, "devices in the cluster", measure.unit)
-    for name, points in drawn.items():
-        parts.append(f'<g {inks[name]} stroke-width="1.5"><path d="{_way(runs[name], x, y)}" style="fill:none"/>')
-        for size, figure, row in points:
-            told = f"{name}\n{size:,} devices: {measure.text(row)} {measure.unit}\n{row['strategy']}"
-            at = f'cx="{x.at(size)}" cy="{y.at(figure)}"'
-            parts.append(f'<circle {at} r="3" stroke="none"><title>{escape(told)}</title></circle>')
-        parts.append("</g>")
-    return "\n".join([*parts, "</svg>"])
-
-
-def _frame(x: PlotAxis, y: PlotAxis, name: str, across: str, up: str) -> list[str]:
-    """A plot without its lines: the opened picture, the grid, and what stands along the axes."""
-    box = f'viewBox="0 0 {_LEFT + _WIDTH + 10} {_TOP + _HEIGHT + _BOTTOM}"'
-    parts = [f'<svg class="plot" {box} role="img" aria-label="{escape(name)}">', *_grid(x, y)]
-    parts.append(f'<rect class="frame" x="{_LEFT}" y="{_TOP}" width="{_WIDTH}" height="{_HEIGHT}"/>')
-    middle, base = _LEFT + _WIDTH / 2, _TOP + _HEIGHT
-    parts.append(f'<text x="{middle}" y="{base + 40}" text-anchor="middle">{escape(across)}</text>')
-    turned = f'transform="translate(14 {_TOP + _HEIGHT / 2}) rotate(-90)" text-anchor="middle"'
-    return [*parts, f"<text {turned}>{escape(up)}</text>"]
-
-
-def _front(job: Job) -> str:
-    """Every cell of a job by its days and dollars; a line joins those that no other beats in both."""
-    points = [(row["days"], row["dollars"]) for _, row in job.cells]
-    x, y = axes(points)
-    parts = _frame(x, y, f"days and dollars of {job.model}", "days", "dollars")
-    way = "L".join(f"{x.at(points[place][0])} {y.at(points[place][1])}" for place in job.front)
-    parts.append(f'<path d="M{way}" stroke="{_COLOURS[0]}" stroke-width="1.5" style="fill:none"/>')
-    for place, (case, row) in enumerate(job.cells):
-        told = f"{case.cell.name}\n{days_text(row['days'])} days, {total_dollars(row['dollars'])}\n{row['strategy']}"
-        colour = _COLOURS[2] if place == job.winner else _COLOURS[0] if place in job.front else "gray"
-        at = f'cx="{x.at(points[place][0])}" cy="{y.at(points[place][1])}" r="{6 if place == job.winner else 4}"'
-        parts.append(f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>')
-    return "\n".join([*parts, "</svg>"])
-
-
-Point = tuple[int, float, Row]
-"""A cluster's size, the figure there, and the row that it is from."""
-
-
-def _runs(line: Line, measure: Measure) -> Iterator[list[Point]]:
-    """The line's points, in pieces: a cell without a plan is a gap, not a way straight through it."""
-    values = ((row, None if row["step_time_s"] is None else measure.value(row)) for _, row in line.done)
-    for known, run in groupby(values, key=lambda pair: pair[1] is not None):
-        if known:
-            yield [(int(row["num_gpus"]), (value or 0.0) * measure.scale, row) for row, value in run]
-
-
-def _way(runs: Sequence[Sequence[Point]], x: PlotAxis, y: PlotAxis) -> str:
-    """The pieces as an SVG path."""
-    return "".join("M" + "L".join(f"{x.at(size)} {y.at(figure)}" for size, figure, _ in run) for run in runs)
-
-
-def _grid(x: PlotAxis, y: PlotAxis) -> Iterator[str]:
-    right, base = _LEFT + _WIDTH, _TOP + _HEIGHT
-    for tick in x.ticks():
-        yield f'<line class="grid" x1="{x.at(tick)}" y1="{_TOP}" x2="{x.at(tick)}" y2="{base}"/>'
-        yield f'<text x="{x.at(tick)}" y="{base + 18}" text-anchor="middle">{tick:,g}</text>'
-    for tick in y.ticks():
-        yield f'<line class="grid" x1="{_LEFT}" y1="{y.at(tick)}" x2="{right}" y2="{y.at(tick)}"/>'
-        yield f'<text x="{_LEFT - 8}" y="{y.at(tick) + 4}" text-anchor="end">{tick:,.10g}</text>'
-
-
-def _cells(answer: SweepAnswer, winners: Collection[int]) -> str:
-    """Every cell; `winners`: the places of those that win."""
-    money = (head for head, _, _ in _MONEY)
-    heads = ("cell", "status", "devices", "step time", "tokens/s", "MFU", *money, "memory", _LAST)
-    named = (f'<th class="text">{head}</th>' if head in _TEXT else f"<th>{head}</th>" for head in heads)
-    rows = [f"<tr>{''.join(named)}</tr>"]
-    for place, (case, row) in enumerate(answer.done):
-        cells = [f"<td>{escape(case.cell.name)}</td>", f'<td class="text">{escape(row["status"])}</td>']
-        cells.append("<td>–</td>" if row["devices"] is None else f"<td>{row['devices']:,}</td>")
-        texts = (("step_time_s", seconds), ("tokens_per_s", count), ("mfu", percent))
-        for name, text in (*texts, *((name, text) for _, name, text in _MONEY), ("memory_share", percent)):
-            cells.append("<td>–</td>" if row[name] is None else f"<td>{escape(text(row[name]))}</td>")
-        told = row["strategy"] or row["error"] or reasons_text(row) or ""
-        start = '<tr class="winner">' if place in winners else "<tr>"
-        rows.append("".join([start, *cells, f'<td class="text">{escape(told)}</td></tr>']))
-    return f'<div class="wide"><table>{"".join(rows)}</table></div>'
-
-
-_MONEY = (
-    ("days", "days", days_text),
-    ("$ in all", "dollars", total_dollars),
-    ("$ per M tokens", "dollars_per_million_tokens", dollars),
+_Text = Callable[[float], str]
+_FIGURES: tuple[tuple[Column, str, _Text, float], ...] = (
+    (Column("devices", better="lower", size=True), "devices", count, 1.0),
+    (Column("step time", "s", better="lower"), "step_time_s", seconds, 1.0),
+    (Column("tokens/s", better="higher"), "tokens_per_s", count, 1.0),
+    (Column("tokens/s per device", better="higher"), "tokens_per_s_per_gpu", count, 1.0),
+    (Column("MFU", "%", better="higher"), "mfu", percent, 100.0),
+    (Column("days", better="lower"), "days", days_text, 1.0),
+    (Column("$ in all", "$", better="lower"), "dollars", total_dollars, 1.0),
+    (Column("in time", "%", better="higher"), "deadline_probability", chance, 100.0),
+    (Column("$ per hour", "$", better="lower"), "dollars_per_hour", dollars, 1.0),
+    (Column("$ per M tokens", "$", better="lower"), "dollars_per_million_tokens", dollars, 1.0),
+    (Column("memory", "%", better="lower"), "memory_share", percent, 100.0),
 )
-_LAST = "plan, or why none"
-_TEXT = ("status", _LAST)
+"""Columns of the table: which of a row's, how it is written, and what makes it the column's unit."""
+_STATUS, _PLAN = Column("status", text=True), Column("plan, or why none", text=True)
+_MOST_WHOLE = 250
+"""Of more cells the page has the best plan's key figures only, so that it stays a few megabytes."""
+_BRIEF = "There are too many cells for the parts of each one's time and memory: --json has them, and all plans."
+_NO_DOLLARS = "Without prices (cluster.prices) there are no figures per dollar."
+
+
+def sweep_page(answer: SweepAnswer) -> ChoicesPage:
+    """What the page shows."""
+    done, jobs = answer.done, jobs_of(answer.done)
+    shown = [figure for figure in _FIGURES if any(row[figure[1]] is not None for _, row in done)] or [_FIGURES[0]]
+    names = {column.name for column, *_ in shown}
+    weighed = ("days", "$ in all") if {"days", "$ in all"} <= names else (shown[0][0].name, _rate(names))
+    brief = len(done) > _MOST_WHOLE
+    priced = any(row["dollars_per_hour"] is not None for _, row in done)
+    return ChoicesPage(
+        brand="apss-cp: a sweep",
+        title=answer.sweep.file,
+        what="cell",
+        said=[f"{headline(answer)}. {run_line(answer)}."],
+        columns=(_STATUS, *(column for column, *_ in shown), _PLAN),
+        choices=list(_choices(done, jobs, shown, brief)),
+        axes=weighed,
+        notes=[*map(winner_words, jobs), *([] if priced else [_NO_DOLLARS]), *([_BRIEF] if brief else [])],
+        stills=stills(done),
+        document=_without_plans(answer) if brief else document(answer),
+        csv=sweep_csv(answer),
+        file="apss-cp-sweep",
+    )
+
+
+def _rate(names: set[str]) -> str:
+    return "tokens/s" if "tokens/s" in names else "devices"
+
+
+def _choices(
+    done: tuple[Done, ...], jobs: list[Job], shown: list[tuple[Column, str, _Text, float]], brief: bool
+) -> Iterator[Pick]:
+    line_of = {id(row): line.name for line in lines_of(done) for _, row in line.done}
+    winners = {job.places[job.winner] for job in jobs if job.winner is not None}
+    for place, (case, row) in enumerate(done):
+        figures = (_figure(row, name, text, scale) for _, name, text, scale in shown)
+        told = row["strategy"] or row["error"] or reasons_text(row) or ""
+        task = row["model"] or "?"
+        if row["sequence_length"] is not None:
+            task += f", sequences of {row['sequence_length']:,}"
+        cells = ((row["status"], None), *figures, (told, None))
+        yield Pick(case.cell.name, line_of[id(row)], task, cells, _detail(case.problem, row, brief), place in winners)
+
+
+def _figure(row: Row, name: str, text: _Text, scale: float) -> Cell:
+    value = row[name]
+    return ("–", None) if value is None else (text(value), value * scale)
+
+
+def _without_plans(answer: SweepAnswer) -> dict[str, Any]:
+    whole = document(answer)
+    return {**whole, "cells": [{**cell, "plans": None, "proof": None} for cell in whole["cells"]]}
+
+
+def _detail(problem: Problem | None, row: Row, brief: bool) -> Detail:
+    """What is known of a cell: its plans, or why it has none."""
+    plans = json.loads(row["plans"] or "[]")
+    strategies = [strategy_from_fields(plan["strategy"], problem) for plan in plans]
+    said = [row["status"].capitalize() + "."]
+    said += [row["error"]] if row["error"] else []
+    return Detail([*said, *(reasons_text(row) or "").splitlines()], plans, strategies, brief)

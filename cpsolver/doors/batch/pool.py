@@ -20,6 +20,13 @@ from cpsolver.problem.problem import Problem
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE_S = 2.0
+_OVERDUE_S = 30.0
+"""A worker that has not answered so long after its time limit, and as long again as the limit, is taken for hung:
+stopped, held by the kernel, or with a solver that does not look at the clock. So long, for machines that are loaded."""
+
+
+_NEVER_S = float("inf")
+_LONGEST_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ def cores() -> int:
 def solve_in_processes(tasks: Sequence[CellTask], jobs: int) -> Iterator[CellOutcome]:
     """Every task's outcome as it comes, from `jobs` processes; close the iterator to stop them at once.
 
-    A process that dies (killed for memory, say) gives its task the status error; another takes its place.
+    A process that dies (killed for memory, say), or does not answer long after its time limit, gives its task the
+    status error; another takes its place.
     """
     waiting = deque(tasks)
     workers = [_Worker() for _ in range(min(jobs, len(tasks)))]
@@ -80,11 +88,11 @@ def solve_in_processes(tasks: Sequence[CellTask], jobs: int) -> Iterator[CellOut
         for worker in workers:
             worker.give(waiting)
         while busy := [worker for worker in workers if worker.task is not None]:
-            ready = wait([worker.pipe for worker in busy])
+            ready = wait([worker.pipe for worker in busy], min(worker.left_s() for worker in busy))
             for place, worker in enumerate(workers):
-                if worker.pipe not in ready or worker.task is None:
+                if worker.task is None or (worker.pipe not in ready and worker.left_s()):
                     continue
-                outcome = worker.take()
+                outcome = worker.take() if worker.pipe in ready else worker.give_up()
                 if not worker.alive and waiting:
                     workers[place] = _Worker()
                 workers[place].give(waiting)
@@ -101,6 +109,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks of this process
         self.pipe, far = context.Pipe()
         self.task: CellTask | None = None
+        self._until = _NEVER_S
         self.alive = True
         self._process: SpawnProcess = context.Process(target=_work, args=(far,), daemon=True)
         with _one_thread_each(), _without_interrupts():
@@ -111,6 +120,8 @@ class _Worker:
         """Hand it the next task, if there is one and it lives."""
         self.task = waiting.popleft() if waiting and self.alive else None
         if self.task is not None:
+            limit_s = self.task.problem.spec.search.time_limit_s
+            self._until = _NEVER_S if limit_s is None else time.monotonic() + 2 * limit_s + _OVERDUE_S
             with suppress(OSError):  # it died just now: `take` finds that out
                 self.pipe.send(self.task)
 
@@ -125,6 +136,20 @@ class _Worker:
             self.alive = False
             self._process.join()
             return CellOutcome(self.task.key, failure(_end(self._process.exitcode)))
+
+    def left_s(self) -> float:
+        """Seconds until it has to have answered; 0 from then on."""
+        return max(0.0, min(self._until - time.monotonic(), _LONGEST_WAIT_S))
+
+    def give_up(self) -> CellOutcome:
+        """End the process, which does not answer; SIGKILL reaches one that is stopped too."""
+        assert self.task is not None
+        self.alive = False
+        self._process.kill()
+        self._process.join(_GRACE_S)
+        limit_s = self.task.problem.spec.search.time_limit_s or 0.0
+        told = f"the worker did not answer: ended {limit_s + _OVERDUE_S:g} s after its time limit of {limit_s:g} s"
+        return CellOutcome(self.task.key, failure(told))
 
     def stop(self) -> None:
         """End the process, kindly first."""

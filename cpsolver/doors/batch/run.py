@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 from cpsolver.doors.batch.cases import SweepCase, make_cases
+from cpsolver.doors.batch.lines import Done
 from cpsolver.doors.batch.on_ray import check_ray, solve_on_ray
 from cpsolver.doors.batch.pool import CellOutcome, CellTask, cores, solve_in_processes
 from cpsolver.doors.batch.progress import Meter
@@ -41,7 +42,8 @@ class SweepRequest:
 class SweepAnswer:
     """A sweep's cells, each with its row (None: not solved, for it was stopped).
 
-    `solved` cells were solved by this run in `seconds`; the others were in the database.
+    `solved` cells were solved by this run in `seconds`; the others were in the database. `damaged`: those, counted
+    from 1, whose rows there were not as they had been written, so that they were solved again.
     """
 
     sweep: Sweep
@@ -51,6 +53,7 @@ class SweepAnswer:
     solved: int
     seconds: float
     interrupted: bool = False
+    damaged: tuple[int, ...] = ()
 
     @property
     def done(self) -> tuple[tuple[SweepCase, Row], ...]:
@@ -71,43 +74,83 @@ def run_batch(request: SweepRequest) -> SweepAnswer:
     Raises InputError for a sweep file that is wrong, a database that cannot be used and a Ray that does not answer.
     """
     sweep = load_sweep(request.sweep)
+    return run_cases(sweep, cases_of(sweep, request), request)
+
+
+def cases_of(sweep: Sweep, request: SweepRequest) -> list[SweepCase]:
+    """The cells as the request has them solved. Raises InputError for what is wrong in all of them."""
     overlay = None if request.calibration is None else load_overlay(request.calibration)
-    cases = make_cases(sweep, request.time_limit_s, overlay)
+    return make_cases(sweep, request.time_limit_s, overlay)
+
+
+def run_cases(sweep: Sweep, cases: Sequence[SweepCase], request: SweepRequest) -> SweepAnswer:
+    """As `run_batch`, of cells that are there."""
     path = database_path(request)
     with Store(path) as store:
-        rows = store.get(case.key for case in cases)
-        tasks = open_tasks(cases, rows, request.retry_failed)
-        if tasks and request.on == "ray":
-            check_ray(request.ray_address)
-        for case in cases:
-            if case.problem is None:
-                rows[case.key] = new_row(case)
-                store.put(rows[case.key])
+        rows, tasks = _known(store, cases, request)
         began = time.monotonic()
         solved, interrupted = _solve(store, cases, tasks, rows, request)
         found = tuple(None if case.key in interrupted else rows.get(case.key) for case in cases)
-    return SweepAnswer(sweep, tuple(cases), found, path, solved, time.monotonic() - began, bool(interrupted))
+        damaged = tuple(place for place, case in enumerate(cases, 1) if case.key in store.damaged)
+    spent = time.monotonic() - began
+    return SweepAnswer(sweep, tuple(cases), found, path, solved, spent, bool(interrupted), damaged)
+
+
+def cells_as_known(cases: Sequence[SweepCase], request: SweepRequest) -> Generator[Done]:
+    """Each cell with its row, those of the database first, the others as they are solved, each kept before it is given.
+
+    Close the iterator to stop. Raises InputError as `run_batch` does.
+    """
+    with Store(database_path(request)) as store:
+        rows, tasks = _known(store, cases, request)
+        waiting = {task.key for task in tasks}
+        yield from ((case, rows[case.key]) for case in cases if case.key not in waiting)
+        with closing(_solved(store, cases, tasks, rows, request)) as solved:
+            for key in solved:
+                yield from ((case, rows[key]) for case in cases if case.key == key)
+
+
+def _known(store: Store, cases: Sequence[SweepCase], request: SweepRequest) -> tuple[dict[str, Row], list[CellTask]]:
+    """The rows that are there or need no search, and what is to be solved."""
+    rows = store.get(case.key for case in cases)
+    tasks = open_tasks(cases, rows, request.retry_failed)
+    if tasks and request.on == "ray":
+        check_ray(request.ray_address)
+    for case in cases:
+        if case.problem is None:
+            rows[case.key] = new_row(case)
+            store.put(rows[case.key])
+    return rows, tasks
 
 
 def _solve(
     store: Store, cases: Sequence[SweepCase], tasks: Sequence[CellTask], rows: dict[str, Row], request: SweepRequest
 ) -> tuple[int, set[str]]:
     """Solve the tasks, each row into the database and into `rows`; how many, and the keys left when stopped."""
-    first = {case.key: case for case in reversed(cases)}
-    limits = {task.key: {"time_limit_s": task.problem.spec.search.time_limit_s} for task in tasks}
     left = {task.key for task in tasks}
     try:
-        with Meter(len(first), len(first) - len(tasks)) as meter, closing(_outcomes(tasks, request)) as outcomes:
-            for outcome in outcomes:
-                row = new_row(first[outcome.key]) | limits[outcome.key] | outcome.columns
-                if row["status"] != "error" or outcome.key not in rows:  # a failed second try loses no answer
-                    store.put(row)
-                    rows[outcome.key] = row
-                left.discard(outcome.key)
-                meter(row["status"] == "error")
+        with closing(_solved(store, cases, tasks, rows, request)) as solved:
+            for key in solved:
+                left.discard(key)
     except KeyboardInterrupt:
         return len(tasks) - len(left), left
     return len(tasks), set()
+
+
+def _solved(
+    store: Store, cases: Sequence[SweepCase], tasks: Sequence[CellTask], rows: dict[str, Row], request: SweepRequest
+) -> Generator[str]:
+    """The keys of tasks as they are solved, each row in the database and in `rows` by then."""
+    first = {case.key: case for case in reversed(cases)}
+    limits = {task.key: {"time_limit_s": task.problem.spec.search.time_limit_s} for task in tasks}
+    with Meter(len(first), len(first) - len(tasks)) as meter, closing(_outcomes(tasks, request)) as outcomes:
+        for outcome in outcomes:
+            row = new_row(first[outcome.key]) | limits[outcome.key] | outcome.columns
+            if row["status"] != "error" or outcome.key not in rows:  # a failed second try loses no answer
+                store.put(row)
+                rows[outcome.key] = row
+            meter(row["status"] == "error")
+            yield outcome.key
 
 
 def _outcomes(tasks: Sequence[CellTask], request: SweepRequest) -> Generator[CellOutcome]:

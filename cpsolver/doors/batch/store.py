@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterable
@@ -20,6 +22,9 @@ _TYPES = {"text": "TEXT", "int": "INTEGER", "real": "REAL", "json": "TEXT"}
 _TABLE = ", ".join(f"{column.name} {_TYPES[column.kind]}" for column in COLUMNS).replace(
     "key TEXT", "key TEXT PRIMARY KEY", 1
 )
+_SUM = "checksum"
+"""Of the row's other values, so that a row that a disk or a copy has changed is told from an answer."""
+_GET = f"SELECT {', '.join(_NAMES)}, {_SUM} FROM cells WHERE key"
 _PUT = f"INSERT OR REPLACE INTO cells ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 _AT_ONCE = 500  # keys in a query: SQLite allows some thousand parameters
 
@@ -28,6 +33,7 @@ class Store:
     """An open database; use it as a context manager. One run at a time writes it.
 
     Every `put` is a transaction of its own, on disk when it returns: a run that is killed has lost nothing.
+    `damaged`: keys of rows that `get` found changed and left out.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,9 +43,11 @@ class Store:
         in use by another run.
         """
         self._path = path
+        self.damaged: set[str] = set()
         self._lock = _locked(path)
         try:
             self._database = sqlite3.connect(path, timeout=30)
+            self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")  # what is no text is damage
             try:
                 self._prepare()
             except BaseException:
@@ -65,7 +73,7 @@ class Store:
                 self._database.execute("BEGIN")
                 self._database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
                 self._database.execute("INSERT INTO schema_version VALUES (?)", [SCHEMA_VERSION])
-                self._database.execute(f"CREATE TABLE cells ({_TABLE}) WITHOUT ROWID")
+                self._database.execute(f"CREATE TABLE cells ({_TABLE}, {_SUM} TEXT) WITHOUT ROWID")
             return
         if "schema_version" not in tables:
             told = "is a database of something else: give another file with --db, which is made when it is not there"
@@ -80,17 +88,21 @@ class Store:
         for column in COLUMNS:  # one that reports have had since
             if column.name not in there:
                 self._database.execute(f"ALTER TABLE cells ADD COLUMN {column.name} {_TYPES[column.kind]}")
+        if _SUM not in there:
+            self._database.execute(f"ALTER TABLE cells ADD COLUMN {_SUM} TEXT")
 
     def get(self, keys: Iterable[str]) -> dict[str, Row]:
-        """The rows of these keys, as far as they are there."""
+        """The rows of these keys, as far as they are there and as they were written."""
         wanted, rows = list(dict.fromkeys(keys)), dict[str, Row]()
         try:
             for start in range(0, len(wanted), _AT_ONCE):
                 some = wanted[start : start + _AT_ONCE]
-                query = f"SELECT {', '.join(_NAMES)} FROM cells WHERE key IN ({', '.join('?' * len(some))})"
-                for values in self._database.execute(query, some):
+                for *values, told in self._database.execute(f"{_GET} IN ({', '.join('?' * len(some))})", some):
                     row = dict(zip(_NAMES, values, strict=True))
-                    rows[row["key"]] = row
+                    if _is_whole(row, told):
+                        rows[row["key"]] = row
+                    else:
+                        self.damaged.add(row["key"])
         except sqlite3.Error as error:
             raise self._error(error) from None
         return rows
@@ -100,6 +112,10 @@ class Store:
         try:
             with self._database:
                 self._database.execute(_PUT, [row[name] for name in _NAMES])
+                # of the values as the database has them: it turns whole numbers into others, and back
+                (*values, _) = self._database.execute(f"{_GET} = ?", [row["key"]]).fetchone()
+                told = _checksum(dict(zip(_NAMES, values, strict=True)))
+                self._database.execute(f"UPDATE cells SET {_SUM} = ? WHERE key = ?", [told, row["key"]])
         except sqlite3.Error as error:
             raise self._error(error) from None
 
@@ -107,6 +123,25 @@ class Store:
         if "not a database" in str(error):
             return file_error(self._path, "is not a SQLite database: give another file with --db")
         return file_error(self._path, f"cannot be used: {error}")
+
+
+def _checksum(row: Row) -> str:
+    """Values that are not there do not count: a column that reports have had since changes no row."""
+    known = {name: value for name, value in row.items() if value is not None}
+    return hashlib.sha256(json.dumps(known, sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+
+def _is_whole(row: Row, told: str | None) -> bool:
+    """The row is as it was written; one from before there were checksums (None) can at least be read."""
+    if told is not None:
+        return told == _checksum(row)
+    try:
+        for column in COLUMNS:
+            if column.kind == "json" and row[column.name] is not None:
+                json.loads(row[column.name])
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _locked(path: str) -> int:

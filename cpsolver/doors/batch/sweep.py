@@ -14,10 +14,8 @@ from cpsolver.doors.batch.fields import overlap, with_field, with_shares
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.limits import MOST_CELLS
 from cpsolver.spec.spec import names_a_file
-
-MOST_CELLS = 100_000
-"""More cells than that are taken for a mistake in the file."""
 
 _KEYS = ("base", "grid", "list")
 
@@ -70,6 +68,14 @@ class Sweep:
         return replace(place, path=trouble.path)
 
 
+def is_sweep(path: str | Path) -> bool:
+    """Whether a file is a sweep's and no spec: it has a base to vary. Standard input, read once, is taken for a spec.
+
+    Raises InputError for a file that cannot be read.
+    """
+    return str(path) != "-" and "base" in load_yaml(path, collect=True).data
+
+
 def load_sweep(path: str | Path) -> Sweep:
     """The sweep in a YAML or JSON file ("-": standard input); files that it names are relative to its folder.
 
@@ -77,7 +83,11 @@ def load_sweep(path: str | Path) -> Sweep:
     What is wrong with a single cell's spec is not told here (see cpsolver.doors.batch.cases).
     """
     folder = None if str(path) == "-" else Path(path).parent
-    document = load_yaml(path, collect=True)
+    return sweep_of(load_yaml(path, collect=True), folder, str(path))
+
+
+def sweep_of(document: Document, folder: Path | None = None, name: str = "sweep") -> Sweep:
+    """The same from a document that is read already, of that name where it is no file."""
     found = list(document.troubles)
     for key in document.data:
         if key not in _KEYS:
@@ -97,8 +107,7 @@ def load_sweep(path: str | Path) -> Sweep:
     names = [axis.name for axis in axes]
     cells = (*_grid_cells(axes), *(Cell({"cell": choice.label}, choice.settings) for choice in chosen))
     columns = dict.fromkeys([*names, *(name for cell in cells for name in cell.labels)])
-    name = document.file or str(path)
-    return Sweep(name, document, base, base_document, base_at, folder, tuple(columns), cells)
+    return Sweep(document.file or name, document, base, base_document, base_at, folder, tuple(columns), cells)
 
 
 def _base(document: Document, folder: Path | None, found: list[Trouble]) -> tuple[Mapping[str, Any], Document, KeyPath]:

@@ -12,7 +12,7 @@ from cpsolver.doors.report.progress import Waiting
 from cpsolver.doors.report.text import recompute_text
 from cpsolver.doors.tune.logs import LogReading
 from cpsolver.doors.tune.trial import Trial
-from cpsolver.inputs.text import elapsed, seconds
+from cpsolver.inputs.text import elapsed, seconds, signed_percent
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import Strategy
 
@@ -65,7 +65,7 @@ def trial_line(trial: Trial) -> str:
     if trial.step_time_s is not None:
         off = trial.step_time_s / trial.predicted_s - 1
         predicted = times_words(trial.predicted_s, trial.low_s, trial.high_s)
-        told.append(f"{measured_words(trial)}, predicted {predicted}, {off * 100:+.1f} %")
+        told.append(f"{measured_words(trial)}, predicted {predicted}, {signed_percent(off)}")
     if trial.peak_memory_gib is not None:
         told.append(memory_words(trial))
     if trial.seconds is not None:

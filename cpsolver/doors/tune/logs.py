@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TextIO
 
 from cpsolver.doors.tune.trial import TRIAL_MEMORIES, TrialMemory
 from cpsolver.inputs.data import package_data
@@ -20,6 +20,10 @@ _DATA = Path(__file__).parent / "tune.yaml"
 _GIB = 2**30
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 2000  # characters of a line that are read; no line of interest is longer
+_PIECE = 2**20  # characters that are read at once
+_MOST_ITERATIONS = 20_000  # of which times are kept: a median needs no more
+_COUNTABLE = 2**31  # numbers of iterations are below
+_LARGEST = 1e300  # no quantity of a log is as large, and a product of it with a unit is still a number
 _TAIL = 15
 _SHOWN = 200
 
@@ -40,6 +44,7 @@ class LogReading:
     `step_time_s`: the median over `iterations` iterations after the warm-up; `spread`: half the width of their middle
     half, as a share of the median. `notes`: what a reader of the number should know. `wrong`: why the time is none to
     use, though one was found. `out_of_memory`, `host_out_of_memory`, `error`: the first or last line that says so.
+    `began`: a line tells an iteration, be it of the warm-up.
     """
 
     step_time_s: float | None
@@ -53,6 +58,7 @@ class LogReading:
     host_out_of_memory: str | None
     error: str | None
     tail: tuple[str, ...]
+    began: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,11 @@ def read_log(path: Path, expected: Expected, skip: int) -> LogReading:
     scanner = Scanner(expected, skip)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            scanner.feed(file)
+            while scanner.feed_from(file):
+                pass
     except OSError:
         pass
+    scanner.end_line()
     return scanner.reading()
 
 
@@ -132,6 +140,27 @@ class Scanner:
         self._messages: dict[str, str] = {}
         self._absurd: str | None = None
         self._tail: deque[str] = deque(maxlen=_TAIL)
+        self._open = ""
+
+    def feed_from(self, file: TextIO) -> bool:
+        """The file's next piece; False where there is none. A line without its end waits for it, cut to what is read.
+
+        A log of any size takes the memory of one piece.
+        """
+        if not (piece := file.read(_PIECE)):
+            return False
+        *lines, rest = (self._open + piece).split("\n")
+        self._open = rest[:_LONGEST]
+        text = (lines[0] if lines else "") + piece
+        if not any(key in text for key in _all_keys()):
+            lines = [line for line in lines if line.strip()][-_TAIL:]
+        self.feed(lines)
+        return True
+
+    def end_line(self) -> None:
+        """What waits for the end of its line has no end: it counts as a line."""
+        self.feed([self._open])
+        self._open = ""
 
     def feed(self, lines: Iterable[str]) -> None:
         """More lines."""
@@ -147,8 +176,8 @@ class Scanner:
         for entry in _with_key(facts["formats"], line):
             self._iteration(entry, line)
         for entry in _with_key(facts["memory"], line):
-            if (value := _group(entry["pattern"], line)) is not None:
-                self._keep_memory(entry["kind"], float(value.rstrip(".")) * entry["bytes"] / _GIB)
+            if (value := _decimal(_group(entry["pattern"], line))) is not None:
+                self._keep_memory(entry["kind"], value * entry["bytes"] / _GIB)
         if any(key in line for key in facts["json_line"]["keys"]):
             self._json(line)
         for entry in _with_key([facts["said"]], line):
@@ -170,7 +199,7 @@ class Scanner:
     def _iteration(self, entry: Mapping[str, Any], line: str) -> None:
         number, text = _group(entry["iteration"], line), _group(entry["time"], line)
         seconds = None if number is None or text is None else self._seconds(text, entry["unit"])
-        if number is None or seconds is None:
+        if number is None or seconds is None or not self._countable(number):
             return
         skipped, nan = (_group(entry.get(name), line) or "0" for name in ("skipped", "nan"))
         here = _Line(seconds, int(skipped), 1 if nan == "nan" else int(nan))
@@ -180,12 +209,14 @@ class Scanner:
         for name, pattern in entry.get("said", {}).items():
             self._check(name, _group(pattern, line))
 
+    def _countable(self, number: str) -> bool:
+        known = len(self._lines) < _MOST_ITERATIONS or int(number) in self._lines
+        return int(number) < _COUNTABLE and known
+
     def _seconds(self, text: str, unit: str) -> float | None:
         """The time in seconds, or None and a word about it where it is none."""
-        try:
-            value = float(text.replace(",", ""))
-        except ValueError:
-            value = math.nan
+        number = _decimal(text)
+        value = math.nan if number is None else number
         if unit == "tokens_per_s_per_gpu":
             value = self._expected.tokens / (value * self._expected.num_gpus) if value > 0 else math.nan
         seconds = value / 1e3 if unit == "ms" else value
@@ -194,7 +225,7 @@ class Scanner:
             return seconds
         range_ = f"{limits['least']:g} s to {limits['most']:g} s"
         self._absurd = (
-            f"the log says {text} {unit.replace('_per_', '/')} of an iteration: no step takes that ({range_})"
+            f"the log says {text[:30]} {unit.replace('_per_', '/')} of an iteration: no step takes that ({range_})"
         )
         return None
 
@@ -205,9 +236,9 @@ class Scanner:
     def _json(self, line: str) -> None:
         try:
             told = json.loads(line[line.index("{") : line.rindex("}") + 1])
-        except ValueError:
+        except (ValueError, RecursionError):
             return
-        if isinstance(told, dict) and ({"step_time_s", "tokens_per_s"} & set(told)):
+        if isinstance(told, dict) and _usable(told):
             self._told = told
 
     def _check(self, name: str | None, value: str | None) -> None:
@@ -237,6 +268,7 @@ class Scanner:
             host_out_of_memory=self._messages.get("host_out_of_memory"),
             error=self._messages.get("error"),
             tail=tuple(self._tail),
+            began=bool(self._lines or self._told),
         )
 
     def _from_json(self) -> tuple[float | None, int, None, tuple[str, ...]]:
@@ -289,9 +321,27 @@ class Scanner:
         return None, None
 
 
+def _decimal(text: str | None) -> float | None:
+    """`1,234.5` as a number, be it nan or infinite; None for `1.2.3`, which is none."""
+    try:
+        return None if text is None else float(text.replace(",", "").rstrip("."))
+    except ValueError:
+        return None
+
+
 def _number(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    good = 0 < value < _LARGEST  # of an integer of any length, which may be no float
     return float(value) if good else None
+
+
+def _usable(told: Mapping[str, Any]) -> bool:
+    """The line says how long a step took, and every number in it is one that can be counted with."""
+    if not {"step_time_s", "tokens_per_s"} & set(told):
+        return False
+    numbers = [value for value in told.values() if isinstance(value, int | float)]
+    return not any(abs(value) >= _LARGEST for value in numbers) and (_number(told.get("iterations")) or 1) < _COUNTABLE
 
 
 def _spread(times: list[float]) -> float:

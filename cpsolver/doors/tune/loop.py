@@ -49,9 +49,17 @@ class Display(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Done:
+    """A trial that is over, and whether its log tells an iteration."""
+
+    trial: Trial
+    trained: bool
+
+
 def tune(state: State, chooser: Chooser, builder: JobBuilder, limits: TrialLimits, display: Display) -> str:
     """Run trials until there is a reason to stop, which is returned. Ctrl-C ends the running trial, and is a reason."""
-    done: list[Trial] = []
+    done: list[_Done] = []
     try:
         for trial in [trial for trial in state.trials() if trial.outcome == "running" and not trial.asked]:
             if (stopped := _over(state, builder, limits, display, trial, done)) is not None:
@@ -86,10 +94,10 @@ def begin(
 
 
 def _over(
-    state: State, builder: JobBuilder, limits: TrialLimits, display: Display, trial: Trial, done: list[Trial]
+    state: State, builder: JobBuilder, limits: TrialLimits, display: Display, trial: Trial, done: list[_Done]
 ) -> str | None:
     """Run the trial, or await it where it runs already; keep how it went, also in `done`. Why it was ended for good."""
-    stopped = None
+    stopped, trained = None, False
     if trial.outcome == "running":
         expected, log = builder.expected(trial.strategy), trial.directory / LOG
         with display.running(trial) as tell:
@@ -101,24 +109,34 @@ def _over(
             ending = run_trial(trial.directory, expected, limits.skip, watch)
         if ending.now:
             stopped = SIGNAL if ending.ended == "signal" else CTRL_C
-        trial = state.finish(trial.number, judge(ending, read_log(log, expected, limits.skip), log))
-    done.append(trial)
+        reading = read_log(log, expected, limits.skip)
+        trained = reading.began
+        trial = state.finish(trial.number, judge(ending, reading, log))
+    done.append(_Done(trial, trained))
     display.finished(trial)
     return stopped
 
 
-def _reason(trials: Sequence[Trial], done: Sequence[Trial], limits: TrialLimits) -> str | None:
+def _reason(trials: Sequence[Trial], done: Sequence[_Done], limits: TrialLimits) -> str | None:
     """Why no other trial is started; None: one is."""
     if limits.max_trials is not None and len(trials) >= limits.max_trials:
         return f"{plural(len(trials), 'trial')}: --max-trials {limits.max_trials}"
     if limits.max_hours is not None and _hours(trials) >= limits.max_hours:
         return f"trials took {_hours(trials):.2f} hours: --max-hours {limits.max_hours:g}"
-    most = int(log_facts()["same_failures"]["value"])
-    ran = [trial for trial in done if trial.command]  # what the target refuses is no fault of the command
-    failed = list(takewhile(lambda trial: trial.outcome == "failed", reversed(ran)))[:most]
-    if len(failed) == most and len({failure_kind(trial.note) for trial in failed}) == 1:
-        tried = shlex.join(failed[0].command)
-        return f"{most} trials in a row failed alike, so it is the command: {failed[0].note}. It was: {tried}"
+    return _same_failures(done)
+
+
+def _same_failures(done: Sequence[_Done]) -> str | None:
+    """That the last trials failed alike: fewer of them do where none came as far as an iteration."""
+    ran = [each for each in done if each.trial.command]  # what the target refuses is no fault of the command
+    failed = list(takewhile(lambda each: each.trial.outcome == "failed", reversed(ran)))
+    for name, where in (("same_failures", ""), ("same_starts", " before the first iteration")):
+        most = int(log_facts()[name]["value"])
+        last = failed[:most]
+        alike = len(last) == most and len({failure_kind(each.trial.note) for each in last}) == 1
+        if alike and not (where and any(each.trained for each in last)):
+            told = f"{most} trials in a row failed alike{where}, so it is the command"
+            return f"{told}: {last[0].trial.note}. It was: {shlex.join(last[0].trial.command)}"
     return None
 
 

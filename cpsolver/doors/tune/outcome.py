@@ -56,8 +56,8 @@ def _outcome(ending: Ending, reading: LogReading, log: Path) -> tuple[Outcome, s
     many = f"{reading.iterations} measured iterations"
     if ending.error is not None:
         return "failed", f"not started: {ending.error}"
-    if ending.lost:
-        return "interrupted", "its supervisor is gone without a result (was the machine restarted?)"
+    if ending.lost is not None:
+        return "interrupted", ending.lost
     if ending.ended in ENDED_BY:
         return "interrupted", f"{ENDED_BY[ending.ended]} after {many}"
     if reading.out_of_memory is not None and ending.code != 0 and ending.ended != "enough":

@@ -12,13 +12,17 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import TextIO
 
 from cpsolver.doors.tune import supervisor
 from cpsolver.doors.tune.logs import Expected, LogReading, Scanner, log_facts
+from cpsolver.doors.tune.orphans import end_orphans
 from cpsolver.doors.tune.supervisor import CLAIM, JOB, LOG, RESULT, STOP, claimed, write_whole
 
 _POLL_S = 0.1
+_PIECES = 64  # of a log that are read before the trial is looked at again
+_GONE = "its supervisor is gone without a result (was the machine restarted?)"
+_REMOVED = "its folder was removed"
 
 
 @dataclass(frozen=True)
@@ -27,15 +31,16 @@ class Ending:
 
     `code`: its exit code, negative for a signal; None where it never started or got lost. `ended`: why it was ended
     from outside: timeout, interrupted (by Ctrl-C), signal (to the supervisor), enough (iterations); None: by itself.
-    `lost`: the supervisor is gone without a word (the machine was restarted, say). `error`: why it could not be
-    started. `now`: Ctrl-C or the signal came while it was awaited, and not before.
+    `lost`: how its supervisor got lost without a result, in words: the machine was restarted, or it was killed and the
+    command ended for it. `error`: why it could not be started. `now`: Ctrl-C or the signal came while it was awaited,
+    and not before.
     """
 
     code: int | None
     ended: str | None
     seconds: float | None
     error: str | None = None
-    lost: bool = False
+    lost: str | None = None
     now: bool = False
 
 
@@ -62,6 +67,8 @@ def run_trial(folder: Path, expected: Expected, skip: int, watch: Watch) -> Endi
     """
     process: subprocess.Popen[bytes] | None = None
     try:
+        if not (folder / JOB).exists():
+            return Ending(None, None, None, lost=_REMOVED)
         if (folder / RESULT).exists():
             return _ending(folder)
         process = _start(folder)
@@ -71,6 +78,10 @@ def run_trial(folder: Path, expected: Expected, skip: int, watch: Watch) -> Endi
         return replace(ending, now=ending.ended == "signal")
     except KeyboardInterrupt:
         return _interrupted(folder, expected, skip)
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+        return Ending(None, None, None, lost=_REMOVED)
     finally:
         if process is not None:
             _let_go(process)
@@ -124,26 +135,41 @@ def _await(folder: Path, expected: Expected, skip: int, watch: Watch, most_s: fl
     began, asked = time.monotonic(), False
     with closing(_Follower(folder / LOG, expected, skip)) as follower:
         while True:
-            alive = is_alive(folder)  # asked before the result is looked for: a result comes before the end
+            # asked before the result is looked for: a result comes before the end
+            alive, supervised = is_alive(folder), is_locked(folder / JOB)
             if (folder / RESULT).exists():
                 return _ending(folder)
+            if not supervised and (ended := end_orphans(folder, running()["grace_s"])):
+                return Ending(None, None, None, lost=_orphaned(ended))
             if not alive or (most_s is not None and time.monotonic() - began > most_s):
-                return Ending(None, None, None, lost=True)
+                return Ending(None, None, None, lost=_GONE)
             if watch(follower.reading()) and not asked:
                 _ask_to_stop(folder, "enough")
                 asked = True
             time.sleep(_POLL_S)
 
 
+def _orphaned(ended: int) -> str:
+    return f"its supervisor was killed; processes of the trial that were left behind were ended: {ended}"
+
+
 def _ending(folder: Path) -> Ending:
-    told = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    return Ending(told["code"], told["ended"], told["seconds"], told["error"])
+    try:
+        told = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        return Ending(told["code"], told["ended"], told["seconds"], told["error"])
+    except (ValueError, KeyError, TypeError):
+        return Ending(None, None, None, lost=f"{folder / RESULT} is damaged")
 
 
 def is_alive(folder: Path) -> bool:
     """Something of the trial runs: its supervisor, or the command that inherited the lock."""
+    return is_locked(folder / CLAIM)
+
+
+def is_locked(path: Path) -> bool:
+    """A process holds the lock on that file."""
     try:
-        handle = os.open(folder / CLAIM, os.O_RDWR)
+        handle = os.open(path, os.O_RDWR)
     except OSError:
         return False
     try:
@@ -167,8 +193,8 @@ class _Follower:
     """Reads on in a log that grows."""
 
     def __init__(self, path: Path, expected: Expected, skip: int) -> None:
-        self._path, self._scanner, self._rest = path, Scanner(expected, skip), ""
-        self._file: IO[str] | None = None
+        self._path, self._scanner = path, Scanner(expected, skip)
+        self._file: TextIO | None = None
         self._last = self._scanner.reading()
 
     def close(self) -> None:
@@ -178,8 +204,9 @@ class _Follower:
     def reading(self) -> LogReading:
         if self._file is None and self._path.exists():
             self._file = open(self._path, encoding="utf-8", errors="replace")  # noqa: SIM115
-        if self._file is not None and (more := self._file.read()):
-            *lines, self._rest = (self._rest + more).split("\n")
-            self._scanner.feed(lines)
+        if self._file is not None and self._scanner.feed_from(self._file):
+            for _ in range(_PIECES):
+                if not self._scanner.feed_from(self._file):
+                    break
             self._last = self._scanner.reading()
         return self._last

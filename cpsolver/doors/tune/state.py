@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shlex
@@ -44,6 +45,8 @@ _COLUMNS = {
     "spread": "REAL",
     "candidates": "TEXT NOT NULL",
 }
+_SUM = "checksum"
+"""Of the trial's other values, so that one that a disk or a copy has changed is told from a result."""
 _BEGIN = f"INSERT INTO trials ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _MOST_SHOWN = 6
 _FREE = ("top", "time_limit_s")
@@ -102,6 +105,7 @@ class State:
         self._lock = _locked(self.folder)
         try:
             self._database = sqlite3.connect(self.folder / _NAME, timeout=30)
+            self._database.text_factory = lambda raw: raw.decode("utf-8", "replace")  # what is no text is damage
             try:
                 self._prepare()
             except BaseException:
@@ -131,7 +135,7 @@ class State:
                 self._database.execute("CREATE TABLE schema_version (version INTEGER NOT NULL)")
                 self._database.execute("INSERT INTO schema_version VALUES (?)", [SCHEMA_VERSION])
                 self._database.execute("CREATE TABLE bound (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-                self._database.execute(f"CREATE TABLE trials ({columns})")
+                self._database.execute(f"CREATE TABLE trials ({columns}, {_SUM} TEXT)")
             return
         if "schema_version" not in tables:
             raise self._error(f"{_NAME} is a database of something else")
@@ -139,13 +143,18 @@ class State:
         if found != SCHEMA_VERSION:
             version = f"has version {found} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
             raise self._error(f"{version}: go on with the apss-cp that made it")
+        if _SUM not in {name for _, name, *_ in self._database.execute("PRAGMA table_info(trials)")}:
+            self._database.execute(f"ALTER TABLE trials ADD COLUMN {_SUM} TEXT")
 
     def bind(self, bound: Binding) -> Mapping[str, Any] | None:
         """Hold the spec and the command against those of the folder's trials, and keep them where there are none.
 
         Returns the folder's command, which counts where none is given. Raises InputError with all that differs.
         """
-        stored = {name: json.loads(text) for name, text in self._database.execute("SELECT name, value FROM bound")}
+        try:
+            stored = {name: json.loads(text) for name, text in self._read("SELECT name, value FROM bound")}
+        except (ValueError, TypeError):
+            raise self._error(f"{_NAME} is damaged: the spec that it belongs to cannot be read") from None
         given = {"spec": _plain(bound.spec), "command": _plain(bound.command)}
         found: list[str] = []
         if "spec" in stored:
@@ -166,21 +175,33 @@ class State:
 
     def trials(self) -> list[Trial]:
         """Every trial, in order."""
-        query = f"SELECT {', '.join(_COLUMNS)} FROM trials ORDER BY number"
-        return [self._trial(dict(zip(_COLUMNS, row, strict=True))) for row in self._database.execute(query)]
+        rows = self._read(f"SELECT {', '.join(_COLUMNS)}, {_SUM} FROM trials ORDER BY number")
+        return [self._trial(dict(zip(_COLUMNS, row, strict=True)), told) for *row, told in rows]
 
-    def _trial(self, row: dict[str, Any]) -> Trial:
-        fields = row | {
-            "strategy": strategy_from_json(row["strategy"]),
-            "command": tuple(json.loads(row["command"])),
-            "asked": bool(row["asked"]),
-            "candidates": tuple(map(_strategy, json.loads(row["candidates"]))),
-        }
-        return Trial(**fields, directory=self.directory(row["number"]))
+    def _read(self, query: str) -> list[Any]:
+        try:
+            return self._database.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise self._error(f"{_NAME} is damaged: {error}") from None
+
+    def _trial(self, row: dict[str, Any], checksum: str | None) -> Trial:
+        try:
+            if checksum not in (None, _checksum(row)):
+                raise ValueError
+            fields = row | {
+                "strategy": strategy_from_json(row["strategy"]),
+                "command": tuple(json.loads(row["command"])),
+                "asked": bool(row["asked"]),
+                "candidates": tuple(map(_strategy, json.loads(row["candidates"]))),
+            }
+            return Trial(**fields, directory=self.directory(row["number"]))
+        except (ValueError, TypeError, KeyError):
+            told = f"trial {row['number']} in {_NAME} is damaged: take the file from a copy"
+            raise self._error(told) from None
 
     def next_number(self) -> int:
         """The number that the next trial gets."""
-        (most,) = self._database.execute("SELECT max(number) FROM trials").fetchone()
+        ((most,),) = self._read("SELECT max(number) FROM trials")
         return (most or 0) + 1
 
     def directory(self, number: int) -> Path:
@@ -193,29 +214,38 @@ class State:
         times = (proposal.predicted_s, proposal.low_s, proposal.high_s)
         others = json.dumps([asdict(candidate) for candidate in proposal.candidates])
         began = [asked, "running", "", *[None] * 4, 0, None, others]
-        self._write(_BEGIN, [number, plan, proposal.why, *times, json.dumps(command), *began])
+        self._write(number, _BEGIN, [number, plan, proposal.why, *times, json.dumps(command), *began])
         return self.trial(number)
 
     def finish(self, number: int, verdict: Verdict) -> Trial:
         """Keep how a running trial went."""
         fields = asdict(verdict)
         names = ", ".join(f"{name} = ?" for name in fields)
-        self._write(f"UPDATE trials SET {names} WHERE number = ? AND outcome = 'running'", [*fields.values(), number])
+        change = f"UPDATE trials SET {names} WHERE number = ? AND outcome = 'running'"
+        self._write(number, change, [*fields.values(), number])
         return self.trial(number)
 
     def trial(self, number: int) -> Trial:
         """The trial of that number; raises KeyError."""
         return {trial.number: trial for trial in self.trials()}[number]
 
-    def _write(self, statement: str, values: list[Any]) -> None:
+    def _write(self, number: int, statement: str, values: list[Any]) -> None:
         try:
             with self._database:
                 self._database.execute(statement, values)
+                # of the values as the database has them
+                row = self._database.execute(f"SELECT {', '.join(_COLUMNS)} FROM trials WHERE number = ?", [number])
+                told = _checksum(dict(zip(_COLUMNS, row.fetchone(), strict=True)))
+                self._database.execute(f"UPDATE trials SET {_SUM} = ? WHERE number = ?", [told, number])
         except sqlite3.Error as error:
             raise self._error(f"cannot be written: {error}") from None
 
     def _error(self, told: str) -> InputError:
         return InputError(Trouble("", f"{told}: or give another folder with --state", file=str(self.folder)))
+
+
+def _checksum(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(row, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 def strategy_from_json(text: str) -> Strategy:

@@ -4,7 +4,8 @@ It imports nothing but the standard library, so that the command's environment i
 job.json and writes log.txt (what the command prints) and result.json (how it ended; whole or not at all). Whoever holds
 the lock on claim.json runs the trial; a claim that has text was made before and is never made twice: a trial runs once,
 however often a supervisor is started for it. The command inherits the lock, so it is held as long as anything of the
-trial lives, even when this process was killed.
+trial lives, even when this process was killed. The lock on job.json is this process's alone: where nobody holds it and
+there is no result, this process was killed, and what it left behind is of its session (`orphans`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,20 @@ def write_whole(path: Path, document: Any) -> None:
         os.close(folder)
 
 
-def claimed(folder: Path) -> int | None:
-    """The lock on the trial, held by the descriptor that is returned; None where another has it or had it."""
+def machine() -> str:
+    """Where numbers of processes mean what they mean here: the host, its boot and the process namespace."""
+    names = [socket.gethostname()]
+    with suppress(OSError):
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        names.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(names)
+
+
+def claimed(folder: Path, session: int | None = None) -> int | None:
+    """The lock on the trial, held by the descriptor that is returned; None where another has it or had it.
+
+    `session`: that of all processes of the trial, where the one who claims is its leader.
+    """
     handle = os.open(folder / CLAIM, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,7 +65,7 @@ def claimed(folder: Path) -> int | None:
     if os.fstat(handle).st_size:
         os.close(handle)
         return None
-    told = {"pid": os.getpid(), "host": socket.gethostname(), "began": time.time()}
+    told = {"pid": os.getpid(), "machine": machine(), "session": session, "began": time.time()}
     os.write(handle, json.dumps(told).encode())
     os.fsync(handle)
     return handle
@@ -60,7 +73,12 @@ def claimed(folder: Path) -> int | None:
 
 def supervise(folder: Path) -> None:
     """Run the trial of the folder, unless somebody did or does."""
-    lock = claimed(folder)
+    try:
+        alone = os.open(folder / JOB, os.O_RDWR)  # held to the end; not inherited
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return
+    lock = claimed(folder, os.getpid() if os.getsid(0) == os.getpid() else None)
     if lock is None:
         return
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))

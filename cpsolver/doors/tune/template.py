@@ -19,6 +19,9 @@ _SIZES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs")
 FIELDS = (ARGUMENTS, "plan", "directory", "trial", *_SIZES, "gbs", "num_gpus", "nodes", "gpus_per_node", "seq_length")
 """What may stand in braces."""
 _SHELL = "/bin/sh"
+_TEXTS = (ARGUMENTS, "plan", "directory")
+"""Fields whose values may be any text, so that a shell's quotes matter; the others are numbers."""
+_PLACES = {"'": "in quotes", '"': "in quotes", "`": "in backticks", "#": "in a comment", "<<": "after <<"}
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,50 @@ def parse_template(text: str, shell: bool) -> Template:
     if not any(word.strip() for word in words):
         raise InputError(Trouble("--run", "is empty: give the command that trains"))
     troubles = [trouble for word in words for trouble in _word_troubles(word, shell)]
+    if shell and not troubles:
+        troubles = [
+            Trouble("--run", f"stands {place}, where no quoting holds for every value: let it stand by itself", field)
+            for field, place in quoted_fields(text)
+        ]
     if troubles:
         raise InputError(troubles)
     return Template(text, words, shell)
+
+
+def quoted_fields(text: str) -> list[tuple[str, str]]:
+    """Fields with texts that do not stand by themselves for a POSIX shell: `{plan}` and where, in words."""
+    found: list[tuple[str, str]] = []
+    inside: list[str] = []  # what is open, the innermost last: quotes, ( and what _PLACES has
+    for literal, name in _parts(text):
+        escaped = _read_on(literal, inside)
+        place = _PLACES.get(inside[-1]) if inside else None
+        if name in _TEXTS and (escaped or place or "<<" in inside):
+            found.append((f"{{{name}}}", "after a backslash" if escaped else place or _PLACES["<<"]))
+    return found
+
+
+def _read_on(literal: str, inside: list[str]) -> bool:
+    """Follow what opens and closes in a stretch of shell; whether it ends in a backslash for what follows."""
+    escaped, before = False, " "
+    for place, letter in enumerate(literal):
+        innermost = inside[-1] if inside else ""
+        if escaped:
+            escaped = False
+        elif letter == "\\" and innermost not in ("'", "#"):
+            escaped = True
+        elif innermost in ("'", '"', "`", "#"):
+            if letter == ("\n" if innermost == "#" else innermost):
+                inside.pop()
+            elif innermost == '"' and literal.startswith("$(", place):
+                inside.append("$")
+        elif innermost == "$" or letter in "'\"`(" or (letter == "#" and before in " \t\n;|&("):
+            inside[-1:] = ["("] if innermost == "$" else [*inside[-1:], letter]
+        elif letter == ")" and innermost == "(":
+            inside.pop()
+        elif literal.startswith("<<", place):
+            inside.insert(0, "<<")
+        before = letter
+    return escaped
 
 
 def check_command(template: Template) -> None:

@@ -11,35 +11,12 @@ from rich.console import Console
 from cpsolver.doors.batch.cases import make_cases
 from cpsolver.doors.batch.files import document
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
-from cpsolver.doors.batch.page import sweep_html
 from cpsolver.doors.batch.rows import new_row
-from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.summary import summary
-from tests.support.batch_sweeps import BASE, sweep_of
+from tests.support.batch_sweeps import POINTS, TIMED, answer, sweep_of
 from tests.support.command import in_tmp
 
 __all__ = ["in_tmp"]
-
-TIMED = BASE.replace("sequence_length: 4096}", "sequence_length: 4096, tokens: 1.0e+12}")
-SIZES = "grid: {cluster.num_gpus: [8, 16, 32, 64, 128]}"
-# days and dollars; the 32 are beaten by the 64 in both, the 128 are sooner than all and dearest
-POINTS = ((80.0, 100e3), (44.0, 110e3), (30.0, 150e3), (25.0, 140e3), (14.0, 190e3))
-
-
-def answer(
-    chances: tuple[float | None, ...] = (None,) * 5, points: tuple[tuple[float, float], ...] = POINTS
-) -> SweepAnswer:
-    sweep = sweep_of(TIMED + SIZES)
-    cases = make_cases(sweep)
-    rows = []
-    for case, (days, dollars), chance in zip(cases, points, chances, strict=True):
-        figures: dict[str, Any] = {"status": "optimal", "step_time_s": 1.0, "devices": case.cell.settings[0].value}
-        for name, mean in (("days", days), ("dollars", dollars)):
-            figures |= {name: mean, f"{name}_low": mean * 0.9, f"{name}_high": mean * 1.2}
-        more = {"deadline_probability": chance, "tokens_per_s": 1e6, "mfu": 0.4, "dollars_per_million_tokens": 0.1}
-        more |= {"step_time_low_s": 0.9, "step_time_high_s": 1.2, "dollars_per_hour": 36.0, "memory_share": 0.5}
-        rows.append(new_row(case) | figures | more | {"strategy": "tp 2"})
-    return SweepAnswer(sweep, tuple(cases), tuple(rows), "sweep.sqlite", 5, 1.0)
 
 
 def job(*arguments: Any) -> Job:
@@ -91,11 +68,6 @@ def test_dollars_are_told_at_every_width(width: int) -> None:
     assert "tokens/s per $/h" in text
 
 
-def test_the_page_draws_the_front_and_marks_the_winner() -> None:
-    page = sweep_html(answer((0.01, 0.49, 0.7, 0.8, 0.99)))
-    assert page.count('<svg class="plot"') == 4
-    assert page.count('<tr class="winner">') == 1
-    assert "Winner: 64" in page
-    assert page.count("$140 k") == 2  # a point's words and a cell of the table
+def test_the_document_has_the_front() -> None:
     places = document(answer())["fronts"]
     assert places == [{"model": "llama2-7b", "tokens": 1e12, "front": [4, 3, 1, 0], "winner": 0}]

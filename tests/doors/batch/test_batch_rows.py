@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cpsolver.doors.batch.lines import MEASURES, lines_of
-from cpsolver.doors.batch.page import PlotAxis, _runs, axes
 from cpsolver.doors.batch.progress import duration, remaining_s
 from cpsolver.doors.batch.rows import Row, figures, new_row, per_dollar, strategy_text
+from cpsolver.doors.batch.stills import PlotAxis, _runs, axes
 from cpsolver.doors.batch.store import SCHEMA_VERSION, Store
 from cpsolver.inputs.errors import InputError
 from tests.support.batch_sweeps import cases_of
@@ -143,8 +144,9 @@ def test_a_database_from_before_a_column_of_the_report_gets_it() -> None:
     kept = row()
     with Store("r.sqlite") as store:
         store.put(kept)
-    with sqlite3.connect("r.sqlite") as database:
+    with closing(sqlite3.connect("r.sqlite")) as database, database:
         database.execute("ALTER TABLE cells DROP COLUMN mfu")
+        database.execute("ALTER TABLE cells DROP COLUMN checksum")  # from before there were any
     with Store("r.sqlite") as store:
         assert store.get([kept["key"]])[kept["key"]] == {**kept, "mfu": None}
         store.put(kept)
@@ -160,7 +162,7 @@ def refusal() -> str:
 def test_a_database_of_another_version_is_refused_with_what_to_do() -> None:
     with Store("r.sqlite"):
         pass
-    with sqlite3.connect("r.sqlite") as database:
+    with closing(sqlite3.connect("r.sqlite")) as database, database:
         database.execute("UPDATE schema_version SET version = 99")
     told = refusal()
     assert f"has version 99 of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}" in told
@@ -173,7 +175,7 @@ def test_files_that_are_no_such_database_are_refused_and_left_as_they_are() -> N
     with Path("r.sqlite").open(encoding="utf-8") as file:
         assert file.read().startswith("some text")
     write("r.sqlite", "")
-    with sqlite3.connect("r.sqlite") as database:
+    with closing(sqlite3.connect("r.sqlite")) as database, database:
         database.execute("CREATE TABLE mine (x)")
     assert "is a database of something else" in refusal()
 

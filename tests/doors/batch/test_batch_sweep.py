@@ -103,6 +103,7 @@ list: [5, {}]
         ("grid: {model: [llama2-7b, llama2-7b]}", "has the label of value 1: 'llama2-7b'"),
         ("grid: {model: [a], other: [{label: x, model: b}]}", "sets model, which the axis 'model' sets too"),
         ("grid: {training.global_batch_size: {from: 1, to: 200000, step: 1}}", "makes 200,000 cells"),
+        ("grid: {training.global_batch_size: {from: 1, to: 1000000000, step: 1}}", "makes 1,000,000,000 cells"),
         ("list: [{num_gpus: 8}]", "did you mean 'cluster.num_gpus'?"),
     ],
 )

@@ -62,6 +62,7 @@ def test_days_dollars_and_break_even_prices_are_those_of_a_hand() -> None:
         assert option["break_even_dollars_per_device_hour"] * hours == pytest.approx(costs[rival])
 
 
+@pytest.mark.full
 def test_a_node_more_and_a_node_less_are_solved_too() -> None:
     write("spec.yaml", SPEC)
     write("other.yaml", SPEC.replace("num_gpus: 32", "num_gpus: 8"))

@@ -214,6 +214,7 @@ def test_the_log_of_a_run_is_read_back(tmp_path: Path) -> None:
     assert reading.iterations == 10 - default_skip()
 
 
+@pytest.mark.full
 def test_the_log_says_which_plan_was_run(tmp_path: Path) -> None:
     _, plan = example()
     done = _job(tmp_path, plan, "--failures", "0")
@@ -238,6 +239,7 @@ def test_a_failure_is_no_lack_of_memory(tmp_path: Path) -> None:
     assert _read(tmp_path, done, plan).out_of_memory is None
 
 
+@pytest.mark.full
 def test_the_job_refuses_what_no_launcher_takes(tmp_path: Path) -> None:
     _, plan = example()
     done = _job(tmp_path, replace(plan, mbs=3))
@@ -262,6 +264,7 @@ def test_an_option_out_of_range_is_told(tmp_path: Path, more: tuple[str, str]) -
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_reveal_shows_the_true_step_time(tmp_path: Path) -> None:
     problem, plan = example()
     done = _job(tmp_path, plan, "--reveal")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from collections.abc import Iterable
+from dataclasses import replace
+from io import StringIO
 
 import pytest
 
+from cpsolver.doors.tune import logs
 from cpsolver.doors.tune.logs import Expected, LogReading, Scanner, log_facts
 from tests.support.fake_training import iteration_line, memory_line
 
@@ -118,6 +122,53 @@ def test_a_zero_of_megatron_is_refused_too() -> None:
     found = read(iteration_line(number, 0.0) for number in range(1, 5))
     assert found.step_time_s is None
     assert "0.0 ms" in str(found.wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "max allocated: 1.2.3",
+        "max allocated: ... MiB",
+        "max allocated: .",
+        "mem-max-allocated-gigabytes: 3..2",
+        "[titan] step: 9 loss: 1 memory: 1.2.3GiB(5%) tps: ,",
+        "max reserved: " + "9" * 400,
+        iteration_line(9, 1.0).replace(": 1.0 |", ": 1.2.3 |", 1),
+        iteration_line(9, 1.0).replace("iteration        9", "iteration " + "9" * 400),
+        iteration_line(9, 1.0).replace("iteration        9", "iteration 99999999999"),
+        '{"step_time_s": 9.8, "iterations": 1e30}',
+        '{"step_time_s": 9.8, "iterations": 1e308}',
+        '{"step_time_s": 9.8, "peak_memory_gib": ' + "9" * 400 + "}",
+        '{"tokens_per_s": ' + "9" * 400 + "}",
+        '{"step_time_s": ' + "[" * 1900 + "}",
+    ],
+)
+def test_a_line_with_a_number_that_is_none_is_passed_over(line: str) -> None:
+    good = [iteration_line(number, 2000) for number in range(1, 5)]
+    assert replace(read([*good[:2], line, *good[2:]]), tail=()) == replace(read(good), tail=())
+
+
+def test_a_long_log_is_read_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_PIECE", 2**14)
+    noise = "x" * 100_000 + "\n\n" + "yyyyyyyyy\n" * 5_000
+    ends = [f"{iteration_line(number, 2000)}\n{noise}" for number in range(1, 6)]
+    file = StringIO("".join(ends) + "z" * 300_000 + "torch.OutOfMemoryError\nlast\n" + iteration_line(6, 2000))
+    scanner = Scanner(EXPECTED, 2)
+    tracemalloc.start()
+    while scanner.feed_from(file):
+        pass
+    scanner.end_line()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    found = scanner.reading()
+    assert (found.step_time_s, found.iterations, found.out_of_memory) == (2.0, 4, None)
+    assert (len(found.tail), found.tail[-2]) == (15, "last")
+    assert peak < 1.5e6  # its lines at once have 2.6 MB
+
+
+def test_iterations_beyond_any_need_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_MOST_ITERATIONS", 5)
+    assert read(iteration_line(number, 2000) for number in range(1, 50)).iterations == 3
 
 
 def test_another_layout_in_the_log_is_told() -> None:

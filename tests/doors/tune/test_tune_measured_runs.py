@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cpsolver.doors.tune.measured_runs import runs_table
 from cpsolver.evidence.runs.plan import placed_plan
 from cpsolver.evidence.runs.table import read_runs
@@ -54,6 +56,7 @@ def test_validate_reads_them() -> None:
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.full
 def test_what_a_row_cannot_say_is_left_out_and_told() -> None:
     table()
     (trial, *_) = kept()

@@ -14,7 +14,7 @@ from tests.support.fake_training import OUT_OF_MEMORY, iteration_line, memory_li
 
 ENOUGH = [iteration_line(number, 2000) for number in range(1, 3 + enough_iterations())]
 FEW = ENOUGH[:-1]
-LOST = Ending(None, None, None, lost=True)
+LOST = Ending(None, None, None, lost="its supervisor is gone")
 
 
 def verdict(ending: Ending, *lines: str) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cpsolver.doors.tune import runner, supervisor
+from cpsolver.doors.tune import orphans, runner, supervisor
 from cpsolver.doors.tune.logs import Expected, LogReading
+from cpsolver.doors.tune.orphans import end_orphans, session_members
 from cpsolver.doors.tune.runner import Ending, is_alive, prepare, run_trial
 from tests.support.command import in_tmp as in_tmp
 
@@ -53,7 +55,7 @@ def log(folder: Path) -> str:
 def test_both_streams_are_kept_and_the_exit_code() -> None:
     folder = trial("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
     ending = run(folder)
-    assert (ending.code, ending.ended, ending.lost) == (3, None, False)
+    assert (ending.code, ending.ended, ending.lost) == (3, None, None)
     assert log(folder) == "out\nerr\n"
 
 
@@ -136,18 +138,74 @@ def test_a_claim_without_a_process_or_a_result_is_lost_and_never_run_again() -> 
     assert not (folder / "log.txt").exists()
 
 
-def test_a_command_that_outlives_its_supervisor_is_awaited() -> None:
-    folder = trial(
-        "import pathlib, time\nprint('a')\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\nprint('b')"
-    )
+def orphaned(script: str) -> tuple[Path, int]:
+    """A trial that runs on without its supervisor, which was killed; and the supervisor's number."""
+    folder = trial(script)
     process = started(folder)
     wait_for(lambda: (folder / "log.txt").exists() and log(folder))
     process.kill()
     process.wait(PATIENCE_S)
     assert is_alive(folder)
-    ending = run(folder, let_go)
-    assert ending.lost
-    assert log(folder) == "a\nb\n"
+    return folder, process.pid
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes of a session are found in /proc")
+def test_a_command_that_outlives_its_supervisor_is_ended_with_all_that_it_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "running", lambda: {"grace_s": 0.3, "start_s": PATIENCE_S})
+    child = "import os, time; os.setpgid(0, 0); print('here', flush=True); time.sleep(999)"
+    folder, session = orphaned(
+        "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"subprocess.run([sys.executable, '-c', {child!r}])"
+    )
+    assert len(session_members(session)) == 2
+    ending = run(folder)
+    assert "left behind were ended: 2" in str(ending.lost)
+    assert not session_members(session)
+    assert not is_alive(folder)
+    assert run(folder).lost  # nothing is left to end, and it is not run again
+
+
+def test_processes_of_another_machine_or_of_a_number_used_again_are_let_be() -> None:
+    folder, session = orphaned("import time; print('here'); time.sleep(999)")
+    claim = json.loads((folder / "claim.json").read_text(encoding="utf-8"))
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    for changed in ({"machine": "another"}, {"session": other.pid}, {"session": None}):
+        (folder / "claim.json").write_text(json.dumps(claim | changed), encoding="utf-8")
+        assert end_orphans(folder, 0.0) == 0
+    assert other.poll() is None
+    other.communicate(b"\n")
+    assert is_alive(folder)
+    (folder / "claim.json").write_text(json.dumps(claim), encoding="utf-8")
+    assert end_orphans(folder, PATIENCE_S) == 1
+    assert not session_members(session)
+
+
+@pytest.mark.parametrize("session", [0, os.getsid(0)], ids=["outside", "dead"])
+def test_our_own_session_is_let_be_though_its_leader_is_dead_or_outside_the_container(
+    session: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("trial")
+    folder.mkdir()
+    claim = {"machine": supervisor.machine(), "session": session}
+    (folder / "claim.json").write_text(json.dumps(claim), encoding="utf-8")
+    ended: list[int] = []
+    monkeypatch.setattr(orphans, "session_members", lambda _: [os.getpid()])
+    monkeypatch.setattr(orphans, "_send", lambda processes, _: ended.extend(processes))
+    assert (end_orphans(folder, 0.0), ended) == (0, [])
+
+
+def test_a_folder_that_was_removed_settles_at_once() -> None:
+    folder = trial("")
+    shutil.rmtree(folder)
+    assert run(folder).lost == "its folder was removed"
+
+
+def test_a_damaged_result_settles() -> None:
+    folder = trial("")
+    (folder / "result.json").write_text('{"code": 0, "en', encoding="utf-8")
+    assert "result.json is damaged" in str(run(folder).lost)
 
 
 def test_a_supervisor_that_never_came_cannot_come_later(monkeypatch: pytest.MonkeyPatch) -> None:

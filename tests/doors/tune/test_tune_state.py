@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,9 +84,31 @@ def test_a_template_is_stored_whole() -> None:
         assert (found.words, found.shell, target) == (template.words, template.shell, "megatron-lm")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE trials SET strategy = replace(strategy, 'h100', 'h200')",
+        "UPDATE trials SET strategy = 'x', checksum = NULL",
+        "UPDATE trials SET step_time_s = 1.0",
+        "UPDATE trials SET note = CAST(x'ff' AS TEXT)",
+        "UPDATE bound SET value = '{'",
+        "DROP TABLE bound",
+    ],
+)
+def test_damage_is_told(change: str) -> None:
+    with State(Path("s")) as state:
+        state.begin(1, proposal(), (), False)
+        state.bind(Binding({}, None))
+    with closing(sqlite3.connect("s/tune.sqlite")) as database, database:
+        database.execute(change)
+    with pytest.raises(InputError, match=r"damaged"), State(Path("s")) as state:  # noqa: PT012
+        state.bind(Binding({}, None))
+        state.trials()
+
+
 def test_a_newer_version_is_refused() -> None:
     tune("--run", TRAINING, "--max-trials", "1")
-    with sqlite3.connect("spec.tune/tune.sqlite") as database:
+    with closing(sqlite3.connect("spec.tune/tune.sqlite")) as database, database:
         database.execute("UPDATE schema_version SET version = 2")
     assert "has version 2 of the tables, and this apss-cp reads and writes version 1" in errors("--max-trials", "0")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,42 @@ def test_shell_gets_quoted_values() -> None:
 def test_what_is_wrong_is_told(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told.replace("(", r"\(")):
         parse_template(text, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("cat '{plan}'", "in quotes"),
+        ('cat "{plan}"', "in quotes"),
+        ('bash -c "train {arguments}"', "in quotes"),
+        ('x "$(cat "{plan}")"', "in quotes"),
+        ("x `cat {plan}`", "in backticks"),
+        ("x \\{plan}", "after a backslash"),
+        ("x # {directory}", "in a comment"),
+        ("cat <<END\n{plan}\nEND", "after <<"),
+    ],
+)
+def test_a_shell_is_given_no_text_where_quoting_does_not_hold(text: str, place: str) -> None:
+    with pytest.raises(InputError, match=f"stands {place}"):
+        parse_template(text, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x "$(cat {plan})"',
+        "# a comment\ncat {plan}",
+        'x \'a\'{plan}"b" \'(\' {directory}/x "--tp={tp}" ")"',
+        'echo a#b "a\\"" {plan} $(run {arguments})',
+        "(cd {directory}; x=${{A:-{plan}}} run)",
+    ],
+)
+def test_a_shell_is_given_texts_that_stand_by_themselves(text: str) -> None:
+    told = parse_template(text, True).command(VALUES | {"plan": "$(touch it)", "directory": "/d e"}, ("$(touch it)",))
+    script = f"cat() {{ :; }}; run() {{ :; }}; x() {{ :; }}; cd() {{ :; }}; {told[2]}"
+    if "#" not in text[:1]:
+        subprocess.run([told[0], "-c", script], check=True)
+    assert not Path("it").exists()
 
 
 def test_every_problem_at_once() -> None:
