@@ -2,15 +2,14 @@
 
 The library in a few lines; docs/python.md has more::
 
-    import cpsolver
+    import cpsolver as apss
 
-    problem = cpsolver.make_problem(
-        model="llama2-7b", num_gpus=32, chips="a800", global_batch_size=256, sequence_length=4096
-    )
-    result = cpsolver.solve(problem)
-    best = result.plans[0]
-    print(best.evaluation.step_time_s, best.strategy)
-    launch = cpsolver.export(problem, best.strategy, "megatron-lm", folder="launch")
+    r = apss.plan("llama3.1-70b", on={"h100": 512}, batch=1024, seq=8192)
+    print(r.best.step_time_s, r.best.tokens_per_s, r.to_frame())
+    r.best.export("megatron-lm", "launch/")
+
+    mine = apss.evaluate("llama3.1-70b", on={"h100": 64}, batch=256, seq=4096, tp=8, pp=4)
+    print(mine.step_time_s, mine.violations)
 
 Whatever is wrong with an input is raised as one `InputError` that lists every trouble, in the words of the commands.
 Importing this module is cheap: what a function needs is imported when it is called.
@@ -24,6 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 if TYPE_CHECKING:
     from cpsolver.doors.export.launch import CannotExpress, Launch
+    from cpsolver.doors.python.answers import JudgedPlan, NoPlanError, PlanAnswer
+    from cpsolver.doors.python.calls import plan
+    from cpsolver.doors.python.sweeps import ComparedOptions, LazySweep, compare, sweep
+    from cpsolver.doors.report.schema import answer_schema
     from cpsolver.evaluation.evaluation import Evaluation
     from cpsolver.explanation.account import Account, SearchDisplay
     from cpsolver.explanation.favourite import Favourite
@@ -39,18 +42,25 @@ __version__ = "0.2.0"
 __all__ = [
     "Account",
     "CannotExpress",
+    "ComparedOptions",
     "Evaluation",
     "Favourite",
     "InputError",
+    "JudgedPlan",
     "Launch",
+    "LazySweep",
+    "NoPlanError",
     "Plan",
+    "PlanAnswer",
     "Problem",
     "Result",
     "SearchDisplay",
     "Strategy",
     "Trouble",
     "Violation",
+    "answer_schema",
     "check",
+    "compare",
     "evaluate",
     "explain",
     "export",
@@ -58,13 +68,21 @@ __all__ = [
     "load_strategy",
     "make_problem",
     "make_strategy",
+    "plan",
     "plan_replicas",
     "solve",
+    "sweep",
+    "verify",
 ]
 
 _HOMES = {
     "Account": "explanation.account",
     "CannotExpress": "doors.export.launch",
+    "ComparedOptions": "doors.python.sweeps",
+    "JudgedPlan": "doors.python.answers",
+    "LazySweep": "doors.python.sweeps",
+    "NoPlanError": "doors.python.answers",
+    "PlanAnswer": "doors.python.answers",
     "SearchDisplay": "explanation.account",
     "Evaluation": "evaluation.evaluation",
     "Favourite": "explanation.favourite",
@@ -76,8 +94,12 @@ _HOMES = {
     "Strategy": "plans.strategy",
     "Trouble": "inputs.errors",
     "Violation": "rules",
+    "answer_schema": "doors.report.schema",
+    "compare": "doors.python.sweeps",
+    "plan": "doors.python.calls",
+    "sweep": "doors.python.sweeps",
 }
-"""Where each type stands; it is imported when somebody asks for it."""
+"""Where types, and questions in one call, stand; each is imported when somebody asks for it."""
 
 File: TypeAlias = str | PathLike[str]
 """A file's path; "-" is standard input."""
@@ -86,7 +108,7 @@ Fields: TypeAlias = Mapping[str, object]
 
 
 def __getattr__(name: str) -> Any:
-    """A type of the library, imported from where it stands."""
+    """A name of the library, imported from where it stands."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -173,9 +195,9 @@ def make_strategy(problem: Problem, **decisions: object) -> Strategy:
     Degrees are 1 and dp is what is left, micro batches are of 1, flags as the spec's launcher has them. Whether it is
     legal is for `check`. Raises InputError.
     """
-    from cpsolver.problem.filled import fill_strategy
+    from cpsolver.problem.asked import filled_in
 
-    return fill_strategy(problem, decisions).strategy
+    return filled_in(problem, decisions).strategy
 
 
 def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = None) -> Result:
@@ -188,13 +210,22 @@ def solve(problem: Problem | Fields | File, *, display: SearchDisplay | None = N
     a spec that is wrong.
     """
     from cpsolver.explanation.account import SILENT
-    from cpsolver.explanation.account import solve as answer
-    from cpsolver.explanation.recommendation import recommend
+    from cpsolver.explanation.recommendation import recommended
 
-    found, shown = _problem(problem), display or SILENT
-    result = answer(found, shown)
-    with shown.waiting("looking for what to recommend: safer and simpler plans"):
-        return recommend(found, result)
+    return recommended(_problem(problem), display or SILENT)
+
+
+def verify(problem: Problem, result: Result, *, time_limit_s: float = 60.0) -> Result:
+    """The result with a second opinion (`Result.verification`): one CP-SAT model over every plan that is close, solved
+    apart from the search, and a sample of what the search's bounds had cut.
+
+    It is finished within `time_limit_s` seconds, or says what it has not looked at. A verdict "contradicted" is a bug.
+    """
+    from dataclasses import replace
+
+    from cpsolver.search.verification import verify as look_again
+
+    return replace(result, verification=look_again(problem, result, time_limit_s))
 
 
 def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | None:
@@ -208,20 +239,67 @@ def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | No
     return share_out(problem, counts)
 
 
-def evaluate(problem: Problem, strategy: Strategy) -> Evaluation:
+@overload
+def evaluate(problem: Problem, strategy: Strategy) -> Evaluation: ...
+@overload
+def evaluate(
+    problem: Problem | Fields | File,
+    strategy: None = None,
+    *,
+    on: str | Fields | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    launcher: str | None = None,
+    stack: str | None = None,
+    precision: str | None = None,
+    gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
+    cluster: Fields | None = None,
+    training: Fields | None = None,
+    calibration: File | None = None,
+    **decisions: object,
+) -> JudgedPlan: ...
+def evaluate(
+    problem: Problem | Fields | File,
+    strategy: Strategy | None = None,
+    *,
+    on: str | Fields | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    launcher: str | None = None,
+    stack: str | None = None,
+    precision: str | None = None,
+    gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
+    cluster: Fields | None = None,
+    training: Fields | None = None,
+    calibration: File | None = None,
+    **decisions: object,
+) -> Evaluation | JudgedPlan:
     """Step time, throughput and memory of a plan, in parts that sum to the whole.
 
-    Raises InputError for a plan whose sizes do not add up (layers, degrees, batch, chips); other rules that it breaks
-    are no error: `check` lists them.
-    """
-    from cpsolver.evaluation.evaluate import evaluate as judge
-    from cpsolver.inputs.errors import InputError, Trouble
-    from cpsolver.rules import structure_violations
+        cpsolver.evaluate("llama3.1-70b", on={"h100": 64}, batch=256, seq=4096, tp=8, pp=4)
 
-    wrong = structure_violations(problem, strategy)
-    if wrong:
-        raise InputError([Trouble("", str(violation)) for violation in wrong])
-    return judge(problem, strategy)
+    Args:
+        problem: what the plan is for, as in `plan`, whose arguments `on` to `calibration` are.
+        strategy: the whole plan; None: `decisions` make it.
+        decisions: some decisions of the plan, the rest filled in evenly as by `make_strategy`.
+
+    Of a Problem and a whole plan the numbers alone are given, else a JudgedPlan, with the rules that the plan breaks.
+    Raises InputError for what is wrong, and for a plan whose sizes do not add up (layers, degrees, batch, chips);
+    other rules that it breaks are no error: `check` lists them.
+    """
+    from cpsolver.problem.asked import Asked
+
+    asked = Asked(on, batch, seq, launcher, stack, precision, gpus_per_node, network, calibration, cluster, training)
+    whole = asked.problem(problem)
+    if whole is problem and strategy is not None and not decisions:
+        from cpsolver.rules import sound_evaluation
+
+        return sound_evaluation(whole, strategy)
+    from cpsolver.doors.python.calls import judged
+
+    return judged(whole, strategy, decisions)
 
 
 def check(problem: Problem, strategy: Strategy) -> tuple[Violation, ...]:
@@ -232,21 +310,68 @@ def check(problem: Problem, strategy: Strategy) -> tuple[Violation, ...]:
 
 
 @overload
-def explain(problem: Problem, strategy: None = None, *, display: SearchDisplay | None = None) -> Account: ...
+def explain(
+    problem: Problem | PlanAnswer, strategy: None = None, *, display: SearchDisplay | None = None
+) -> Account: ...
 @overload
 def explain(problem: Problem, strategy: Strategy, *, display: SearchDisplay | None = None) -> Favourite: ...
+@overload
+def explain(problem: JudgedPlan, strategy: None = None, *, display: SearchDisplay | None = None) -> Favourite: ...
+@overload
 def explain(
-    problem: Problem, strategy: Strategy | None = None, *, display: SearchDisplay | None = None
+    problem: Fields | File,
+    strategy: None = None,
+    *,
+    on: str | Fields | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    launcher: str | None = None,
+    stack: str | None = None,
+    precision: str | None = None,
+    gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
+    cluster: Fields | None = None,
+    training: Fields | None = None,
+    calibration: File | None = None,
+    display: SearchDisplay | None = None,
+    **search: object,
+) -> Account: ...
+def explain(
+    problem: Problem | PlanAnswer | JudgedPlan | Fields | File,
+    strategy: Strategy | None = None,
+    *,
+    on: str | Fields | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    launcher: str | None = None,
+    stack: str | None = None,
+    precision: str | None = None,
+    gpus_per_node: int | None = None,
+    network: str | Fields | None = None,
+    cluster: Fields | None = None,
+    training: Fields | None = None,
+    calibration: File | None = None,
+    display: SearchDisplay | None = None,
+    **search: object,
 ) -> Account | Favourite:
-    """Why a spec has no plan, or what its wishes cost and small changes gain; with a strategy, what it breaks or loses.
+    """Why a spec has no plan, or what its wishes cost and small changes gain; of a plan, what it breaks or loses.
+
+        cpsolver.explain(cpsolver.evaluate("llama3.1-70b", on={"h100": 64}, batch=256, seq=4096, tp=8, pp=4))
+
+    Args:
+        problem: a problem, a model or a spec as in `plan`, whose arguments `on` to `search` are; what `plan` gave; or a
+            plan, as `evaluate` gives it or one of an answer.
+        strategy: a plan for the problem.
 
     All of it is solved, which may take some seconds, at most some 100 beside the search for the best plan.
     """
-    from cpsolver.explanation.account import SILENT, explain_plan, explain_spec
+    from cpsolver.doors.python.calls import explained
+    from cpsolver.problem.asked import Asked
 
-    if strategy is None:
-        return explain_spec(problem, display or SILENT)
-    return explain_plan(problem, strategy, display or SILENT)
+    asked = Asked(
+        on, batch, seq, launcher, stack, precision, gpus_per_node, network, calibration, cluster, training, search
+    )
+    return explained(problem, strategy, asked, display)
 
 
 def export(
@@ -270,21 +395,9 @@ def export(
 
     Raises InputError: CannotExpress where the framework cannot run the plan, with the reasons.
     """
-    from cpsolver.doors.export.judge import launch_of, with_warnings
-    from cpsolver.doors.export.launch import check_directory, check_folder, check_target, write_files
+    from cpsolver.doors.export.judge import exported
 
-    check_target(target)
-    if folder is not None:
-        check_directory(fspath(folder))
-    launch = with_warnings(problem, strategy, launch_of(problem, strategy, target))
-    if job is not None:
-        from cpsolver.doors.export.jobs import with_job
-
-        launch = with_job(problem, strategy, launch, job)
-    if folder is not None:
-        check_folder(fspath(folder), launch, force)
-        write_files(fspath(folder), launch)
-    return launch
+    return exported(problem, strategy, target, None if folder is None else fspath(folder), force, job)
 
 
 def _problem(source: Problem | Fields | File) -> Problem:

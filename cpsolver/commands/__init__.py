@@ -6,6 +6,7 @@ Imports from every room: options in, one call, the answer printed.
 COMMANDS = {
     "plan": ("one_line", "The best plans for a model on some chips, in one line."),
     "solve": ("planning", "Find the K fastest plans for a spec, with proof."),
+    "open": ("opening", "Show a plan, sweep or comparison in the browser to play with."),
     "search": ("apss", "The same search with the flags and the output of the APSS tool."),
     "evaluate": ("planning", "What a given plan gives, and which rules it breaks."),
     "check": ("explaining", "Hold a plan against every rule, with numbers."),
@@ -24,7 +25,7 @@ COMMANDS = {
     "networks": ("catalogue", "The networks of the catalogue, or one of them in detail."),
     "stacks": ("catalogue", "The software stacks that a spec can name, or one in detail."),
     "init": ("catalogue", "Write a commented spec to start from."),
-    "import": ("importing", "A spec and today's plan from a script or a config.json."),
+    "import": ("importing", "A spec and today's plan from a script or a configuration."),
     "schema": ("catalogue", "Print the JSON Schema of a spec."),
 }
 """Name -> module of this package, and the line that `apss-cp --help` shows."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @calibration_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Also write the cells as CSV.")
 @click.option("--parquet", "parquet_file", metavar="FILE", help="Also write them as Parquet (needs pyarrow).")
-@click.option("--html", "html_file", metavar="FILE", help="Also draw them: one page with plots and a table.")
+@click.option("--html", "html_file", metavar="FILE", help="Also show them: one HTML page to play with.")
 @click.option("--on", type=click.Choice(["ray"]), help="Solve on a Ray cluster; a local one without --ray-address.")
 @click.option("--ray-address", metavar="ADDRESS", help="Of the Ray cluster: HOST:PORT, ray://HOST:PORT or auto.")
 def batch(as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None, **options: Any) -> None:
@@ -51,18 +51,29 @@ def batch(as_json: bool, csv_file: str | None, parquet_file: str | None, html_fi
     sweep file and the columns. Exit codes: 0 some cell has a plan; 2 bad input, or no cell could be solved;
     3 every cell that could be solved is infeasible; 4 no plan within the time limit; 130 stopped by Ctrl-C.
     """
-    from cpsolver.doors.batch.run import SweepRequest, run_batch
+    from cpsolver.doors.batch.run import SweepRequest
 
     request = SweepRequest(**options)
     _check(request, {"--csv": csv_file, "--parquet": parquet_file, "--html": html_file})
+    answer = solved_sweep(request)
+    _deliver(answer, as_json, csv_file, parquet_file, html_file)
+    click.get_current_context().exit(sweep_exit_code(answer))
+
+
+def solved_sweep(request: SweepRequest) -> SweepAnswer:
+    """The sweep with all its cells; a run that is stopped ends the command, with what is kept told on stderr."""
+    from cpsolver.doors.batch.run import run_batch
+
     answer = run_batch(request)
+    if answer.damaged:
+        rows = f"row{'s' * (len(answer.damaged) > 1)} {', '.join(map(str, answer.damaged))}"
+        click.echo(f"note: {rows} of {answer.database} damaged: solved again", err=True)
     if answer.interrupted:
         missing = sum(row is None for row in answer.rows)
         done = f"stopped: {len(answer.rows) - missing:,} of {len(answer.rows):,} cells are kept in {answer.database}"
         say_error(f"{done}; the same command goes on with the other {missing:,}")
         click.get_current_context().exit(EXIT_INTERRUPTED)
-    _deliver(answer, as_json, csv_file, parquet_file, html_file)
-    click.get_current_context().exit(_exit_code(answer))
+    return answer
 
 
 def _check(request: SweepRequest, files: dict[str, str | None]) -> None:
@@ -86,16 +97,17 @@ def _deliver(
     answer: SweepAnswer, as_json: bool, csv_file: str | None, parquet_file: str | None, html_file: str | None
 ) -> None:
     from cpsolver.doors.batch import files
-    from cpsolver.inputs.output import deliver
+    from cpsolver.inputs.output import deliver, write_file
 
     if csv_file is not None:
-        files.write_csv(answer, csv_file)
+        write_file(csv_file, files.sweep_csv(answer))
     if parquet_file is not None:
         files.write_parquet(answer, parquet_file)
     if html_file is not None:
-        from cpsolver.doors.batch.page import sweep_html
+        from cpsolver.doors.batch.page import sweep_page
+        from cpsolver.doors.report.html.choices import choices_page
 
-        deliver(sweep_html(answer), html_file)
+        deliver(choices_page(sweep_page(answer)), html_file)
 
     def report() -> RenderableType:
         from cpsolver.doors.batch.summary import summary
@@ -105,7 +117,8 @@ def _deliver(
     write_answer(as_json, None, lambda: files.document(answer), report)
 
 
-def _exit_code(answer: SweepAnswer) -> int:
+def sweep_exit_code(answer: SweepAnswer) -> int:
+    """0 when some cell has a plan, else what kept all from having one."""
     found = {row["status"] for _, row in answer.done}
     if found & {"optimal", "feasible"}:
         return 0
@@ -128,7 +141,8 @@ def _exit_code(answer: SweepAnswer) -> int:
 @calibration_option
 @json_option
 @output_option
-def compare(as_json: bool, output: str | None, **options: Any) -> None:
+@click.option("--html", "html_file", metavar="FILE", help="Also write it as one HTML page to play with.")
+def compare(as_json: bool, output: str | None, html_file: str | None, **options: Any) -> None:
     """Weigh SPECs, or clusters for one: expected days and dollars with intervals, the chance of being in time.
 
     \b
@@ -144,8 +158,15 @@ def compare(as_json: bool, output: str | None, **options: Any) -> None:
     from cpsolver.doors.batch.compare import ComparisonRequest
     from cpsolver.doors.batch.compare import compare as compared
     from cpsolver.doors.report.progress import Terminal
+    from cpsolver.inputs.output import check_files, deliver
 
+    check_files({"--html": html_file, "--output": output}, *options["specs"])
     found = compared(ComparisonRequest(**options), Terminal())
+    if html_file is not None:
+        from cpsolver.doors.batch.comparison_page import comparison_page
+        from cpsolver.doors.report.html.choices import choices_page
+
+        deliver(choices_page(comparison_page(found)), html_file)
 
     def document() -> dict[str, Any]:
         from cpsolver.doors.batch.decision import comparison_document
@@ -158,10 +179,11 @@ def compare(as_json: bool, output: str | None, **options: Any) -> None:
         return comparison_report(found)
 
     write_answer(as_json, output, document, report)
-    click.get_current_context().exit(_compared_exit_code(found))
+    click.get_current_context().exit(compared_exit_code(found))
 
 
-def _compared_exit_code(found: Comparison) -> int:
+def compared_exit_code(found: Comparison) -> int:
+    """0 when some option has a plan, else what kept all from having one."""
     statuses = {option.answer.result.status for option in found.options}
     if statuses & {"optimal", "feasible"}:
         return 0

@@ -46,10 +46,18 @@ def write_answer(as_json: bool, output: str | None, document: Callable[[], Any],
         deliver_report(report(), output)
 
 
+def exit_code(result: Result) -> int:
+    """The exit code of a search's answer; of one that a second opinion contradicts that of a bug, which is told."""
+    codes = {"infeasible": EXIT_INFEASIBLE, "unknown": EXIT_NO_PLAN_IN_TIME}
+    if result.verification is not None and result.verification.verdict == "contradicted":
+        say_error("a second opinion contradicts this answer: please report it, with the spec")
+        return EXIT_BUG
+    return codes.get(result.status, 0)
+
+
 def exit_with(result: Result) -> None:
     """End the command with the exit code of a search's answer."""
-    codes = {"infeasible": EXIT_INFEASIBLE, "unknown": EXIT_NO_PLAN_IN_TIME}
-    click.get_current_context().exit(codes.get(result.status, 0))
+    click.get_current_context().exit(exit_code(result))
 
 
 def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:

@@ -108,6 +108,7 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
     """
     from cpsolver.doors.report.calibration import calibration_document, calibration_report
     from cpsolver.doors.report.document import versions
+    from cpsolver.evidence.calibrate.checks import common_factor
     from cpsolver.evidence.calibrate.overlay import overlay_of, overlay_text
     from cpsolver.evidence.posterior import check_scipy
     from cpsolver.inputs.output import check_writable, deliver
@@ -127,6 +128,8 @@ def calibrate(runs: str, output: str | None, anyway: bool, worst: int, as_json: 
         lambda: calibration_document(result, overlay, written),
         lambda: calibration_report(result, overlay, written, worst),
     )
+    if (factor := common_factor(result.runs)) is not None:
+        click.echo(f"note: {factor}", err=True)
     for trouble in (*result.evidence.troubles, *result.doubts):
         say_error(str(trouble))
     if refused:

@@ -70,8 +70,9 @@ def export(
     Example:
       apss-cp export spec.yaml --to megatron-lm --plan plans.json --plan-rank 2 -o launch
 
-    Targets: megatron-lm, megatron-core-0.13, megatron-core-0.12, megatron-bridge, mindspeed-llm, loongforge, flagscale,
-    deepspeed, torchtitan, accelerate. plans.json is what `apss-cp solve spec.yaml --json` prints.
+    Targets: megatron-lm, megatron-core-0.13, megatron-core-0.12, megatron-bridge, verl, mindspeed-llm, loongforge,
+    flagscale, deepspeed, megatron-deepspeed, torchtitan, accelerate, paddleformers, mindformers. plans.json is what
+    `apss-cp solve spec.yaml --json` prints.
 
     A plan that the framework cannot run is refused with the reasons, and with the nearest plan that it can run.
     Exit codes: 0 exported; 2 bad input; 3 the framework cannot run the plan, or there is no plan at all.
@@ -112,12 +113,21 @@ def ranks(
     """
     import cpsolver
     from cpsolver.doors.export.report import ranks_document, ranks_report
+    from cpsolver.inputs.errors import InputError, Trouble
     from cpsolver.inputs.output import check_writable
     from cpsolver.problem.ranks import rank_map
 
     problem = cpsolver.load_problem(spec, calibration=calibration)
     check_writable(output, spec)
-    places = rank_map(problem, _plan(problem, plan, plan_rank))
+    strategy = _plan(problem, plan, plan_rank)
+    places = rank_map(problem, strategy)
+    try:
+        _ = places.groups
+    except (ValueError, ZeroDivisionError):
+        if not (broken := cpsolver.check(problem, strategy)):
+            raise
+        message = "has no groups to show, for the plan is not legal"
+        raise InputError([Trouble("--plan", f"{message}: {each}", file=plan) for each in broken]) from None
     write_answer(as_json, output, lambda: ranks_document(problem, places), lambda: ranks_report(problem, places))
 
 
@@ -127,7 +137,7 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         from cpsolver.doors.export.judge import load_plan
 
         return load_plan(path, number, problem)
-    from cpsolver import InputError, Trouble
+    import cpsolver
 
     asked = click.get_current_context().get_parameter_source("plan_rank") is ParameterSource.COMMANDLINE
     result = _searched(problem, None if asked else target)  # a rank is one of the answer of `solve`
@@ -135,10 +145,11 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         result = _searched(problem.with_(search={"top": number}), None)
     if not result.plans:
         as_json = bool((click.get_current_context().find_root().obj or {}).get("json"))
-        write_result(problem, result, as_json, None)
+        write_result(cpsolver.PlanAnswer(problem, result), as_json, None)
         exit_with(result)
     if len(result.plans) < number:
-        raise InputError(Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}"))
+        wrong = cpsolver.Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}")
+        raise cpsolver.InputError(wrong)
     return result.plans[number - 1].strategy
 
 

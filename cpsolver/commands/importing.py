@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option(
     "--chip",
     metavar="NAME",
-    help="The chip that it trains on, as `apss-cp chips` names it.",
+    help="The chip that it trains on, as `apss-cp chips` names it; several in the nodes' order: h800:64,a800:64.",
     shell_complete=completion.chips,
 )
 @click.option("--num-gpus", type=click.IntRange(1), metavar="N", help="Devices; replaces what the script says.")
@@ -55,8 +55,9 @@ def import_(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Read SOURCE: a Megatron, MindSpeed, MindSpeed-LLM or AscendSpeed pretraining script (or its arguments in a file,
-    - for standard input), or a Hugging Face config.json. Nothing is run.
+    """Read SOURCE: a pretraining script of Megatron-LM, DeepSpeed, MindSpeed or LoongForge (or its arguments in a
+    file, - for standard input), a configuration file of FlagScale, GPT-NeoX, Megatron-LM, MindFormers, PaddleNLP or
+    torchtitan, or a Hugging Face config.json. Nothing is run.
 
     \b
     Example:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cpsolver import Problem, Result, Strategy
+    from cpsolver import Problem, Result
 
 _PLANS = "plans.json"
 _LONGER = 10
@@ -55,10 +55,11 @@ def next_steps(problem: Problem, result: Result, given: Given) -> list[str]:
 
 
 def _export(problem: Problem, result: Result, given: Given, wishes: Sequence[str]) -> Iterator[str]:
+    from cpsolver.doors.export.judge import usual_target
     from cpsolver.doors.report.columns import to_run
 
     place = to_run(result)
-    target = _target(problem, result.plans[place].strategy)
+    target = usual_target(problem, result.plans[place].strategy)
     rank = ["--plan-rank", str(place + 1), "-o", "launch"]
     if target is None:
         return
@@ -66,21 +67,3 @@ def _export(problem: Problem, result: Result, given: Given, wishes: Sequence[str
         yield given.command("solve", given.spec, *wishes, "--json", "-o", _PLANS)
         rank = ["--plan", _PLANS, *rank]
     yield given.command("export", given.spec, "--to", target, *rank)
-
-
-def _target(problem: Problem, strategy: Strategy) -> str | None:
-    """The launcher that the spec names; else the first that runs the plan, those first that the stack is of."""
-    from cpsolver import CannotExpress
-    from cpsolver.doors.export.judge import launch_of
-    from cpsolver.doors.export.launch import EXPORTERS
-    from cpsolver.profiles.framework import load_launcher
-
-    if problem.named_launcher is not None:
-        return problem.named_launcher.name
-    for target in sorted(EXPORTERS, key=lambda name: load_launcher(name).stack != problem.stack.name):
-        try:
-            launch_of(problem, strategy, target)
-        except CannotExpress:
-            continue
-        return target
-    return None

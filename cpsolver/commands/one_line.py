@@ -105,12 +105,10 @@ def plan(
     check_files({"--output": output, "--html": html, "--write-spec": write_spec})
     if write_spec is not None:
         write_new_file(write_spec, line.spec_text(write_spec, top=top, time_limit_s=time_limit_s), force=False)
-    result = cpsolver.solve(problem, display=Terminal(verbose))
+    found = cpsolver.plan(problem, display=Terminal(verbose))
     wishes = {"--top": top, "--time-limit": time_limit_s}
     given = Given(write_spec or "spec.yaml", calibration, wishes, () if write_spec else line.words())
-    write_result(problem, result, as_json, output, parts, lambda: next_steps(problem, result, given))
+    write_result(found, as_json, output, parts, lambda: next_steps(problem, found.result, given))
     if html is not None:
-        from cpsolver.doors.report.html.page import result_page
-
-        write_file(html, result_page(problem, result))
-    exit_with(result)
+        write_file(html, found.to_html())
+    exit_with(found.result)

@@ -28,7 +28,7 @@ from cpsolver.commands.next_steps import Given, next_steps
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cpsolver import Evaluation, Plan, Problem, Result, Strategy, Violation
+    from cpsolver import Evaluation, Plan, PlanAnswer, Problem, Strategy, Violation
     from cpsolver.doors.report.answer import Part
 
 html_option = click.option("--html", metavar="FILE", help="Write the report as one HTML file too.")
@@ -47,6 +47,16 @@ trace_option = click.option("--trace", metavar="FILE", help="Write a step's time
 @html_option
 @trace_option
 @click.option("--trace-plan", type=click.IntRange(1, 100), metavar="N", help="The plan for --trace, by its rank (1).")
+@click.option("--verify", is_flag=True, help="A second opinion on the answer: one CP-SAT model of all that is close.")
+@click.option(
+    "--verify-time",
+    "verify_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long --verify may take.",
+)
 def solve(
     spec: str,
     as_json: bool,
@@ -58,6 +68,8 @@ def solve(
     html: str | None,
     trace: str | None,
     trace_plan: int | None,
+    verify: bool,
+    verify_s: float,
     parts: list[Part],
 ) -> None:
     """Find the K best plans for SPEC (a YAML or JSON file, or - for standard input), and prove it.
@@ -71,7 +83,8 @@ def solve(
     The answer is a screen: what to run, how sure that is, the other plans, what to do next; --full and the flags below
     it show more. The best are the fastest, unless the spec's search.objective is cost or fewest_chips.
     Ctrl-C ends the search with the best plans so far and what could still be gained. Exit codes: 0 a plan;
-    2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit.
+    2 bad input; 3 proven that there is no plan; 4 no plan found within the time limit; 70 --verify contradicts the
+    answer, which is a bug.
     """
     import cpsolver
     from cpsolver.doors.report.progress import Terminal
@@ -80,13 +93,16 @@ def solve(
     problem = cpsolver.load_problem(spec, calibration=calibration, top=top, time_limit_s=time_limit_s)
     check_files({"--output": output, "--html": html, "--trace": trace}, spec)
     _check_trace_plan(problem, trace, trace_plan)
-    result = cpsolver.solve(problem, display=Terminal(verbose))
+    display = Terminal(verbose)
+    found = cpsolver.plan(problem, display=display)
+    if verify:
+        with display.waiting(f"a second opinion, {verify_s:g} s at most"):
+            found = found.verify(time_limit_s=verify_s)
+    result = found.result
     given = Given(spec, calibration, {"--top": top, "--time-limit": time_limit_s})
-    write_result(problem, result, as_json, output, parts, lambda: next_steps(problem, result, given))
+    write_result(found, as_json, output, parts, lambda: next_steps(problem, result, given))
     if html is not None:
-        from cpsolver.doors.report.html.page import result_page
-
-        write_file(html, result_page(problem, result))
+        write_file(html, found.to_html())
     if trace is not None:
         rank = trace_plan or 1
         chosen = next((plan for plan in result.plans if plan.rank == rank), None)
@@ -137,9 +153,7 @@ def evaluate(
     broken, evaluation = cpsolver.check(problem, plan), sound_evaluation(problem, plan)
     _write_evaluation(problem, plan, evaluation, broken, added, as_json, output)
     if html is not None:
-        from cpsolver.doors.report.html.page import evaluation_page
-
-        write_file(html, evaluation_page(problem, plan, evaluation, broken))
+        write_file(html, _page(problem, plan, evaluation, broken))
     if trace is not None:
         answer = None if evaluation is None else cpsolver.Plan(1, plan, evaluation, 0.0)
         _write_trace(trace, problem, answer, "the plan could not be evaluated")
@@ -148,6 +162,16 @@ def evaluate(
             say_error(f"{strategy or '--set'}: {violation}")
         click.get_current_context().exit(EXIT_BAD_INPUT)
     click.get_current_context().exit(EXIT_INFEASIBLE if broken else 0)
+
+
+def _page(problem: Problem, plan: Strategy, evaluation: Evaluation | None, broken: Sequence[Violation]) -> str:
+    """The page of one plan; one that could not be evaluated has its broken rules."""
+    import cpsolver
+    from cpsolver.doors.report.html.page import evaluation_page
+
+    if evaluation is None:
+        return evaluation_page(problem, plan, None, broken)
+    return cpsolver.JudgedPlan(problem, plan, evaluation).to_html()
 
 
 def chosen_plan(
@@ -180,8 +204,7 @@ def sound_evaluation(problem: Problem, plan: Strategy) -> Evaluation | None:
 
 
 def write_result(
-    problem: Problem,
-    result: Result,
+    found: PlanAnswer,
     as_json: bool,
     output: str | None,
     parts: Sequence[Part] = ("full",),
@@ -189,18 +212,12 @@ def write_result(
 ) -> None:
     """Write the answer of a search; as text with those parts, and with commands to go on with."""
 
-    def document() -> dict[str, Any]:
-        from cpsolver.doors.report.document import result_document
-        from cpsolver.doors.report.open_switches import open_of_result
-
-        return result_document(problem, result, open_of_result(problem, result))
-
     def report() -> RenderableType:
         from cpsolver.doors.report.answer import answer
 
-        return answer(problem, result, parts, steps())
+        return answer(found.problem, found.result, parts, steps())
 
-    write_answer(as_json, output, document, report)
+    write_answer(as_json, output, found.to_dict, report)
 
 
 def _write_evaluation(

@@ -130,11 +130,27 @@ def test_readings_of_one_layout_that_lie_too_far_apart_are_refused() -> None:
 @pytest.mark.full
 def test_a_run_that_nothing_explains_is_named() -> None:
     rows = cluster_rows(5)
-    rows[3]["step_time_s"] *= 3
+    rows[3]["step_time_s"] *= 100
     result = calibrate(rows)
     assert result.exit_code == 2
-    assert "row run-3 took" in result.stderr
+    assert [line.split()[2:4] for line in result.stderr.splitlines() if " took " in line] == [["row", "run-3"]]
     assert "standard deviations off" in result.stderr
+
+
+@pytest.mark.full
+def test_runs_of_which_half_are_of_another_chip_are_refused() -> None:
+    rows = [{**each, "chip": "h100" if place % 2 else "a800"} for place, each in enumerate(cluster_rows())]
+    result = calibrate(rows)
+    assert result.exit_code == 2
+    assert "these runs do not go together" in result.stderr
+
+
+@pytest.mark.full
+def test_that_all_times_have_one_factor_is_said() -> None:
+    rows = [{**each, "step_time_s": each["step_time_s"] * 2} for each in cluster_rows(5)]
+    result = calibrate(rows)
+    assert result.exit_code == 0, result.stderr
+    assert "note: all 5 step times are 2.2" in result.stderr
 
 
 @pytest.mark.full

@@ -97,7 +97,7 @@ def test_solve_json_is_one_consistent_document() -> None:
     assert list(document) == told
     assert document["status"] == "optimal"
     assert document["problem"]["chips"] == {"a800": 8, "h800": 16}
-    assert {"apss_cp", "ortools", "python"} == set(document["versions"])
+    assert {"apss_cp", "ortools", "python", "answer"} == set(document["versions"])
     assert [plan["rank"] for plan in document["plans"]] == [1, 2, *range(3, len(document["plans"]) + 1)]
     assert [plan["added"] for plan in document["plans"]] == [False, False] + [True] * (len(document["plans"]) - 2)
     times = [plan["step_time_s"] for plan in document["plans"] if not plan["added"]]
@@ -173,6 +173,7 @@ def test_output_goes_to_the_file() -> None:
     assert "Run this" in Path("out.txt").read_text()
 
 
+@pytest.mark.full
 def test_a_model_too_big_exits_3_with_reasons() -> None:
     spec = write("spec.yaml", TOO_BIG)
     result = run("solve", spec)

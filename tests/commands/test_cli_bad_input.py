@@ -70,7 +70,7 @@ def test_a_missing_spec_and_a_missing_strategy() -> None:
 
 @pytest.mark.parametrize("output", ["nowhere/out.json", "."])
 def test_an_unwritable_output_is_refused_before_the_search(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.explanation.account.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("cpsolver.explanation.account.search", lambda *_, **__: pytest.fail("searched first"))
     result = run("solve", write("spec.yaml", SMALL), "--output", output)
     assert result.exit_code == 2
     assert "cannot be written" in result.stderr
@@ -84,7 +84,7 @@ def test_an_unwritable_cache_is_refused() -> None:
 
 
 def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise AssertionError("a slip")
 
     monkeypatch.setattr("cpsolver.explanation.account.search", broken)
@@ -94,7 +94,7 @@ def test_a_bug_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_plan_that_breaks_a_rule_is_a_bug_with_the_plan_and_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.search.search.violations", lambda *_: ["memory: too much"])
+    monkeypatch.setattr("cpsolver.search.found.violations", lambda *_: ["memory: too much"])
     result = CliRunner().invoke(cli.main, ["solve", write("spec.yaml", SMALL)])
     assert result.exit_code == EXIT_BUG
     assert "this is a bug in apss-cp: InternalError: " in result.stderr

@@ -99,7 +99,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_contradictory_pins_and_bans_are_refused_before_solving(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cpsolver.explanation.account.search", lambda *_: pytest.fail("searched first"))
+    monkeypatch.setattr("cpsolver.explanation.account.search", lambda *_, **__: pytest.fail("searched first"))
     search, said = CONTRADICTIONS[name]
     result = run("solve", "-", stdin=spec("dense", **search))
     assert result.exit_code == 2

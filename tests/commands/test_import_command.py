@@ -230,7 +230,7 @@ def test_the_vocabulary_may_come_from_a_like_model_a_tokenizer_or_an_option() ->
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ("--pipeline-model-parallel-size 2 --schedules-method dualpipev", "that schedule is not known here"),
+        ("--pipeline-model-parallel-size 2 --schedules-method seqpipe", "that schedule is not known here"),
         (
             "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*5|t*11|t*9|t*7L'",
             "chunks of 5, 9 layers",

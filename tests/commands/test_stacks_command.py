@@ -171,5 +171,5 @@ def test_factors_multiply_to_what_planning_uses(name: str) -> None:
     for each, entry in chip.efficiency.items():
         product = entry.value
         for _, fitted in factors.get(each, []):
-            product *= fitted.value
+            product = min(product * fitted.value, max(1.0, entry.value))  # of the peak no more than all
         assert used[each].value == pytest.approx(product)

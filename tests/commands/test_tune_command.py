@@ -78,6 +78,14 @@ def test_three_failures_alike_stop_it() -> None:
 
 
 @pytest.mark.full
+def test_two_failures_alike_before_any_iteration_stop_it() -> None:
+    script = "import sys; sys.exit('ImportError: no module ' + sys.argv[1])"
+    found = tune("--run", f'{sys.executable} -c "{script}" {{trial}}', "--top", "9", code=4)
+    assert len(found["trials"]) == 2
+    assert "2 trials in a row failed alike before the first iteration" in found["stopped"]
+
+
+@pytest.mark.full
 def test_three_failures_of_different_kinds_do_not() -> None:
     script = "import sys; sys.exit(['', 'A', 'B', 'A', 'C'][int(sys.argv[1])] + 'Error: no')"
     found = tune("--run", f'{sys.executable} -c "{script}" {{trial}}', "--top", "4", code=4)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from cpsolver.doors.profile.settings import FitGrid, Settings
 from cpsolver.doors.profile.shapes import COLLECTIVES, STREAMS
@@ -69,10 +70,23 @@ def gemm_rate(gemm: Measurement) -> float:
     return gemm_flops(gemm) / gemm.median_s
 
 
-def attention_rate(attention: Measurement, flops_factor: float, causal: float) -> float:
-    """FLOP/s of causal attention. `causal`: the fraction of pairs needed; `flops_factor`: backward over forward."""
+class AttentionWork(NamedTuple):
+    """What attention kernels compute, by the stack's constants `causal_fraction`, `masked_keys` and
+    `attention_backward_flops_factor`: the fraction of pairs that is needed, the keys in vain of each query, and the
+    FLOP of backward over those of forward."""
+
+    causal: float
+    masked_keys: float
+    backward: float
+
+
+def attention_rate(attention: Measurement, flops_factor: float, work: AttentionWork) -> float:
+    """FLOP/s of causal attention, those in vain counted, as the cost model counts them (cost/selection.py).
+
+    `flops_factor`: backward over forward.
+    """
     batch, heads, sequence = (attention.number(name) for name in ("batch", "heads", "sequence"))
-    pairs = batch * heads * sequence**2 * causal
+    pairs = batch * heads * sequence**2 * min(1.0, work.causal + work.masked_keys / sequence)
     return 2.0 * pairs * (attention.number("keys") + attention.number("values")) * flops_factor / attention.median_s
 
 
@@ -130,15 +144,11 @@ def _peak(
 
 
 def measured_efficiencies(
-    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, causal: float, backward: float
+    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, work: AttentionWork
 ) -> tuple[list[MeasuredEfficiency], list[NotMeasured]]:
-    """Every efficiency that the measurements give, and those that are left out because they cannot be right.
-
-    `causal`: the fraction of pairs that causal attention needs; `backward`: the FLOP of its backward pass over those of
-    forward (the stack's causal_fraction and attention_backward_flops_factor).
-    """
+    """Every efficiency that the measurements give, and those that are left out because they cannot be right."""
     figures = list(_gemms(measured, known_peaks, settings))
-    figures += _attention(measured, known_peaks, settings, causal, backward)
+    figures += _attention(measured, known_peaks, settings, work)
     figures += [*_memory(measured, known_peaks), *_host(measured, known_peaks), *_launch(measured)]
     figures += _collectives(measured, known_peaks, settings)
     too_large = [figure for figure in figures if figure.value > LARGEST and not figure.name.endswith(("_us", "_mib"))]
@@ -179,20 +189,21 @@ def _gemms(measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings
 
 
 def _attention(
-    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, causal: float, backward: float
+    measured: MeasurementSet, known_peaks: KnownPeaks, settings: Settings, work: AttentionWork
 ) -> Iterator[MeasuredEfficiency]:
     if "bf16" not in known_peaks.flops:
         return
-    for name, factor in (("attention_forward", 1.0), ("attention_backward", backward)):
+    for name, factor in (("attention_forward", 1.0), ("attention_backward", work.backward)):
         shapes = measured.of(name)
         if not shapes:
             continue
         least = min(settings.long_sequence, max(shape.number("sequence") for shape in shapes))
         chosen = [shape for shape in shapes if shape.number("sequence") >= least]
-        rates = [attention_rate(shape, factor, causal) for shape in chosen]
+        rates = [attention_rate(shape, factor, work) for shape in chosen]
         lengths = sorted({shape.number("sequence") for shape in chosen})
         kernels = ", ".join(sorted({shape.note for shape in chosen}))
-        what = f"{len(chosen)} causal shapes of {', '.join(map(str, lengths))} tokens ({kernels})"
+        shapes_of = f"{len(chosen)} causal shapes of {', '.join(map(str, lengths))} tokens"
+        what = f"{shapes_of}, {work.masked_keys:.0f} keys of each query in vain ({kernels})"
         yield _figure(name, chosen, rates, known_peaks.flops["bf16"], 1e12, "TFLOP/s", what)
 
 

@@ -13,7 +13,13 @@ from cpsolver.doors.profile.budget import MeasurementRun, Outcome
 from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
 from cpsolver.doors.profile.collectives import CollectiveGroup
 from cpsolver.doors.profile.device import TorchDevice
-from cpsolver.doors.profile.efficiencies import GivenPeaks, MeasuredEfficiency, measured_efficiencies, peaks
+from cpsolver.doors.profile.efficiencies import (
+    AttentionWork,
+    GivenPeaks,
+    MeasuredEfficiency,
+    measured_efficiencies,
+    peaks,
+)
 from cpsolver.doors.profile.journal import Journal
 from cpsolver.doors.profile.measure import Bench
 from cpsolver.doors.profile.settings import settings
@@ -113,8 +119,10 @@ def conclude(
     """Efficiencies, the text of the chip file and the comparisons, from the measurements."""
     known_peaks = peaks(entry, given, measured, settings())
     stack = problem.stack
-    attention_work = (float(stack.causal_fraction), float(stack.attention_backward_flops_factor))
-    measured_figures, rejected = measured_efficiencies(measured, known_peaks, settings(), *attention_work)
+    work = AttentionWork(
+        float(stack.causal_fraction), float(stack.masked_keys), float(stack.attention_backward_flops_factor)
+    )
+    measured_figures, rejected = measured_efficiencies(measured, known_peaks, settings(), work)
     origin = f"measured {measured.days} on {device.name} ({device.driver}, torch {device.torch.__version__})"
     facts = DeviceFacts(device.kind, device.total_bytes, device.compute_units, wanted.devices, origin)
     fields = chip_fields(name, entry, measured_figures, known_peaks, given, facts)

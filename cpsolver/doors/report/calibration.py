@@ -18,7 +18,7 @@ from cpsolver.evidence.calibrate.checks import limits
 from cpsolver.evidence.calibrate.leave_one_out import LeaveOneOut, MeanErrors, mean_errors
 from cpsolver.evidence.calibrate.result import CalibrationResult
 from cpsolver.evidence.posterior.constants import UncertainConstant
-from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.inputs.text import percent, plural, seconds, signed_percent
 from cpsolver.profiles.constants import Overlay, OverlayConstant
 
 
@@ -133,7 +133,8 @@ def _memory(result: CalibrationResult) -> Iterator[RenderableType]:
         furthest = max(result.readings, key=lambda reading: abs(reading.after))
         yield Text(
             f"{plural(len(result.readings), 'reading')}: off by {percent(after)} on average by what the others teach, "
-            f"{percent(before)} with the published constants; furthest {furthest.name}, {furthest.after * 100:+.1f} %."
+            f"{percent(before)} with the published constants; furthest {furthest.name}, "
+            f"{signed_percent(furthest.after)}."
         )
     for each in result.ran_out:
         verdict = "explained" if each.explained else "not explained: it is still said to fit"
@@ -150,7 +151,7 @@ def _worst(told: Sequence[LeaveOneOut], most: int) -> Table:
     table = figure_table("", "measured", "published", "error", "by the others", "error")
     for each in sorted(told, key=lambda one: -abs(one.middle))[:most]:
         published, others = (seconds(value, of=each.measured_s) for value in (each.row.published_s, each.middle_s))
-        errors = f"{each.before * 100:+.1f} %", f"{each.middle * 100:+.1f} %"
+        errors = signed_percent(each.before), signed_percent(each.middle)
         measured = seconds(each.measured_s)
         table.add_row(each.row.run.id, measured, published, errors[0], others, errors[1])
     return table

@@ -25,6 +25,7 @@ from cpsolver.doors.report.goals import (
     fewest_line,
     meshes_line,
     objective_line,
+    verification_line,
     worse_word,
 )
 from cpsolver.doors.report.interval import Interval, in_words, provenance
@@ -40,7 +41,7 @@ from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.evidence.nearest import unmeasured as unmeasured_parts
 from cpsolver.explanation.open_switches import OpenSwitches, open_switches
-from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, unit
+from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, signed_percent, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.default_stack import NAMED, foreign_kernels
@@ -226,7 +227,7 @@ def time_sections(
     simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
     if simulated is not None:
         off = simulated / evaluation.step_time_s - 1
-        said += f"\nthe schedule run event by event: {seconds(simulated)} ({off * 100:+.1f} %)"
+        said += f"\nthe schedule run event by event: {seconds(simulated)} ({signed_percent(off)})"
     said += "".join(f"\n{line}" for line in matrices_notes(problem, strategy))
     times = Text(said, style="dim")
     operators = compute_by_operator(problem, strategy, evaluation)
@@ -279,6 +280,7 @@ def proof_account(problem: Problem, result: Result) -> Group:
     line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
     known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
     told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), by_events_line(proof), known, line)))
+    told = "\n".join(filter(None, (told, verification_line(result.verification))))
     return Group(table, Text(told, style="dim"))
 
 

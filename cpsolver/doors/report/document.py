@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -32,6 +32,9 @@ from cpsolver.rules import Violation
 from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
 
+ANSWER_VERSION = 1
+"""Of the shape of the answers of `solve` and `evaluate` (schema.py), which say it among their versions."""
+
 
 def dumps(document: Any) -> str:
     """JSON text; numbers that JSON has no word for become null."""
@@ -41,6 +44,16 @@ def dumps(document: Any) -> str:
 def dumps_line(document: Any) -> str:
     """The same on one line."""
     return _printable(json.dumps(_finite(document), allow_nan=False))
+
+
+def dumps_compact(document: Any) -> str:
+    """The same without spaces."""
+    return _printable(json.dumps(_finite(document), allow_nan=False, separators=(",", ":")))
+
+
+def dumps_embedded(document: Any) -> str:
+    """The same for a script element of a page: it has no `<`, `>` or `&`, which might end that."""
+    return dumps_compact(document).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _printable(text: str) -> str:
@@ -75,8 +88,9 @@ def result_document(problem: Problem, result: Result, left_open: OpenSwitches | 
         "recommendation": None if result.recommendation is None else asdict(result.recommendation),
         "open_switches": open_document(left_open),
         "proof": _proof(result),
+        **({} if result.verification is None else {"verification": asdict(result.verification)}),
         "reasons": list(result.reasons),
-        "versions": versions(),
+        "versions": {**versions(), "answer": ANSWER_VERSION},
     }
 
 
@@ -98,7 +112,7 @@ def evaluation_document(
         "plans": plans,
         "open_switches": open_document(left_open),
         "violations": [{"rule": found.rule, "message": found.message} for found in violations],
-        "versions": versions(),
+        "versions": {**versions(), "answer": ANSWER_VERSION},
     }
 
 
@@ -175,4 +189,6 @@ def _stage(stage: StageEvaluation) -> dict[str, Any]:
 
 def _proof(result: Result) -> dict[str, Any]:
     proof, gap = result.proof, max((plan.gap for plan in result.plans), default=None)
-    return {**asdict(proof), "refused": dict(proof.refused), "complete": proof.complete, "gap": gap}
+    told = asdict(replace(proof, tallies=None))  # those are for the page's map
+    del told["tallies"]
+    return {**told, "refused": dict(proof.refused), "complete": proof.complete, "gap": gap}

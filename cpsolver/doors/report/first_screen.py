@@ -24,6 +24,7 @@ from cpsolver.doors.report.goals import (
     cost_and_devices,
     objective_line,
     score_rates,
+    verification_line,
     worse_word,
 )
 from cpsolver.doors.report.open_switches import open_words
@@ -222,6 +223,10 @@ class _Answer:
             said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {STOPS[proof.stop]}"
         style = GOOD if self.result.status == "optimal" else DOUBTFUL
         yield Block("How sure", paragraph(_hard(said), width, style), yields=2)
+        second = self.result.verification
+        if second is not None:
+            style = {"confirmed": GOOD, "contradicted": WRONG}.get(second.verdict, DOUBTFUL)
+            yield Block("Verified", paragraph(_hard(verification_line(second)), width, style), least=0)
 
     def _doubts(self, width: int) -> Iterator[Block]:
         """What the figures may be wrong for."""

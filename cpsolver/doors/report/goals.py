@@ -12,7 +12,7 @@ from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.objective import deadline_step_s, device_prices, dollars_per_million_tokens, objective_of
-from cpsolver.search.result import Proof
+from cpsolver.search.result import Proof, Verification
 
 _BEST = {"throughput": "fastest", "cost": "cheapest", "fewest_chips": "fastest on the fewest GPUs"}
 _BETTER = {"throughput": "faster", "cost": "cheaper", "fewest_chips": "faster"}
@@ -150,6 +150,24 @@ def by_events_line(proof: Proof) -> str:
         f"is faster so than the first, unless its formula is {percent(counts.within)} or more above it; the order of "
         "the others is of these plans alone"
     )
+
+
+def verification_line(told: Verification | None) -> str:
+    """What a second opinion came to; empty where none was asked for."""
+    if told is None:
+        return ""
+    model = f"one CP-SAT model of all {plural(told.plans, 'plan')} with bounds up to {percent(told.margin)} beyond it "
+    model += f"({told.variables:,} variables, {told.constraints:,} constraints)" if told.plans else ""
+    drawn = f"{plural(told.sampled, 'candidate')} drawn from all and solved apart, {told.solved:,} of them with a plan"
+    left = f"; not looked at: {'; '.join(told.left_out)}" if told.left_out else ""
+    looked = f"{f'{model}, and ' if told.plans else ''}{drawn}"
+    words = {
+        "confirmed": f"a second opinion agrees: {looked}{left}",
+        "unfinished": f"a second opinion was not finished; what it looked at agrees: {looked}{left}",
+        "not verified": f"no second opinion: {'; '.join(told.left_out)}",
+        "contradicted": f"A SECOND OPINION CONTRADICTS THIS: {'; '.join(told.findings)}",
+    }
+    return words[told.verdict]
 
 
 def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float | None) -> str:

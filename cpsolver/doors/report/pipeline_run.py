@@ -18,6 +18,7 @@ import numpy as np
 
 from cpsolver.cost.pipeline_events import FloatArray, Timeline
 from cpsolver.cost.schedules import SCHEDULES
+from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
 from cpsolver.plans.strategy import Strategy
@@ -98,8 +99,8 @@ class PipelineRun:
     @property
     def step_s(self) -> float:
         """The same, but for devices that begin the next step while others end this one (split_backward.py)."""
-        split = SCHEDULES[self.strategy.schedule].weight_passes > 0
-        return self.end_s - (self.pipeline_s - self.timeline.longest_span_s) * split
+        overlaps = not SCHEDULES[self.strategy.schedule].joins
+        return self.end_s - (self.pipeline_s - self.timeline.longest_span_s) * overlaps
 
     @property
     def idle_share(self) -> FloatArray:
@@ -132,7 +133,8 @@ def run_pipeline(strategy: Strategy, evaluation: Evaluation, microbatches: int, 
     """Run a plan's step; one of more than `most_passes` forwards and backwards with its first microbatches only."""
     most = max(1, most_passes // (2 * strategy.pp * strategy.vpp))
     shown = microbatches if microbatches <= most else max(1, most // strategy.pp) * strategy.pp
-    shown = min(shown, microbatches)
+    least = V_MICROBATCHES * strategy.pp if strategy.v_shaped else 1
+    shown = min(max(shown, least), microbatches)
     timeline = plan_timeline(strategy, evaluation.stages, shown)
     return PipelineRun(strategy, evaluation, microbatches, shown, timeline)
 
@@ -154,18 +156,29 @@ def _passes(run: PipelineRun) -> Iterator[Span]:
 
 def transfers(run: PipelineRun) -> Iterator[Transfer]:
     """Every transfer between stages that takes time: each starts when its pass ends and keeps no stage from working."""
-    pp, vpp = run.strategy.pp, run.strategy.vpp
+    strategy, vpp = run.strategy, run.strategy.vpp
     hops = np.array([[each.pipeline_p2p_s / vpp for each in row] for row in _each(run)])
-    delays = [link_delays_s(hops[:, microbatch].tolist(), vpp) for microbatch in range(run.shown)]
+    around = 1 if strategy.v_shaped else vpp
+    delays = [link_delays_s(hops[:, microbatch].tolist(), around) for microbatch in range(run.shown)]
     for stage, kind, microbatch, chunk, _, end_s in _events(run.timeline):
         if kind == "W":
             continue
         forward = kind == "F"
-        ends = (stage, chunk) == ((pp - 1, vpp - 1) if forward else (0, 0))
-        delay_s = delays[microbatch][stage if forward else stage - 1]  # of stage 0's way back: the last entry
-        if not ends and delay_s > _NOTHING_S:
-            target = (stage + 1 if forward else stage - 1) % pp
+        target = _target(strategy, stage, chunk, forward)
+        onward = forward != (strategy.v_shaped and chunk == 1)
+        delay_s = delays[microbatch][stage if onward else stage - 1]  # of stage 0's way back: the last entry
+        if target is not None and delay_s > _NOTHING_S:
             yield Transfer("F" if forward else "B", stage, target, end_s, end_s + delay_s, microbatch)
+
+
+def _target(strategy: Strategy, stage: int, chunk: int, forward: bool) -> int | None:
+    """Where a pass sends what it makes; None: nowhere, or to the stage's own other chunk, where a V turns."""
+    pp, last = strategy.pp, strategy.vpp - 1
+    if not strategy.v_shaped:
+        ends = (stage, chunk) == ((pp - 1, last) if forward else (0, 0))
+        return None if ends else (stage + 1 if forward else stage - 1) % pp
+    target = stage + 1 if forward == (chunk == 0) else stage - 1
+    return target if 0 <= target < pp else None
 
 
 def _each(run: PipelineRun) -> list[tuple[StageEvaluation, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from cpsolver.evidence.runs.validation import Validation
-from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.inputs.text import percent, plural, seconds, signed_percent
 
 _COLOURS = ("#3b82f6", "#f97316", "#16a34a", "#dc2626", "#a855f7", "#0d9488", "#ca8a04", "#ec4899")
 _SHAPES = (
@@ -76,7 +76,7 @@ def _times(validation: Validation) -> list[_Point]:
     points = []
     for one in validation.scored:
         predicted = one.prediction.step_time_s
-        told = f"measured {seconds(one.measured_s)}, predicted {seconds(predicted)} ({one.error * 100:+.1f} %)"
+        told = f"measured {seconds(one.measured_s)}, predicted {seconds(predicted)} ({signed_percent(one.error)})"
         points.append(_Point(one.measured_s, predicted, one.run.source, _title(one.run.id, one.run.source, told)))
     return points
 
@@ -87,7 +87,7 @@ def _sizes(validation: Validation) -> list[_Point]:
         run, predicted, error = one.run, one.prediction.memory_gib, one.memory_error
         if run.peak_mem_gib is not None and error is not None:
             told = f"measured {run.peak_mem_gib:.1f} GiB ({run.peak_mem_kind or 'unstated'})"
-            told += f", predicted {predicted:.1f} GiB ({error * 100:+.1f} %)"
+            told += f", predicted {predicted:.1f} GiB ({signed_percent(error)})"
             points.append(_Point(run.peak_mem_gib, predicted, run.source, _title(run.id, run.source, told)))
     return points
 

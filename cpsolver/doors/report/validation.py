@@ -13,7 +13,7 @@ from cpsolver.doors.report.layout import figure_table, section
 from cpsolver.doors.report.text import PART_NAMES
 from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
 from cpsolver.evidence.runs.validation import Validation
-from cpsolver.inputs.text import percent, plural, seconds
+from cpsolver.inputs.text import percent, plural, seconds, signed_percent
 from cpsolver.rules import RULES
 
 _TITLES = {
@@ -91,7 +91,7 @@ def _times(validation: Validation, overall: TimeScore) -> Table:
 
 def _time_cells(score: TimeScore) -> tuple[str, ...]:
     sizes = (percent(score.mean), percent(score.median), percent(score.p90))
-    return (f"{score.runs:,}", *sizes, _signed(score.bias), f"{score.inside * 100:.0f} %")
+    return (f"{score.runs:,}", *sizes, signed_percent(score.bias), f"{score.inside * 100:.0f} %")
 
 
 def _memory(validation: Validation, overall: MemoryScore) -> Table:
@@ -99,7 +99,7 @@ def _memory(validation: Validation, overall: MemoryScore) -> Table:
     for name, score in {**validation.memory_by_kind, "all": overall}.items():
         shares = (f"{score.short * 100:.0f} %", f"{score.short_with_margin * 100:.0f} %")
         style = "bold" if name == "all" else None
-        table.add_row(name, f"{score.runs:,}", percent(score.mean), _signed(score.bias), *shares, style=style)
+        table.add_row(name, f"{score.runs:,}", percent(score.mean), signed_percent(score.bias), *shares, style=style)
     return table
 
 
@@ -122,7 +122,7 @@ def _rank(validation: Validation) -> Iterator[RenderableType]:
 def _worst(furthest: Sequence[Scored]) -> Iterator[RenderableType]:
     for one in furthest:
         predicted = seconds(one.prediction.step_time_s, of=one.measured_s)
-        told = f": measured {seconds(one.measured_s)}, predicted {predicted}, {_signed(one.error)}"
+        told = f": measured {seconds(one.measured_s)}, predicted {predicted}, {signed_percent(one.error)}"
         yield Text.assemble((one.run.id, "bold"), told)
         yield Padding(Text(_parts(one), style="dim"), (0, 0, 0, 2))
         for name, (first, *_) in one.prediction.rules_broken.items():
@@ -155,7 +155,3 @@ def _ids_by(reasons: Mapping[str, Sequence[str]]) -> Table:
         table.add_row(f"{len(ids):,}", Text(reason, style="bold"))
         table.add_row("", Text(", ".join(ids), style="dim"))
     return table
-
-
-def _signed(error: float) -> str:
-    return f"{error * 100:+.1f} %"

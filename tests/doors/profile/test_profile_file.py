@@ -17,6 +17,7 @@ from cpsolver.cost.shard import Shard
 from cpsolver.doors.profile.chip_file import DeviceFacts, chip_fields, chip_text, missing
 from cpsolver.doors.profile.compare import byte_comparisons, comparison, gemm_comparisons
 from cpsolver.doors.profile.efficiencies import (
+    AttentionWork,
     GivenPeaks,
     fit_bandwidth,
     fit_half_payload,
@@ -36,17 +37,18 @@ from tests.support.profiled import DEVICE, attention, collective, collective_sec
 __all__ = ["in_tmp"]
 FACTS = DeviceFacts("cuda", 80e9, 132, 8, "measured 2026-11-22 on NVIDIA H100 80GB HBM3 (driver 570, torch 2.9.0)")
 NOTHING = GivenPeaks({})
+WORK = AttentionWork(causal=0.5, masked_keys=200, backward=2.5)
 PAYLOADS = settings().payload_bytes["cuda"]
 
 
 def values(found: MeasurementSet, entry: Chip | None = None, given: GivenPeaks = NOTHING) -> dict[str, float]:
-    got, _ = measured_efficiencies(found, peaks(entry, given, found, settings()), settings(), 0.5, 2.5)
+    got, _ = measured_efficiencies(found, peaks(entry, given, found, settings()), settings(), WORK)
     return {each.name: each.value for each in got}
 
 
 def fields(found: MeasurementSet, entry: Chip | None, given: GivenPeaks = NOTHING) -> dict[str, object]:
     known = peaks(entry, given, found, settings())
-    return chip_fields("ours", entry, measured_efficiencies(found, known, settings(), 0.5, 2.5)[0], known, given, FACTS)
+    return chip_fields("ours", entry, measured_efficiencies(found, known, settings(), WORK)[0], known, given, FACTS)
 
 
 # Figures.
@@ -60,16 +62,14 @@ def test_products_count_from_the_large_dimension_on() -> None:
 
 def test_without_large_products_the_largest_count_and_the_source_says_so() -> None:
     found = measured(gemm(256, 256, 256, 2 * 256**3 / 1e9), gemm(64, 64, 64, 1.0))
-    got, _ = measured_efficiencies(
-        found, peaks(None, GivenPeaks({"bf16": 0.002}), found, settings()), settings(), 0.5, 2.5
-    )
+    got, _ = measured_efficiencies(found, peaks(None, GivenPeaks({"bf16": 0.002}), found, settings()), settings(), WORK)
     assert got[0].value == pytest.approx(0.5)
     assert "none has m, n, k >= 4096" in got[0].source
     assert "of the user" in got[0].source
 
 
-def test_attention_counts_the_causal_half_and_backward_two_and_a_half_times() -> None:
-    flops = 2 * 32 * 4096**2 * 256 * 0.5
+def test_attention_counts_the_causal_half_keys_in_vain_and_backward_two_and_a_half_times() -> None:
+    flops = 2 * 32 * 4096 * 256 * (2048 + 200)
     found = measured(attention("forward", 4096, 1e-3), attention("backward", 4096, 4e-3), gemm(1, 1, 1, 1.0))
     got = values(found, load_chip("h100"))
     assert got["attention_forward"] == pytest.approx(flops / 1e-3 / 989e12)
@@ -119,7 +119,7 @@ def test_planning_with_the_file_gives_back_the_seconds_that_were_measured() -> N
 
 def test_a_rate_far_above_the_peak_is_refused_and_told() -> None:
     found = measured(gemm(4096, 4096, 4096, 2 * 4096**3 / 3e15))
-    got, odd = measured_efficiencies(found, peaks(load_chip("h100"), NOTHING, found, settings()), settings(), 0.5, 2.5)
+    got, odd = measured_efficiencies(found, peaks(load_chip("h100"), NOTHING, found, settings()), settings(), WORK)
     assert not got
     assert odd[0].label == "gemm_bf16"
     assert "--replaces" in odd[0].reason
@@ -179,7 +179,7 @@ def test_the_users_peaks_take_the_entrys_place() -> None:
 
 def test_the_comparison_has_the_catalogues_the_planned_and_the_measured() -> None:
     entry, found = load_chip("h100"), measured(gemm(4096, 4096, 4096, 2 * 4096**3 / (0.6 * 989e12)))
-    got, _ = measured_efficiencies(found, peaks(entry, NOTHING, found, settings()), settings(), 0.5, 2.5)
+    got, _ = measured_efficiencies(found, peaks(entry, NOTHING, found, settings()), settings(), WORK)
     rows = {row.name: row for row in comparison(entry, got)}
     assert rows["gemm_bf16"].ratio == pytest.approx(0.6 / 0.8)
     assert rows["gemm_bf16"].planned != rows["gemm_bf16"].catalogue

@@ -65,7 +65,7 @@ WIDTHS = [80, 100, 140]
 
 def slow_ones_later(names: Iterable[str]) -> list[Any]:
     """The names; those whose search takes long are for `make test-all`."""
-    return [full(name) if name in ("cost", "many") else name for name in names]
+    return [full(name) if name in ("cost", "many", "mixed") else name for name in names]
 
 
 @cache

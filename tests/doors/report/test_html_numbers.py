@@ -148,7 +148,7 @@ def test_intervals_are_drawn_where_they_are_and_overlaps_are_marked(solved: Any)
 
 def test_the_proof_accounts_for_every_candidate(solved: Any) -> None:
     document, page, _ = solved
-    rows = [[cell.text for cell in row.all("td")] for row in page.one("section", id="proof").all("tr")]
+    rows = [[cell.text for cell in row.all("td")] for row in page.one("section", id="proof").all("table")[-1].all("tr")]
     told = {what.split(":")[0]: number for number, what in rows}
     proof = document["proof"]
     assert told["candidates"] == count(proof["considered"])

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
-from base64 import b64encode
 from dataclasses import replace
 from hashlib import sha256
-from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cpsolver.doors.report.html import play
 from cpsolver.doors.report.html.elements import Html, tag, text
 from cpsolver.doors.report.html.page import evaluation_page, result_page
-from cpsolver.doors.report.html.style import SCRIPT, STYLE
+from cpsolver.doors.report.html.play import LaunchText
+from cpsolver.doors.report.html.shell import asset, scripts
+from cpsolver.doors.report.html.style import STYLE
+from cpsolver.doors.report.pipeline_run import run_pipeline
 from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.inputs.data import package_data
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.rules import violations
+from cpsolver.search.proof_map import proof_map
 from cpsolver.search.result import Result
 from cpsolver.search.search import search
 from cpsolver.spec.spec import parse_spec
-from tests.support.html_page import Element, parse
+from tests.support.html_page import assert_accessible, assert_stands_alone, numbers, parse, unpacked, walk
 from tests.support.pictured import PLANS, judged, problem_for
 
 EVIL = "<script>alert(1)</script>"
 EVIL_CHIP = "\"><img src=x onerror='alert(2)'>&amp;"
 MEGABYTE = 1_000_000
+LIBRARY = asset("uplot/uPlot.iife.min.js")
 
 
 def page_of(name: str) -> str:
@@ -48,11 +55,6 @@ def evil_spec() -> dict[str, Any]:
         "training": {"global_batch_size": 32, "sequence_length": 1024},
         "search": {"top": 2, "pin": {"pp": 2, "tp": 1, "mbs": 1, "vpp": 1}},
     }
-
-
-def walk(element: Element) -> list[Element]:
-    below = [one for child in element.children if isinstance(child, Element) for one in walk(child)]
-    return [element, *below]
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,11 @@ def test_characters_that_html_does_not_allow_are_replaced() -> None:
 
 def test_markup_in_names_is_shown_as_text(evil: tuple[Problem, Result]) -> None:
     page = parse(result_page(*evil))
-    assert [script.text for script in page.all("script")] == [SCRIPT]
+    data, *running = page.all("script")
+    assert tuple(script.text for script in running) == scripts("play.js")
+    assert data.attributes == {"type": "application/json", "id": "data"}
+    assert EVIL not in data.text
+    assert json.loads(data.text)["document"]["problem"]["model"] == EVIL
     assert not page.all("img")
     assert page.one("h1").one("strong").text == EVIL
     assert EVIL in page.one("head").one("title").text
@@ -108,41 +114,62 @@ def test_markup_in_reasons_and_broken_rules_is_shown_as_text(evil: tuple[Problem
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_page_stands_alone_and_is_sound(name: str) -> None:
-    text_of_page = page_of(name)
-    page = parse(text_of_page)
-    assert page.attributes == {"lang": "en"}
-    assert page.one("head").one("title").text
-    assert not re.search(r"https?://|url\(|@import", text_of_page)
-    assert [one.attributes.get("href") for one in page.all("link")] == ["data:,"]
-    assert not [one for one in walk(page) if "src" in one.attributes]
-    identities = [one.attributes["id"] for one in walk(page) if "id" in one.attributes]
-    assert len(identities) == len(set(identities))
-    for one in walk(page):
-        assert set(one.attributes.get("aria-labelledby", "").split()) <= set(identities)
+def test_the_page_stands_alone_and_is_accessible(name: str) -> None:
+    page = page_of(name)
+    assert_stands_alone(page)
+    assert_accessible(parse(page))
+    assert bool(parse(page).all("svg")) == (PLANS[name].pp > 1)
+
+
+def test_the_library_is_as_published() -> None:
+    folder = Path(play.__file__).parent / "uplot"
+    told = package_data(folder / "uplot.yaml")
+    assert {name: sha256((folder / name).read_bytes()).hexdigest() for name in told["sha256"]} == told["sha256"]
+    assert told["version"] in LIBRARY[:80]
+    assert "MIT" in (folder / "LICENSE").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_the_page_is_accessible(name: str) -> None:
-    page = parse(page_of(name))
-    levels = [int(one.name[1]) for one in walk(page) if re.fullmatch("h[1-6]", one.name)]
-    assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    assert len(page.all("main")) == len(page.all("header")) == len(page.all("footer")) == 1
-    for one in walk(page):
-        if one.attributes.get("role") in ("img", "region"):
-            assert one.attributes["aria-label"]
-    for table in page.all("table"):
-        assert all(cell.attributes.get("scope") for cell in table.all("th"))
-    assert bool(page.all("svg")) == (PLANS[name].pp > 1)
+def test_what_is_drawn_is_the_step_that_was_run(name: str) -> None:
+    """The spans of the data, decoded as the script does, are those of the pipeline."""
+    problem, strategy, evaluation = judged(name)
+    data = numbers(parse(page_of(name)))
+    (plan,), (step,) = data["plans"], unpacked(data["steps"])
+    run = run_pipeline(strategy, evaluation, strategy.microbatches(problem.batch), play.MOST_PASSES)
+    for row, spans in zip(step["rows"], run.by_stage, strict=True):
+        now = 0
+        for span, key, which in zip(spans, row[::2], row[1::2], strict=True):
+            kind, length, *weights = step["spans"][key]
+            assert now == pytest.approx(span.start_s * 1e9, abs=1.5)
+            now += length
+            assert (kind, bool(weights)) == (span.kind, span.weights)
+            assert which == (-1 if span.microbatch < 0 else span.microbatch * strategy.vpp + max(0, span.chunk))
+        assert now == pytest.approx(spans[-1].end_s * 1e9, abs=1.5)
+    for memory, stage in zip(plan["memory"], evaluation.stages, strict=True):
+        assert memory["standing"] + memory["activations"] == pytest.approx(stage.memory.total / 2**30, abs=1e-3)
 
 
-def test_the_policy_allows_the_pages_own_script_and_no_other() -> None:
-    page = parse(page_of("1f1b"))
-    policy = page.one("meta", **{"http-equiv": "Content-Security-Policy"}).attributes["content"]
-    assert "default-src 'none'" in policy
-    (digest,) = re.findall(r"script-src 'sha256-([^']+)'", policy)
-    assert digest == b64encode(sha256(page.one("script").text.encode()).digest()).decode()
+def test_every_plan_of_an_answer_can_be_picked(evil: tuple[Problem, Result]) -> None:
+    _, found = evil
+    page = parse(result_page(*evil, [LaunchText("megatron-lm", "train.sh", f"echo {EVIL}")]))
+    rows = page.one("section", id="pick").one("tbody").all("tr")
+    assert len(rows) == len(found.plans) == len(numbers(page)["plans"]) == 2
+    assert [plan["launch"] and plan["launch"]["text"] for plan in numbers(page)["plans"]] == [f"echo {EVIL}", None]
+    parts = [one for one in page.all("div") if one.attributes.get("class") == "of-plan"]
+    assert ["hidden" in one.attributes for one in parts] == [False, True]
+    assert parts[1].one("section", id="memory-2")
+
+
+def test_the_map_has_every_cell_of_the_proof(evil: tuple[Problem, Result]) -> None:
+    made = proof_map(*evil)
+    page = parse(result_page(*evil)).one("section", id="proof")
+    assert made is not None
+    rows = page.one("table", class_="cells").one("tbody").all("tr")
+    assert len(rows) == len(made.cells) >= 4
+    (cell,) = [one for one in page.one("table", class_="map").all("td") if "e-plan" in one.attributes["class"]]
+    assert cell.attributes["title"].startswith("tp 1, pp 2: ")
+    assert "Here are plans 1, 2." in cell.attributes["title"]
+    assert all(one.attributes.get("title") for one in page.one("table", class_="map").all("td", class_="e-refused"))
 
 
 def channel(value: int) -> float:

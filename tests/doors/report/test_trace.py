@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cpsolver.doors.report.pipeline_run import run_pipeline, transfers
 from cpsolver.doors.report.trace import Slice, Track, chrome_trace, write_chrome_trace
+from cpsolver.evaluation.evaluate import evaluate
+from cpsolver.plans.strategy import Schedule
+from tests.support.problems import ideal, model_spec, strategy_of
 from tests.support.trace_format import check_trace, complete
 
 TRACKS = [Track("plan", "stage 0"), Track("plan", "stage 1"), Track("links", "0 to 1")]
@@ -106,3 +111,17 @@ def test_os_error_reaches_the_caller(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         write_chrome_trace(tmp_path / "file" / "trace.json", {"traceEvents": []})
+
+
+@pytest.mark.parametrize("schedule", ["zbv", "dualpipev", "v_half", "v_min"])
+def test_a_v_sends_onward_and_back(schedule: Schedule) -> None:
+    """Of every microbatch each link has two forwards and two gradients, one each way; none leads from end to end. Of
+    more passes than are drawn the first 2 pp microbatches are, with which the order begins."""
+    problem = ideal(model=model_spec(layers=8), gpus=4, batch=24, scale_up={"bandwidth_gb_s": 1})[0]
+    plan = strategy_of("x:2,2,2,2", dp=1, vpp=2, flags="f", schedule=schedule)
+    made = run_pipeline(plan, evaluate(problem, plan), 24, most_passes=10)
+    assert made.shown == 8
+    found = Counter((each.kind, each.source, each.target) for each in transfers(made))
+    links = [(stage, stage + 1) for stage in range(3)]
+    both = [*links, *((after, before) for before, after in links)]
+    assert found == {(kind, *link): 8 for kind in "FB" for link in both}

@@ -71,7 +71,7 @@ def _drawn(bar: StackedBar, names: Mapping[str, str], most: float, written: Call
 
 
 def _numbers(bars: Sequence[StackedBar], names: Mapping[str, str], written: Callable[[float], str], what: str) -> Html:
-    head = tag("tr", tag("th", "", scope="col"), *(tag("th", name, scope="col") for name in names.values()), _TOTAL)
+    head = tag("tr", tag("td"), *(tag("th", name, scope="col") for name in names.values()), _TOTAL)
     rows = []
     for bar in bars:
         cells = [tag("td", written(bar.parts.get(key, 0.0))) for key in names]

@@ -18,7 +18,7 @@ from cpsolver.doors.report.plan_table import PlanTable
 
 _WIDE = 1_000_000  # columns: room for every plan side by side
 _CLASSES = {"green": "good", "yellow": "warn", "red": "bad"}
-_EMPTY = frozenset({"meta", "link", "br"})
+_EMPTY = frozenset({"meta", "link", "br", "input"})
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 """Characters that HTML does not allow; those that it does are tab and newline."""
 
@@ -32,6 +32,11 @@ class Html(str):
 def text(value: str) -> Html:
     """Anything as HTML: escaped, unless it is HTML."""
     return value if isinstance(value, Html) else Html(escape(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", value)))
+
+
+def drawn(svg: str) -> Html:
+    """A picture whose texts are escaped already, less what HTML does not allow."""
+    return Html(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", svg))
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
@@ -50,10 +55,11 @@ def tag(element: str, /, *children: str, **attributes: str | float | None) -> Ht
     return Html(opened if element in _EMPTY else f"{opened}{join(children)}</{element}>")
 
 
-def section(key: str, title: str, *content: str) -> Html:
-    """A section with its heading; `key` is its id."""
+def section(key: str, title: str, *content: str, live: bool = False) -> Html:
+    """A section with its heading; `key` is its id. `live`: it is seen where the page's script runs, and there only."""
     heading = tag("h2", title, id=f"{key}-title")
-    return tag("section", heading, *content, id=key, aria_labelledby=f"{key}-title")
+    seen: dict[str, str | None] = {"class_": "live", "hidden": "hidden"} if live else {}
+    return tag("section", heading, *content, id=key, aria_labelledby=f"{key}-title", **seen)
 
 
 def scrolling(label: str, *content: str) -> Html:

@@ -89,7 +89,7 @@ def plans(problem: Problem, columns: Sequence[ShownPlan], title: str) -> Html:
     """The plans side by side; what differs between them is marked."""
     several = len(columns) > 1
     body = [_plan_row(label, cells, several) for label, cells in plan_rows(PlanTable(problem, columns))]
-    table = scrolling(title, tag("table", tag("tbody", *body), class_="plans"))
+    table = scrolling(f"{title}: a table", tag("table", tag("tbody", *body), class_="plans"))
     if not several:
         return section("plans", title, table)
     box = Html('<input type="checkbox">')
@@ -144,18 +144,18 @@ def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
 
 def compute_parts(found: StageOperators) -> Html:
     """Compute of the slowest stage by operator, and what each one's speed rests on."""
-    head = tag("tr", *(tag("th", name, scope="col") for name in HEADS))
+    head = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in HEADS))
     rows = [
         tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
         for name, *cells in operator_rows(found)
     ]
-    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers")
+    table = tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers sortable")
     return join([scrolling("Compute by operator", table), tag("p", unmeasured_text(found), class_="dim")])
 
 
 def switches(found: OpenSwitches) -> Html:
     """The switches that the spec leaves open, with the value taken and the others."""
-    head = tag("tr", *(tag("th", name, scope="col") for name in open_switches.HEADS))
+    head = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in open_switches.HEADS))
     rows = [
         tag("tr", tag("th", name, scope="row"), tag("td", taken), tag("td", others))
         for name, taken, others in open_switches.switch_rows(found)
@@ -174,10 +174,15 @@ def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], Stacked
 
 
 def memory_parts(plan: Document) -> Html:
-    """What fills each stage's memory."""
+    """What fills each stage's memory, as bars and in numbers."""
+    return memory_bars(plan, "GiB of one GPU, by stage")
+
+
+def memory_bars(plan: Document, caption: str = "") -> Html:
+    """The same as bars; with the caption of a table as numbers too."""
     names = {_MEMORY_KEYS.get(key, key): name for key, name in MEMORY_NAMES.items()}
     rows = [_memory_bar(stage) for stage in plan["stages"]]
-    return stacked(alike(rows), names, gib, "GiB of one GPU, by stage")
+    return stacked(alike(rows), names, gib, caption)
 
 
 def _memory_bar(stage: Document) -> tuple[tuple[str, str], StackedBar]:

@@ -1,10 +1,29 @@
 """How the page looks, light, dark, narrow, wide and on paper, and the little that its script does."""
 
-STYLE = """
+LIGHT = """--c1: #2f6fc4; --c2: #e08a1e; --c3: #c9a800; --c4: #6f9a1d; --c5: #8e63ce; --c6: #c2447a; --c7: #2b9d82;
+  --forward: #8fc0f2; --backward: #1f4788"""
+"""Colours of the parts of a whole on a light ground."""
+KINDS = """\
+.k-compute, .k-weights { background: var(--c1); fill: var(--c1) }
+.k-forward { background: var(--forward); fill: var(--forward) }
+.k-backward { background: var(--backward); fill: var(--backward) }
+.k-tensor_parallel, .k-gradients { background: var(--c2); fill: var(--c2) }
+.k-recompute, .k-optimizer_state { background: var(--c3); fill: var(--c3) }
+.k-sharding, .k-activations { background: var(--c4); fill: var(--c4) }
+.k-pipeline_p2p, .k-buffers { background: var(--c5); fill: var(--c5) }
+.k-data_parallel, .k-fragments { background: var(--c6); fill: var(--c6) }
+.k-optimizer, .k-framework { background: var(--c7); fill: var(--c7) }
+.k-idle, .k-bubble { background: var(--idle); fill: var(--idle) }
+"""
+"""Which part has which colour, and which fill where it is drawn."""
+
+STYLE = (
+    """
 :root { color-scheme: light dark; --ink: #1b2330; --dim: #566173; --line: #d5dae1; --paper: #ffffff; --card: #f5f7fa;
   --idle: #e3e7ed; --accent: #1f5fbf; --good: #17693a; --warn: #8a5300; --bad: #b3261e; --differs: #fff3cf;
-  --c1: #2f6fc4; --c2: #e08a1e; --c3: #c9a800; --c4: #6f9a1d; --c5: #8e63ce; --c6: #c2447a; --c7: #2b9d82;
-  --forward: #8fc0f2; --backward: #1f4788 }
+  """
+    + LIGHT
+    + """ }
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #e6eaf0; --dim: #9da8b8; --line: #353d4a; --paper: #12161d; --card: #1b212b; --idle: #2b323d;
     --accent: #7fb2ff; --good: #6fd196; --warn: #f0b35a; --bad: #ff8a80; --differs: #3d3413;
@@ -66,16 +85,9 @@ svg text.dim { fill: var(--dim) } svg text.n { fill: #fff; font-size: 9px; text-
 rect.k-forward + text.n { fill: #0f2442 }
 svg .end { text-anchor: end } svg .middle { text-anchor: middle } svg .tick { stroke: var(--line) }
 svg rect { stroke: var(--paper); stroke-width: .35 } svg rect.k-idle { stroke: none }
-.k-compute, .k-weights { background: var(--c1); fill: var(--c1) }
-.k-forward { background: var(--forward); fill: var(--forward) }
-.k-backward { background: var(--backward); fill: var(--backward) }
-.k-tensor_parallel, .k-gradients { background: var(--c2); fill: var(--c2) }
-.k-recompute, .k-optimizer_state { background: var(--c3); fill: var(--c3) }
-.k-sharding, .k-activations { background: var(--c4); fill: var(--c4) }
-.k-pipeline_p2p, .k-buffers { background: var(--c5); fill: var(--c5) }
-.k-data_parallel, .k-fragments { background: var(--c6); fill: var(--c6) }
-.k-optimizer, .k-framework { background: var(--c7); fill: var(--c7) }
-.k-idle, .k-bubble { background: var(--idle); fill: var(--idle) }
+"""
+    + KINDS
+    + """\
 .faded > :not(.lit):is(i, rect), .faded > g > rect:not(.lit) { opacity: .18 }
 footer { margin-top: 3rem; color: var(--dim); font-size: .85rem; border-top: 1px solid var(--line);
   padding-top: .6rem }
@@ -95,18 +107,17 @@ label.switch { font-size: .9rem; color: var(--dim) } [hidden] { display: none }
   .plans th[scope=row], .numbers th[scope=row] { position: static }
 }
 """
+)
 
 SCRIPT = """
-for (const figure of document.querySelectorAll('figure'))
-  for (const entry of figure.querySelectorAll('.legend li')) {
-    const kind = '.k-' + entry.dataset.kind;
-    const light = on => {
-      for (const part of figure.querySelectorAll(kind)) part.classList.toggle('lit', on);
-      for (const whole of figure.querySelectorAll('svg, .track')) whole.classList.toggle('faded', on);
-    };
-    entry.addEventListener('pointerenter', () => light(true));
-    entry.addEventListener('pointerleave', () => light(false));
-  }
+const light = (event, on) => {
+  const entry = event.target.closest?.('figure .legend li[data-kind]');
+  const figure = entry?.closest('figure');
+  for (const part of figure?.querySelectorAll('.k-' + entry.dataset.kind) ?? []) part.classList.toggle('lit', on);
+  for (const whole of figure?.querySelectorAll('svg, .track') ?? []) whole.classList.toggle('faded', on);
+};
+document.addEventListener('pointerover', event => light(event, true));
+document.addEventListener('pointerout', event => light(event, false));
 for (const box of document.querySelectorAll('label.switch input')) {
   box.parentElement.hidden = false;
   const table = document.querySelector('table.plans');

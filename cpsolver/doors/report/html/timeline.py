@@ -14,7 +14,7 @@ from cpsolver.inputs.text import count, percent, seconds
 
 _WIDTH, _LEFT, _RIGHT, _GAP = 1000.0, 118.0, 62.0, 34.0
 _ROW, _BOX, _TOP, _BOTTOM = 24.0, 19.0, 22.0, 26.0
-_MOST_BOXES = 3_500  # of some hundred bytes each
+_MOST_BOXES = 1_200  # of some hundred bytes each
 _MOST_ROWS, _FEWER_ROWS = 64, 24
 _CELLS = 240  # in a window whose passes are too many to draw one by one
 _LABEL = 16  # characters of a row's label

@@ -1,0 +1,262 @@
+"""Answers that know their problem: the plans of a search, and one plan, each with its figures, tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from cpsolver.doors.report.columns import ShownPlan, role_names, shown_plan
+from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.dimensions import sizes_text
+from cpsolver.plans.strategy import Strategy
+from cpsolver.problem.problem import Problem
+from cpsolver.rules import Violation, violations
+from cpsolver.search.result import Proof, Result, Status
+
+if TYPE_CHECKING:
+    from cpsolver.doors.export.launch import Launch
+    from cpsolver.doors.report.html.play import LaunchText
+
+
+class NoPlanError(LookupError):
+    """There is no plan to give: proven so, or none was found in time. Its text has the reasons."""
+
+
+@dataclass(frozen=True, repr=False)
+class JudgedPlan:
+    """One plan of a problem with what it gives: times in seconds, memory in bytes, rates in tokens a second.
+
+    `rank`, `gap` and `added` are as in `Plan`, where it is one of an answer; `roles`: what it is recommended as.
+    `filled_in`: the decisions that nobody gave, where it was made of some.
+    """
+
+    problem: Problem
+    strategy: Strategy
+    evaluation: Evaluation
+    rank: int | None = None
+    gap: float | None = None
+    added: bool = False
+    roles: tuple[str, ...] = ()
+    filled_in: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def step_time_s(self) -> float:
+        """Predicted seconds of one optimizer step."""
+        return self.evaluation.step_time_s
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Between what seconds the true step time lies, four times in five."""
+        return self._shown.interval.low_s, self._shown.interval.high_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second of all devices."""
+        return self.evaluation.tokens_per_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens a second and device."""
+        return self.evaluation.tokens_per_s_per_gpu
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation, 0 to 1."""
+        return self.evaluation.mfu
+
+    @property
+    def breakdown_s(self) -> Mapping[str, float]:
+        """The parts of the step time; they sum to it."""
+        return self.evaluation.breakdown_s
+
+    @property
+    def memory_bytes(self) -> Mapping[str, float]:
+        """Bytes of a device on the fullest stage, for each chip type."""
+        return self.evaluation.memory_bytes_by_chip
+
+    @property
+    def capacity_bytes(self) -> Mapping[str, float]:
+        """Bytes of a device that a plan may fill, for each chip type."""
+        return {name: self.problem.capacity_bytes(self.problem.supply(name).chip) for name in self.memory_bytes}
+
+    @property
+    def out_of_memory_probability(self) -> float:
+        """The chance that it runs out of memory, 0 to 1."""
+        return self._shown.out_of_memory
+
+    @cached_property
+    def violations(self) -> tuple[Violation, ...]:
+        """Every rule that it breaks; none: it is legal and fits in memory."""
+        return tuple(violations(self.problem, self.strategy))
+
+    @property
+    def legal(self) -> bool:
+        """It breaks no rule, that of the memory among them."""
+        return not self.violations
+
+    @cached_property
+    def _shown(self) -> ShownPlan:
+        return shown_plan(self.problem, "", self.strategy, self.evaluation)
+
+    def export(
+        self, target: str, folder: str | PathLike[str] | None = None, *, force: bool = False, job: str | None = None
+    ) -> Launch:
+        """What a framework needs to run it: arguments, files, environment; with a folder the files are written too.
+
+        Args:
+            target: "megatron-lm" and so on, as `apss-cp export --help` lists them.
+            folder: made where it is missing.
+            force: replace files that the folder has already.
+            job: what starts the nodes: "sbatch" and so on; None: the user.
+
+        Raises InputError: CannotExpress where the framework cannot run the plan, with the reasons.
+        """
+        from cpsolver.doors.export.judge import exported
+
+        into = None if folder is None else fspath(folder)
+        return exported(self.problem, self.strategy, target, into, force, job)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        from cpsolver.doors.report.document import evaluation_document
+        from cpsolver.doors.report.open_switches import open_of_plan
+
+        left_open = open_of_plan(self.problem, self.strategy, self.evaluation)
+        told = evaluation_document(self.problem, self.strategy, self.evaluation, self.violations, left_open)
+        return {**told, "filled_in": dict(self.filled_in)} if self.filled_in else told
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `evaluate --json` prints, in plain values."""
+        return dict(self._document)
+
+    def to_frame(self) -> Any:
+        """A pandas.DataFrame of one row: decisions and key figures. Raises InputError where pandas is missing."""
+        from cpsolver.doors.report.frame import data_frame, plan_record
+
+        return data_frame([plan_record(self.strategy, self._document["plans"][0])])
+
+    def to_html(self) -> str:
+        """The page that `evaluate --html` writes."""
+        from cpsolver.doors.report.html.page import evaluation_page
+
+        launch = _launch_text(self) if self.legal else None
+        return evaluation_page(self.problem, self.strategy, self.evaluation, self.violations, launch)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from cpsolver.doors.report.html.fragment import plan_fragment
+
+        return plan_fragment(self.problem, self.strategy, self.evaluation, self.violations, self._document)
+
+    def __repr__(self) -> str:
+        rank = "" if self.rank is None else f" {self.rank}"
+        given = self.evaluation
+        legal = "" if self.rank is not None or self.legal else ", not legal"
+        return (
+            f"<plan{rank}: {sizes_text(self.strategy)}: {given.step_time_s:.4g} s a step, MFU {given.mfu:.1%}{legal}>"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class PlanAnswer:
+    """What planning came to: the plans in order of the objective, and what is proven of them.
+
+    `result` is the search's own answer. As the last line of a notebook's cell it is shown as a table with pictures.
+    """
+
+    problem: Problem
+    result: Result
+
+    @cached_property
+    def plans(self) -> tuple[JudgedPlan, ...]:
+        """The plans by rank; those that are `added` follow the K best."""
+        roles = role_names(self.problem, self.result)
+        return tuple(
+            JudgedPlan(self.problem, plan.strategy, plan.evaluation, plan.rank, plan.gap, plan.added, roles[place])
+            for place, plan in enumerate(self.result.plans)
+        )
+
+    @property
+    def best(self) -> JudgedPlan:
+        """The best plan in the objective: the fastest. Raises NoPlanError with the reasons where there is none."""
+        return self._at(0)
+
+    @property
+    def run_this(self) -> JudgedPlan:
+        """The plan to run once risk counts; the best where none is recommended. Raises NoPlanError."""
+        told = self.result.recommendation
+        return self._at(0 if told is None or told.run_this is None else told.run_this)
+
+    def _at(self, place: int) -> JudgedPlan:
+        if not self.plans:
+            found = "there is no plan" if self.status == "infeasible" else "no plan was found in the time given"
+            raise NoPlanError("\n".join([found, *self.reasons]))
+        return self.plans[place]
+
+    @property
+    def status(self) -> Status:
+        """ "optimal": the plans are proven; "feasible": stopped early; "infeasible": proven that there is none;
+        "unknown": none was found in time."""
+        return self.result.status
+
+    @property
+    def proof(self) -> Proof:
+        """How every candidate ended."""
+        return self.result.proof
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why there is no plan, and changes that would help; empty where there is one."""
+        return self.result.reasons
+
+    def verify(self, *, time_limit_s: float = 60.0) -> PlanAnswer:
+        """The answer with a second opinion, `result.verification`: as `cpsolver.verify`."""
+        from cpsolver.search.verification import verify
+
+        return replace(self, result=replace(self.result, verification=verify(self.problem, self.result, time_limit_s)))
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        from cpsolver.doors.report.document import result_document
+        from cpsolver.doors.report.open_switches import open_of_result
+
+        return result_document(self.problem, self.result, open_of_result(self.problem, self.result))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `solve --json` prints, in plain values; its shape is docs/answer.schema.json."""
+        return dict(self._document)
+
+    def to_frame(self) -> Any:
+        """A pandas.DataFrame with a row for each plan: decisions and key figures. Raises InputError without pandas."""
+        from cpsolver.doors.report.frame import data_frame, plan_columns, plan_records
+
+        return data_frame(plan_records(self.problem, self.result, self._document), plan_columns())
+
+    def to_html(self) -> str:
+        """The page that `solve --html` writes."""
+        from cpsolver.doors.report.html.page import result_page
+
+        return result_page(self.problem, self.result, [_launch_text(plan) for plan in self.plans])
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from cpsolver.doors.report.html.fragment import answer_fragment
+
+        return answer_fragment(self.problem, self.result, self._document)
+
+    def __repr__(self) -> str:
+        if not self.result.plans:
+            return f"<answer: {self.status}, no plan>"
+        return f"<answer: {self.status}, {len(self.plans)} plans, the best {self.best!r}>"
+
+
+def _launch_text(plan: JudgedPlan) -> LaunchText | None:
+    """What the plan is started with, for a page."""
+    from cpsolver.doors.export.judge import usual_launch
+    from cpsolver.doors.report.html.play import LaunchText
+
+    launch = usual_launch(plan.problem, plan.strategy)
+    return None if launch is None else LaunchText(launch.target, *launch.start)
