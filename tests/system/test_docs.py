@@ -18,15 +18,20 @@ from cpsolver.problem.resolve import resolve
 from cpsolver.rules import RULES
 from cpsolver.spec.spec import load_spec, parse_spec
 from tests.support.checkout import ROOT
+from tests.support.selection import full
 from tools.cli_reference import reference
+from tools.support_matrix import page as support
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+SPECS = (ROOT / "docs" / "specs.md").read_text(encoding="utf-8")
+HOW_TO = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PAGES = sorted((*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")))
 
 
-def fenced(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def fenced(language: str, page: str = README) -> list[str]:
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    return [text for kind, text in blocks if kind == language]
 
 
 def test_the_first_two_commands_are_make_targets() -> None:
@@ -38,30 +43,40 @@ def test_the_first_two_commands_are_make_targets() -> None:
     assert all(command in ci for command in commands)
 
 
-def test_every_command_stands_in_the_readme() -> None:
+def test_every_command_stands_under_how_to() -> None:
     for name in main.list_commands(None):  # type: ignore[arg-type]
-        assert f"apss-cp {name}" in README, name
+        assert f"apss-cp {name}" in HOW_TO, name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.split()) < 1100
 
 
 def test_the_reference_of_the_commands_is_what_the_commands_say() -> None:
     assert (ROOT / "docs/cli.md").read_text(encoding="utf-8") == reference(), "python -m tools.cli_reference writes it"
 
 
-def test_the_readme_s_specs_have_plans_and_its_steering_is_valid() -> None:
-    whole, steering, *others = fenced("yaml")
-    data = parse_yaml(whole).data
-    search = parse_yaml(steering).data["search"]
-    resolve(parse_spec({**data, "search": search}))
+def test_the_page_of_who_runs_what_is_what_the_catalogues_and_profiles_say() -> None:
+    assert (ROOT / "docs/support.md").read_text("utf-8") == support(), "python -m tools.support_matrix writes it"
+
+
+def test_the_steering_of_the_page_on_specs_is_valid() -> None:
+    whole, steering, *others = fenced("yaml", SPECS)
     assert len(others) == 4
-    for text in (whole, *others):
-        result = CliRunner().invoke(main, ["solve", "-", "--json"], input=text)
-        assert result.exit_code == 0, result.output
+    data = parse_yaml(whole).data
+    resolve(parse_spec({**data, "search": parse_yaml(steering).data["search"]}))
 
 
-def test_the_readme_names_every_example_of_a_model_of_its_own() -> None:
+@pytest.mark.parametrize("at", [2, 3, full(0), full(4), full(5)])
+def test_the_specs_of_the_page_on_specs_have_plans(at: int) -> None:
+    result = CliRunner().invoke(main, ["solve", "-", "--json"], input=fenced("yaml", SPECS)[at])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_documents_name_every_example_of_a_model_of_its_own() -> None:
     for path in (ROOT / "examples").glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
-        assert path.name in README or "llama2-70b" in text or "seed" in path.stem, path
+        assert path.name in SPECS + HOW_TO or "llama2-70b" in text or "seed" in path.stem, path
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)

@@ -82,11 +82,11 @@ def spec(where: str, name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def placed(where: str, name: str, mixed: bool = True) -> None:
+def placed(where: str, name: str, mixed: bool = True, **flags: bool) -> None:
     """spec.yaml and plan.yaml, whose stages are on the chip with that name, and on the other if chip types mix."""
     chip = name if where == "chip" else "x"
     stages = [{"chip": chip, "layers": 2}, {"chip": "y", "layers": 2}] if mixed else [{"chip": chip, "layers": 4}]
-    plan = {"tp": 1, "dp": 4 if mixed else 8, "mbs": 1, "distributed_optimizer": mixed, "stages": stages}
+    plan = {"tp": 1, "dp": 4 if mixed else 8, "mbs": 1, "distributed_optimizer": mixed, "stages": stages, **flags}
     write("spec.yaml", json.dumps(spec(where, name)))
     write("plan.yaml", json.dumps(plan))
 
@@ -111,8 +111,15 @@ def walked(page: Element) -> list[Element]:
 
 
 def running(page: Element) -> list[tuple[str, ...]]:
-    """What a page runs, loads or leads to: scripts, styles, foreign elements, handlers and links."""
-    found: list[tuple[str, ...]] = [(each.name, each.text) for each in walked(page) if each.name in ("script", "style")]
+    """What a page runs, loads or leads to: scripts, styles, foreign elements, handlers and links; its data is data."""
+    data = page.one("script", id="data")
+    found: list[tuple[str, ...]] = [
+        (each.name, each.text) for each in walked(page) if each.name in ("script", "style") and each is not data
+    ]
+    assert data.attributes["type"] == "application/json"  # which nothing runs, and which no sign in it can end
+    assert not set("<>&\u2028\u2029").intersection(data.text)
+    assert_harmless(data.text)
+    assert json.loads(data.text)["plans"]
     foreign = ("img", "iframe", "object", "embed", "link", "base", "form", "meta", "use", "image", "foreignObject")
     found += [(each.name,) for each in walked(page) if each.name in foreign]
     for each in walked(page):
@@ -127,7 +134,7 @@ def some(cases: Sequence[tuple[str, ...]], every: int) -> list[Any]:
     return only(lambda *case: cases.index(case) % every == 0, cases)
 
 
-@pytest.mark.parametrize(("where", "name"), some(CASES, 8))
+@pytest.mark.parametrize(("where", "name"), some(CASES, 19))
 def test_reports(where: str, name: str) -> None:
     """Three commands as text and as JSON, and the page."""
     placed(where, NAMES[name])
@@ -186,7 +193,7 @@ def test_names_of_files(name: str) -> None:
 
 
 ENDS = [*((target, "none") for target in EXPORTERS), *(("megatron-lm", job) for job in JOBS)]
-EXPORTED = [(target, job, where, name) for name in NAMES for target, job in ENDS for where in ("model", "chip")]
+EXPORTED = [(target, job, where, name) for name in NAMES for target, job in ENDS for where in ("model", "chip")][::3]
 
 
 def quoted_in_python(text: str) -> bool:
@@ -197,11 +204,11 @@ def quoted_in_python(text: str) -> bool:
 @pytest.mark.parametrize(("target", "job", "where", "name"), some(EXPORTED, 47))
 def test_exports_and_jobs(target: str, job: str, where: str, name: str) -> None:
     """With this name the files have what they have with a plain one, but for comments, tables and device types."""
-    mixed = target != "accelerate" and job != "pytorchjob"
+    mixed = target not in ("accelerate", "verl", "mindformers", "paddleformers") and job != "pytorchjob"
     more = () if job == "none" else ("--job", job)
     written: dict[str, dict[str, str]] = {}
     for label in (PLAIN, NAMES[name]):
-        placed(where, label, mixed)
+        placed(where, label, mixed, flash_attention=target != "megatron-deepspeed")
         told = run("export", "spec.yaml", "--to", target, "--plan", "plan.yaml", *more)
         assert told.exit_code == 0, told.output
         assert_harmless(told.output)
@@ -285,3 +292,15 @@ def test_scripts_of_jobs_run_nothing_else(name: str, tmp_path: Path) -> None:
 
 def test_there_are_enough_of_them() -> None:
     assert len(CASES) * 7 + len(EXPORTED) * 2 + len(NAMES) * len(ASKED) * 2 >= 500
+
+
+@pytest.mark.parametrize("words", ["$((\x1b\x07))", "$(\x1b[2J)", "${\x9b2J}", "\x1b]0;x\x07"])
+def test_what_a_script_says_reaches_no_terminal_as_it_is(words: str) -> None:
+    write("train.sh", f"--micro-batch-size {words} --seq-length '{words}' --{words} 1\n")
+    assert_harmless(shown("import", "train.sh"))
+    sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512"
+    more = f"--vocab-size 1000 --bf16 --micro-batch-size 1 --war\x7fn 1 '--{words}'"
+    write("train.sh", f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {more}\n")
+    told = shown("import", "train.sh", "--chip", "a800", "--global-batch-size", "8")
+    assert "--war\\x7fn" in told
+    assert_harmless(told)
