@@ -99,6 +99,7 @@ def _document(validation: Validation, calibration: Calibration) -> Iterator[str]
     yield from ("", "## Memory", "", prose["memory"], "", *_memory(validation))
     yield from ("", "## Constants", "", prose["constants"], "", *_constants(calibration))
     yield from ("", "## The rows furthest off", "", *_worst(validation))
+    yield from ("", "## Runs that the rules refuse", "", *_refused(validation), "", prose["refused"])
     yield from ("", "## Rows without a prediction", "", *_skipped(validation))
     yield from ("", "## What is weak", "", prose["weak"])
 
@@ -286,6 +287,18 @@ def _worst(validation: Validation) -> Iterator[str]:
         told = ", ".join(f"{name} {value / total:.0%}" for name, value in parts)
         rows.append([one.run.id, f"{one.measured_s:.4g} s", f"{total:.4g} s", _percent(one.error, signed=True), told])
     yield from table(("run", "measured", "predicted", "error", "largest parts"), rows)
+
+
+def _refused(validation: Validation) -> Iterator[str]:
+    """Every run that was published and that a rule would not let anybody plan."""
+    rows = []
+    for one in validation.scored:
+        for rule, (first, *others) in one.prediction.rules_broken.items():
+            more = f", and {len(others)} more" if others else ""
+            rows.append([one.run.id, rule, first + more])
+    runs, of = len({row[0] for row in rows}), len(validation.scored)
+    yield from (f"{runs} of {of} ({runs / of:.1%}):", "")
+    yield from table(("run", "rule", "what it says"), rows)
 
 
 def _skipped(validation: Validation) -> Iterator[str]:

@@ -30,8 +30,8 @@ SAID = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 TOP = """\
 # Chances
 
-Beside each plan stand two chances. Whether they come true on published runs is shown here, with the runs of a
-publisher always left out of what says the chance of them. Written by `python -m benchmarks.chances`; what the chances
+Beside each plan stand two chances. This page shows whether they come true on published runs. Chances of a publisher's
+runs are always computed without any run of that publisher. Written by `python -m benchmarks.chances`; what the chances
 rest on (`cpsolver/profiles/calibrations/risk.yaml`) by `python -m benchmarks.fit_risk`.
 
 **P(out of memory)** (`out_of_memory_probability`): that the fullest stage needs more than all of its device's memory;
@@ -40,7 +40,7 @@ log(measured / predicted), as Student's t with four degrees of freedom. There ar
 own count, which the model knows well, and a device's meter, which also shows what the allocator keeps. What a plan
 needs lies between them, so its chance is the mean of what the two say. A stack with {fewest} readings or more of a kind
 of model has errors of its own, in which all others together weigh as much as {others}. Runs of your own
-(`apss-cp calibrate`) narrow the error by as much as they narrow the constants of memory. Not in it: batches of uneven
+(`apss-cp calibrate`) narrow the error by as much as they narrow the constants of memory. Not in it: sequences of uneven
 length, experts' routing that is not balanced, other jobs on the device, memory that grows over days.
 
 **P(fastest)** (`probability_fastest`; `P(cheapest)` with that objective): that a plan is truly the best of those
@@ -188,7 +188,7 @@ def _constants() -> Iterator[str]:
         for kind, groups in risk.memory.items()
         for name, each in groups.items()
     ]
-    yield from table(("reading", "of", "readings", "middle", "scale"), rows)
+    yield from table(("kind of reading", "runs of", "readings", "middle of the error", "scale of the error"), rows)
     order = risk.order
     yield ""
     yield (

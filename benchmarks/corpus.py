@@ -1,11 +1,12 @@
 """Reads every training script of a folder of repositories, and says how many become a spec and a plan.
 
-    python -m benchmarks.corpus FOLDER [--bash] [--list]
+    python -m benchmarks.corpus FOLDER [--bash] [--rules] [--round-trip] [--list]
 
 FOLDER holds a folder for each repository. A script counts where it starts a program with sizes of a model; what
 trains no decoder is out of scope. Scripts with arguments of their own are read with those of the command lines in the
 repository's documents. With --bash each script is run by bash with programs that only note their words, in a temporary
-folder without the network's programs, and what was read is compared with them.
+folder without the network's programs, and what was read is compared with them. With --rules each plan is evaluated,
+and every refusal is told; with --round-trip each is exported and imported again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.corpus_bash import compared
+from benchmarks.corpus_plans import judged, round_trips
+from cpsolver.doors.importing.chips import asked_of_slurm
 from cpsolver.doors.importing.imported import Imported, ImportOptions, import_source
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError
@@ -32,6 +35,13 @@ _DEVICES = (8, 16, 64, 128, 512, 1, 2, 4, 32, 256, 1024)
 """Given one after the other where a script leaves the devices to a cluster."""
 _DEVICE_TROUBLE = re.compile("devices|--global-batch-size .* multiple|--expert-model-parallel-size etp|interleaving: ")
 _CHIPS = (("ascend_910b", "ascend_950dt"), ("h100", "b200"))
+_NEWEST = re.compile("(^|_)A5(_|\\.)")
+"""Names of scripts for the newest Ascend (Atlas A5: 950)."""
+_ALPS = re.compile("/capstor/")
+"""The file system of CSCS's Alps, whose nodes are of GH200."""
+_COMMAND = r"\s*(?:ba)?sh\s+(\S+\.sh)((?:[ \t]+[^\s`<>|;&]+)+)[ \t]*$"
+_USAGE = {".md": rf"^{_COMMAND}", ".sh": rf"^#[ \t]*(?:[Uu]sage:?)?{_COMMAND}"}
+"""Command lines of scripts, in documents and in comments."""
 _ASCEND = re.compile("hccl|npus_per_node|ascend|mindspeed|torch_npu", re.IGNORECASE)
 _USUAL = {
     "ENV": "dsw",
@@ -74,11 +84,11 @@ def is_shell(file: Path) -> bool:
 
 
 def documented(repository: Path) -> dict[str, list[tuple[str, ...]]]:
-    """Arguments of scripts by file name, from the command lines of the repository's documents."""
+    """Arguments of scripts by file name, from the command lines of the repository's documents, and of comments."""
     found: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for document in sorted(repository.rglob("*.md")):
-        text = re.sub(r"\\\s*\n", " ", document.read_text(errors="replace"))
-        for name, rest in re.findall(r"^\s*(?:ba)?sh\s+(\S+\.sh)((?:[ \t]+[^\s`<>|;&]+)+)[ \t]*$", text, re.MULTILINE):
+    for document in (*sorted(repository.rglob("*.md")), *sorted(repository.rglob("*.sh"))):
+        text = re.sub(r"\\\s*\n", " ", document.read_text(errors="replace")) if document.is_file() else ""
+        for name, rest in re.findall(_USAGE[document.suffix], text, re.MULTILINE):
             found[Path(name).name].append(tuple(rest.split()))
     return found
 
@@ -93,21 +103,48 @@ def made_up(text: str) -> tuple[str, ...] | None:
     values = []
     for place in range(1, max(names) + 1):
         name = names.get(place, "")
-        compared_with = re.findall(rf"\$\{{?{name}\}}?\"?\s*={{1,2}}\s*\"?([\w.]+)", text) if name else []
+        compared_with = re.findall(rf"\$\{{?{name}\}}?\"?\s*(?:={{1,2}}|-eq)\s*\"?([\w.]+)", text) if name else []
         values.append(_USUAL.get(name) or next(iter(compared_with), "1"))
     return tuple(values)
+
+
+def chips_of(file: Path) -> tuple[str, ...]:
+    """Chips that a script may train on, the likeliest first: what it asks Slurm for, else those of its maker, by its
+    words and its name."""
+    text = file.read_text(errors="replace")
+    if (asked := asked_of_slurm(text)) is not None:
+        return (asked,)
+    if _ALPS.search(text):
+        return ("gh200",)
+    if not _ASCEND.search(text) and "ascend" not in str(file).lower():
+        return _CHIPS[1]
+    return tuple(reversed(_CHIPS[0])) if _NEWEST.search(file.name) else _CHIPS[0]
+
+
+def _invented(text: str) -> list[tuple[str, ...]]:
+    """Made-up arguments, and the same with every switch off: some scripts refuse one that is on."""
+    values = made_up(text)
+    if values is None:
+        return []
+    return [values, tuple("false" if value == "true" else value for value in values)]
+
+
+def unset(error: InputError) -> dict[str, str]:
+    """Values as a user might give them for the variables that the script needs and does not set."""
+    names = [re.match(r"needs (\w+), which is not set in the script", trouble.message) for trouble in error.troubles]
+    return {match[1]: _USUAL.get(match[1], "1") for match in names if match}
 
 
 def read(file: Path, chips: tuple[str, ...], lines: list[tuple[str, ...]]) -> Outcome:
     """Import a script, with help where it needs a vocabulary, devices or arguments from outside."""
     text = file.read_text(errors="replace")
-    invented = made_up(text)
     first: Outcome | None = None
-    for arguments in (None, *lines, *([invented] if invented else [])):
+    for arguments in (None, *lines, *(invented := _invented(text)), ()):
         for vocabulary in (None, _VOCABULARY):
             for devices in (None, *_DEVICES):
                 for chip in chips:
-                    helped = (("vocabulary",) if vocabulary else ()) + (("devices",) if devices else ())
+                    given = {"vocabulary": vocabulary, "devices": devices, "arguments": arguments in invented}
+                    helped = tuple(name for name, help_given in given.items() if help_given)
                     node = min(8, devices) if devices else None
                     options = ImportOptions(chip, devices, node, vocabulary, arguments=arguments)
                     outcome = _once(file, options, helped)
@@ -127,6 +164,10 @@ def _once(file: Path, options: ImportOptions, helped: tuple[str, ...]) -> Outcom
     try:
         imported = import_source(str(file), options)
     except InputError as error:
+        given = unset(error)
+        if given and not given.keys() <= options.given.keys():
+            more = replace(options, given={**options.given, **given})
+            return _once(file, more, (*helped, *(name for name in ("variables",) if name not in helped)))
         why = "; ".join(f"{trouble.where} {trouble.message}".strip() for trouble in error.troubles)
         scope = "out of scope" if isinstance(error, OutOfScopeError) else "refused"
         return Outcome(file, scope, why, helped, None, options.arguments)
@@ -154,6 +195,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bash", action="store_true", help="compare with bash")
+    parser.add_argument("--rules", action="store_true", help="which plans break a rule")
+    parser.add_argument("--round-trip", action="store_true", help="export each plan and import it again")
     parser.add_argument("--list", action="store_true", help="a line for each script")
     options = parser.parse_args()
     print("| repository | in scope | spec and plan | no words | refused | out of scope | share |")
@@ -162,9 +205,7 @@ def main() -> None:
     for repository in sorted(path for path in options.folder.iterdir() if path.is_dir()):
         lines = documented(repository)
         outcomes = [
-            read(file, _CHIPS[not _ASCEND.search(file.read_text(errors="replace"))], lines.get(file.name, []))
-            for file in scripts(repository)
-            if is_shell(file)
+            read(file, chips_of(file), lines.get(file.name, [])) for file in scripts(repository) if is_shell(file)
         ]
         everything += outcomes
         print(report(repository.name, outcomes), flush=True)
@@ -176,6 +217,10 @@ def main() -> None:
             print("\t".join((outcome.what, str(file), " ".join(outcome.helped), outcome.why[:300])))
     if options.bash:
         print("\n".join(compared(everything, options.folder)))
+    if options.rules:
+        print("\n".join(judged(everything, options.folder)))
+    if options.round_trip:
+        print("\n".join(round_trips(everything, options.folder)))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ _TOOLS = (
     "sed",
     "awk",
     "grep",
+    "realpath",
 )
 
 

@@ -170,22 +170,19 @@ REMARKS = """## What the gains rest on
   any other of its authors. It runs DualPipe, which is evaluated, not searched: the plan beside it is the best of all
   DualPipe layouts with other pp, ep, micro batches and recomputed modules, not a proven optimum. Its measured rate
   includes stops.
-- **Larger micro batches where the host is the limit** (Qwen3-235B and Qwen3-30B on H100, DeepSeek-V3 on B200: recipes
-  without graphs, or with graphs of parts). The host takes as long for a layer whatever the micro batch, 3.5 ms a pass
-  with experts by the fit, so that twice the tokens cost it nothing. The fit has matched runs with graphs on and off,
-  and few that differ in the micro batch alone. What NVIDIA did about it since is graphs of the whole iteration; with
-  these (GB200, GB300) the gains are ties.
-- **ZeRO-3 for experts** (the same H100 cases) makes the room for them. Megatron-FSDP with experts is in the launcher,
-  with overlap of their all-to-alls since NVIDIA/Megatron-LM#3797 (March 2026); no run of it at this size with ep 1
-  has been measured, and what its hooks cost the host is not counted. The largest gain here is the least certain one.
+- **Larger micro batches where the host is the limit** (Qwen3-235B and Qwen3-30B on H100: recipes without graphs, or
+  with graphs of parts). The host takes as long for a layer whatever the micro batch, 3.5 ms a pass with experts by the
+  fit, so that twice the tokens cost it nothing. The runs of the fit have pairs that differ in graphs alone, but few
+  that differ in the micro batch alone. What NVIDIA did about it since is graphs of the whole iteration; with these
+  (GB200, GB300) the gains are ties.
 - **No pipeline** (Qwen3-235B on GB200 and GB300): no stage waits for the one with the head and its loss, where the
   recipe's stages have as many layers as the others. The states of all layers then stand on every device; memory is the
   model's count, within its margin.
 - **Overlap of the experts' all-to-alls** where NVIDIA's recipe leaves it off (Kimi-K2 on GB300, Qwen3-30B on H100).
   Runs that differ in it alone gained 18 to 32 % (Qwen3-30B, 16 H100). An exchange hides under no more than another
   microbatch's compute; without that limit the best plan for B200 was one with ep 128 that hid 26 ms a layer under 13.
-- Kimi-K2's recipe trains with Muon by `dist_muon`, which is not modelled: Adam's states stand for its, and its layout
-  is then refused."""
+- Kimi-K2's recipe trains with Muon by `dist_muon`, which is not modelled: Adam's states stand for Muon's, and with them
+  its layout fits too."""
 
 
 def mechanism(case: Case) -> str:

@@ -1,7 +1,8 @@
 """What devices show beyond what a run needs: memory that the allocator and the libraries hold while there is room.
 
 Fitted to the runs whose memory was read at the device or at the allocator, after the memory model's own count. The
-loss is the relative error, and for meters more than that where the model says too little. What they show beyond the
+loss is the relative error, and for meters more than that where the model says too little. A run that was published ran:
+what its plan needs beyond the room that there is counts as an error too. What meters show beyond the
 need is no part of what must fit; that a plan does not run out is for its fragments and its margin (fit_margin.py),
 which is set by the worst readings.
 """
@@ -25,7 +26,8 @@ from hw_specs.units import gib_to_bytes
 Floats = NDArray[np.float64]
 ALLOWED, WEIGHT, WEIGHT_COUNTED = 0.02, 2.0, 0.0
 """Saying too little by more than this share counts so many times more; not so for a framework's own count, which is
-exact, and where a few runs that are far off would decide."""
+exact, and where a few runs that are far off would decide. What a run that ran would need beyond
+the room counts so, up to that share: where more is missing, something else is wrong."""
 GROUPS = {
     "megatron-deepspeed-bloom": ("megatron-deepspeed-bloom", "megatron-deepspeed-bloom-bf16"),
     "paddlenlp": ("paddlenlp",),
@@ -51,7 +53,8 @@ def fit_memory(runs: Sequence[MeasuredRun], cases: Sequence[PlacedPlan]) -> dict
     """Fitted activation_overhead, cached_share and cached_bytes by stack."""
     readings = [_reading(run, case) for run, case in zip(runs, cases, strict=True) if run.peak_mem_gib]
     counted = [each for each in readings if each.kind == "allocated"]
-    more = float(_solve(_moving(counted), counted, np.array([0.05]), WEIGHT_COUNTED)[0])
+    ran = [_fullest(case) for case in cases]
+    more = float(_solve(_moving(counted), counted, np.array([0.05]), WEIGHT_COUNTED, ran)[0])
     readings = [_with_more(each, more) for each in readings]
     device = [each for each in readings if each.kind == "device"]
     start, names = load_stack("megatron-core"), list(GROUPS)
@@ -100,7 +103,22 @@ def _reading(run: MeasuredRun, case: PlacedPlan) -> Reading:
     )
 
 
-def _solve(design: Floats, readings: Sequence[Reading], start: Floats, weight: float = WEIGHT) -> Floats:
+def _fullest(case: PlacedPlan) -> Reading:
+    """The stage that is nearest to what its devices have, as a reading of all that they have."""
+    problem = case.problem
+    stages = [
+        (memory, problem.capacity_bytes(problem.supply(chip).chip))
+        for chip, memory in zip(case.strategy.stage_chips, stage_memory(problem, case.strategy), strict=True)
+    ]
+    memory, room = max(stages, key=lambda stage: stage[0].total / stage[1])
+    return Reading(problem.stack.name, "ran", room, memory.total, memory.activations + memory.buffers)
+
+
+def _solve(
+    design: Floats, readings: Sequence[Reading], start: Floats, weight: float = WEIGHT, ran: Sequence[Reading] = ()
+) -> Floats:
+    """The positions of least loss; of `ran`, whose design is what moves, only what is beyond the room counts."""
+    room, least, moving = (np.array([getattr(each, name) for each in ran]) for name in ("measured", "needed", "moving"))
     measured = np.array([each.measured for each in readings])
     needed = np.array([each.needed for each in readings])
     scale = np.maximum(np.abs(start), 1e-3)
@@ -108,7 +126,8 @@ def _solve(design: Floats, readings: Sequence[Reading], start: Floats, weight: f
     def loss(position: Floats) -> float:
         error = (needed + design @ (position * scale)) / measured - 1
         short = np.maximum(0.0, -error - ALLOWED)
-        return float(np.sum(np.abs(error) + weight * short))
+        beyond = np.clip((least + moving * position[0] * scale[0]) / room - 1, 0.0, ALLOWED) if ran else np.zeros(1)
+        return float(np.sum(np.abs(error) + weight * short) + WEIGHT * np.sum(beyond))
 
     bounds = [(0.0, 20.0)] * len(start)
     options = {"maxiter": 20000, "xtol": 1e-4, "ftol": 1e-8}

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.workloads import BALANCE, HARD, HARDEST, WORKLOADS
 
-_RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def main() -> None:
     text = f"{heading()}\n\n{table(runs)}\n"
     print(text)
     if arguments.save:
-        _RESULTS.mkdir(exist_ok=True)
-        (_RESULTS / "solve_time.md").write_text("# solve_time\n\n" + text, encoding="utf-8")
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "solve_time.md").write_text("# solve_time\n\n" + text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.corpus import documented, made_up, read, report, scripts
 from benchmarks.corpus_bash import bash_runs, compared
+from benchmarks.corpus_plans import judged, round_trips
 from tests.doors.importing.test_import_scripts import LLAMA, STEP, torchrun
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -16,6 +17,13 @@ SIZED = "SIZE=$1\nif [ $SIZE = 7B ]; then L=32; fi\nset -e\nmissing-program\n" +
     "--num-layers 32", "--num-layers $L"
 )
 CHIPS = ("h100",)
+BLOOM = (
+    "--num-layers 30 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
+    "--embed-layernorm --position-embedding-type alibi --pad-vocab-size-to 250880 --micro-batch-size 2 --bf16 "
+    "--global-batch-size 256 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --checkpoint-activations "
+    "--checkpoint-num-layers 3 --deepspeed --deepspeed_config ds.json --zero-stage 1"
+)
+"""Arguments as those of a BLOOM of 7 B, on BigScience's fork."""
 
 
 @pytest.fixture
@@ -45,3 +53,46 @@ def test_what_bash_starts_is_noted_and_compared(repository: Path) -> None:
     assert bash_runs(file, ("7B",), stops=False)[0][-2:] == ["64", "--bf16"]
     lines = list(compared([read(file, CHIPS, [("7B",)])], repository))
     assert lines == ["compared with bash: 1 agrees"]
+
+
+def test_refusals_of_plans_say_who_is_right(tmp_path: Path) -> None:
+    """LLaMA 7B on few devices of 80 GB. One: its weights and the optimizer are more. Two, as it stands (whole states on
+    each stage): with what a note explains, with devices made up, with sequences as its data. Eight: legal."""
+    one = torchrun(LLAMA + STEP).replace("--nproc_per_node 8", "--nproc_per_node 1")
+    two = torchrun(LLAMA + STEP).replace("--nproc_per_node 8", "--nproc_per_node 2")
+    short = "--is-instruction-dataset --no-pad-to-seq-lengths"
+    texts = {
+        "a": one,
+        "b": two,
+        "c": two.replace("--bf16", "--bf16 --recompute-norm"),
+        "d": two.replace("_node 2", "_node $N"),
+        "e": two.replace("--bf16", f"--bf16 {short}"),
+        "f": torchrun(LLAMA + STEP + "--tensor-model-parallel-size 8 --sequence-parallel"),
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.sh").write_text(text, encoding="utf-8")
+    lines = list(judged([read(tmp_path / f"{name}.sh", CHIPS, []) for name in texts], tmp_path))
+    said = {line.split("\t")[1]: line.split("\t")[3].split(",")[0] for line in lines if line.startswith("refused\t")}
+    assert said == {"a.sh": "refused: the rule", "b.sh": "refused: the rule", "c.sh": "refused: the script"}
+    assert lines[-8:-6] == [
+        "rules: 6 plans, 5 refused by a rule as they stand (83.3%)",
+        "judged: 4 that the script settles, 3 refused (75.0%)",
+    ]
+    assert {line[6:] for line in lines[-6:]} >= {
+        "refused: the rule, as weights and optimizer are more than all devices hold",
+        "refused: the rule, as states and what backward passes need are more than a device holds",
+        "not judged: devices made up here",
+        "not judged: sequences are as long as their data",
+        "legal",
+    }
+
+
+def test_a_plan_that_is_exported_and_imported_is_the_same(tmp_path: Path) -> None:
+    """ALiBi goes to the fork of Megatron that has it, if it came from there."""
+    (tmp_path / "a.sh").write_text(torchrun(LLAMA + STEP), encoding="utf-8")
+    alibi = torchrun(LLAMA + STEP).replace("--position-embedding-type rope", "--position-embedding-type alibi")
+    (tmp_path / "b.sh").write_text(alibi, encoding="utf-8")
+    (tmp_path / "c.sh").write_text(torchrun(BLOOM), encoding="utf-8")
+    lines = list(round_trips([read(tmp_path / f"{name}.sh", CHIPS, []) for name in "abc"], tmp_path))
+    assert lines[0].startswith("told\tb.sh\tmodel.position")
+    assert lines[1].startswith("round trip: 2 same, 1 told; 0.0%")
