@@ -33,8 +33,10 @@ _PROGRESS = re.compile(r"^\d+ s: .*\n", re.MULTILINE)
 """What a slow machine says on stderr while it works."""
 _SECONDS = re.compile(r"\d+\.\d+ s(?= in all| of it in the solver)|(?<= in )\d+(\.\d+)? s")
 _VERSION = re.compile(r"apss-cp \d+(\.\d+)+")
+_PACKED = re.compile(r'(?<="steps":")[^"]*')
+"""What a page has compressed: not every zlib writes the same bytes."""
 _EXACT = re.compile(r"-?\d+\.\d{10,}(?:e[-+]?\d+)?")
-"""Numbers in texts that are written with all their figures."""
+"""Numbers in texts that are written with all their figures. From 3.12 on Python adds floats up with less error."""
 _BY_LINE = "marks of the lines"
 _MISSING = object()
 
@@ -115,13 +117,13 @@ def _kept(value: Any) -> Any:
 
 def text_kept(text: str) -> Any:
     """A text without seconds: itself if it has one line, its lines, or a mark of each, or of many, where it is long."""
-    text = _VERSION.sub("apss-cp …", _SECONDS.sub("… s", text))
+    text = _PACKED.sub("…", _VERSION.sub("apss-cp …", _SECONDS.sub("… s", text)))
     lines = text.replace("><", ">\n<").splitlines()
     if len(lines) < 2:
         return text
     if len(text) < _LONG:
         return text.splitlines()
-    lines = [_EXACT.sub(lambda found: f"{float(found[0]):.9g}", line) for line in lines]
+    lines = [_EXACT.sub(lambda found: str(float(f"{float(found[0]):.9g}")), line) for line in lines]
     block = 16 if len(lines) <= 320 else 320
     parts = [lines[at : at + block] for at in range(0, len(lines), block)]
     if block == 16:

@@ -53,7 +53,7 @@ SCRIPTS: dict[str, str] = {
     "fp8": f"{RUN} --fp8-format hybrid --fp8-param-gather --use-distributed-optimizer\n",
     "breadth first": f"{RUN} --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 4 "
     "--global-batch-size 32 --microbatch-group-size-per-virtual-pipeline-stage 8\n",
-    "no plan for it": f"{RUN} --optimizer lion --schedules-method dualpipev --pipeline-model-parallel-size 2\n",
+    "no plan for it": f"{RUN} --optimizer lion --schedules-method seqpipe --pipeline-model-parallel-size 2\n",
     "contradictions": f"\n\n{RUN} --tensor-model-parallel-size 3 --fp16 --global-batch-size x\n",
     "a variable that is not set": f"{RUN} --tensor-model-parallel-size $TP --micro-batch-size $(cat size)\n",
     "misspelt": f"{RUN} --tensor-model-paralel-size 2 --recompute-m block\n",

@@ -20,6 +20,9 @@ TARGETS = (
     "deepspeed",
     "torchtitan",
     "accelerate",
+    "verl",
+    "paddleformers",
+    "mindformers",
 )
 
 
