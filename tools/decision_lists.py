@@ -1,4 +1,4 @@
-"""Counts the places that list a plan's decisions by name; run it from a checkout: python tools/decision_lists.py.
+"""Counts the places that list a plan's decisions by name; run it from a checkout: python -m tools.decision_lists.
 
 A list of decisions is a tuple, list, set or dict that holds four or more of their names as text; one inside another
 counts once. Each is a place to edit when a decision is added, unless it derives from plans/dimensions.py.
@@ -11,6 +11,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools.structure import tree
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = 4
@@ -45,7 +47,7 @@ def decision_lists(root: Path, names: frozenset[str]) -> dict[str, list[str]]:
     """The decisions of every list in the product: "file:line" -> names."""
     found = {}
     for file in sorted((root / "cpsolver").rglob("*.py")):
-        for line, held in lists_in(ast.parse(file.read_text(encoding="utf-8")), names):
+        for line, held in lists_in(tree(file), names):
             found[f"{file.relative_to(root)}:{line}"] = held
     return found
 

@@ -12,6 +12,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 PRODUCT = ("cpsolver", "hw_specs", "models_zoo")
@@ -24,9 +25,15 @@ def modules(root: Path) -> dict[str, Path]:
     return {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
 
 
+@cache
+def tree(file: Path) -> ast.Module:
+    """A file's syntax."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
 def imports(name: str, sources: Mapping[str, Path]) -> Iterator[str]:
     """Modules of the product that a module names, also inside functions."""
-    for node in ast.walk(ast.parse(sources[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(sources[name])):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in sources)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -80,11 +87,10 @@ def figures(root: Path) -> dict[str, int]:
     """What -> how many."""
     sources = modules(root)
     graph = room_graph(sources)
-    texts = {name: file.read_text(encoding="utf-8") for name, file in sources.items()}
     classes = Counter(
-        node.name for text in texts.values() for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)
+        node.name for file in sources.values() for node in ast.walk(tree(file)) if isinstance(node, ast.ClassDef)
     )
-    lines = {name: text.count("\n") for name, text in texts.items()}
+    lines = {name: file.read_text(encoding="utf-8").count("\n") for name, file in sources.items()}
     real = {name: count for name, count in lines.items() if sources[name].name != "__init__.py"}
     return {
         "modules": len(sources),
