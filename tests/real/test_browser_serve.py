@@ -18,7 +18,7 @@ from tests.support.served import SPEC, Server, served_command
 pytestmark = needs_chromium
 __all__ = ["browser"]
 
-PLANNED = re.compile("Planned, and proven")
+PLANNED = re.compile("Planned and proven")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,9 @@ def test_a_spec_is_saved_and_a_reload_keeps_the_one_planned(browser: Any, server
 def test_a_plan_is_stopped(browser: Any, server: Server) -> None:
     page, told = opened(browser, server)
     answer(page)
-    page.locator("#spec").fill(SPEC.replace("num_gpus: 8, chips: a800", "num_gpus: 2048, chips: {a800: 2048, h800: 2048}"))
+    page.locator("#spec").fill(
+        SPEC.replace("num_gpus: 8, chips: a800", "num_gpus: 2048, chips: {a800: 2048, h800: 2048}")
+    )
     page.locator("#plan").click()
     page.locator("#stop").click()
     page.locator("#plan:enabled").wait_for(timeout=30_000)

@@ -7,10 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+from cpsolver.doors.serve.guard import Keys
+from cpsolver.doors.serve.planner import Planner
+from cpsolver.doors.serve.server import Served, application, listening, server
+from cpsolver.doors.serve.spec_text import PageLimits
+from cpsolver.problem.problem import Problem
 
 SPEC = """\
 model: llama2-7b
@@ -44,12 +54,17 @@ class Server:
         """What a browser calls it."""
         return self.address.removesuffix(self.path)
 
-    def raw(self, request: bytes, *, timeout_s: float = 20.0) -> bytes:
-        """What comes back for these bytes, until the server ends the connection."""
+    def raw(self, request: bytes, *, done: bool = False, timeout_s: float = 20.0) -> bytes:
+        """What comes back for these bytes, until the server ends the connection.
+
+        `done`: it is told that no more comes, so that its clocks need not run out for a request that is cut short.
+        """
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s) as connection:
             got = b""
             try:
                 connection.sendall(request)
+                if done:
+                    connection.shutdown(socket.SHUT_WR)
                 while piece := connection.recv(65536):
                     got += piece
             except ConnectionError:  # cut off: what has come is the answer
@@ -88,6 +103,60 @@ class Answer:
         first, *lines = head.decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         return Answer(int(first.split()[1]) if first else 0, {k.lower(): v.strip() for k, _, v in pairs}, body)
+
+
+def stand_in(problem: Problem) -> tuple[str, str]:
+    """What plans for tests of all else, told what to do by the batch size: it takes no time, but for
+
+    - 90: sleeps, until SIGINT, and then has a plan; 91: sleeps whatever comes; 92: dies; 93: has a bug; 94: no memory.
+    """
+    batch = problem.spec.training.global_batch_size
+    if batch in (90, 91):
+        Path("asleep").touch()
+        while True:
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                if batch == 90:
+                    return "feasible", "<!DOCTYPE html>so far"
+    if batch == 92:
+        os._exit(7)
+    if batch == 93:
+        raise ZeroDivisionError("one over none")
+    if batch == 94:
+        raise MemoryError
+    return "optimal", f"<!DOCTYPE html>{problem.model.name}, batch {batch}"
+
+
+def with_batch(batch: int) -> str:
+    """The spec that tells the stand-in so."""
+    return SPEC.replace("global_batch_size: 16", f"global_batch_size: {batch}")
+
+
+def waits_for(file: str, limit_s: float = 20.0) -> None:
+    """Until the file is there."""
+    until = time.monotonic() + limit_s
+    while not Path(file).exists():
+        assert time.monotonic() < until, f"{file} does not come"
+        time.sleep(0.02)
+
+
+@contextmanager
+def served_here(folder: Path | None = None, **settings: Any) -> Iterator[tuple[Server, Keys]]:
+    """A server in a thread of this process, whose plans are the stand-in's."""
+    planner, keys, listener = Planner(stand_in, PageLimits(60.0, folder)), Keys(), listening(0)
+    port = listener.getsockname()[1]
+    running = server(application(Served(SPEC, "spec.yaml", True), planner, keys, port), planner, **settings)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield Server(keys.address(port)), keys
+    finally:
+        planner.close()
+        running.should_exit = True
+        thread.join(20)
+        listener.close()
+        assert not thread.is_alive()
 
 
 @contextmanager

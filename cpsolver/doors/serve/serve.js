@@ -6,10 +6,10 @@
   const spec = $('#spec'), lines = $('#lines'), said = $('#said'), troubles = $('#troubles');
   const plan = $('#plan'), stop = $('#stop'), frame = $('#answer');
   const SAID = {
-    optimal: 'Planned, and proven.',
-    feasible: 'The search ended early: these are the best plans so far.',
-    infeasible: 'There is no plan: the page says why, and what would help.',
-    unknown: 'No plan was found in the time given.',
+    optimal: 'Planned and proven',
+    feasible: 'The search ended early, with the best plans so far',
+    infeasible: 'There is no plan, and the answer says why',
+    unknown: 'No plan was found in the time given',
   };
   let running = null, bad = new Set();
 
@@ -62,12 +62,13 @@
   const ended = (found, seconds) => {
     if (found.answer != null) {
       show(found.answer);
-      say(`${SAID[found.status]} ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
+      say(`${SAID[found.status]}: ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
     } else if (found.troubles) {
       const count = found.troubles.length;
-      say(count === 1 ? 'One thing is wrong with the spec:' : `${count} things are wrong with the spec:`, true);
+      say(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
       tell(found.troubles);
     } else say(found.said, true);
+    if (found.answer == null && frame.src) said.append(' The answer shown is that of another spec.');
   };
   const start = async () => {
     if (running) return;

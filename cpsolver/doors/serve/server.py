@@ -154,6 +154,15 @@ class TimedProtocol(H11Protocol):
             self._arriving.cancel()
             self._arriving = None
 
+    def send_400_response(self, msg: str) -> None:
+        """To what is malformed; behind a request that is being answered it ends the connection, and that answer."""
+        if self.cycle is None or self.cycle.response_complete:
+            super().send_400_response(msg)
+            return
+        self.cycle.disconnected = True  # what it still sends goes nowhere
+        self.cycle.message_event.set()
+        self.transport.abort()
+
     def pause_writing(self) -> None:
         """The reader's window is full."""
         super().pause_writing()
