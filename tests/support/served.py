@@ -100,6 +100,8 @@ class Answer:
     def of(raw: bytes) -> Answer:
         """What was read."""
         head, _, body = raw.partition(b"\r\n\r\n")
+        if head.startswith(b"HTTP/1.1 100 "):  # the server only says that it waits for the body
+            return Answer.of(body)
         first, *lines = head.decode("latin-1").split("\r\n")
         pairs = (line.partition(":") for line in lines)
         return Answer(int(first.split()[1]) if first else 0, {k.lower(): v.strip() for k, _, v in pairs}, body)
