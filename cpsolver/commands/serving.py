@@ -44,12 +44,13 @@ def serve(spec: str | None, port: int, no_open: bool, time_limit_s: float | None
 
     if any(find_spec(name) is None for name in _NEEDED):
         raise InputError(Trouble("serve", "needs a web server: pip install 'apss-cp[serve]'"))
+    from cpsolver.doors.report.html.editing import edit_page
     from cpsolver.doors.serve.guard import Keys
     from cpsolver.doors.serve.planner import Planner
     from cpsolver.doors.serve.server import Served, application, listening, server
     from cpsolver.doors.serve.spec_text import PageLimits
 
-    served = Served(*_start(spec), plan_now=True)
+    served = Served(*_start(spec), edit_page)
     if calibration is not None:
         from cpsolver.profiles.constants import load_overlay
 

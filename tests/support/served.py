@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from cpsolver.doors.report.html.editing import edit_page
 from cpsolver.doors.serve.guard import Keys
 from cpsolver.doors.serve.planner import Planner
 from cpsolver.doors.serve.server import Served, application, listening, server
@@ -148,7 +149,7 @@ def served_here(folder: Path | None = None, **settings: Any) -> Iterator[tuple[S
     """A server in a thread of this process, whose plans are the stand-in's."""
     planner, keys, listener = Planner(stand_in, PageLimits(60.0, folder)), Keys(), listening(0)
     port = listener.getsockname()[1]
-    running = server(application(Served(SPEC, "spec.yaml", True), planner, keys, port), planner, **settings)
+    running = server(application(Served(SPEC, "spec.yaml", edit_page), planner, keys, port), planner, **settings)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -49,7 +49,7 @@ class Planner:
     def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:
         self.limits = limits
         self._plan_page = plan_page
-        self._worker: _Worker | None = None
+        self._worker: _PlanProcess | None = None
         self._busy = self._closed = False
 
     async def plan(self, text: str, is_gone: Callable[[], Awaitable[bool]]) -> Outcome:
@@ -66,7 +66,7 @@ class Planner:
             self._busy = False
 
     async def _watched(self, text: str, is_gone: Callable[[], Awaitable[bool]]) -> Outcome:
-        worker = self._worker = self._worker or _Worker(self._plan_page, self.limits)
+        worker = self._worker = self._worker or _PlanProcess(self._plan_page, self.limits)
         until = time.monotonic() + 2 * self.limits.time_limit_s + _OVERDUE_S
         asked = asyncio.ensure_future(asyncio.to_thread(worker.ask, text))
         try:
@@ -100,7 +100,7 @@ class Planner:
             self._worker.end()
 
 
-class _Worker:
+class _PlanProcess:
     """A process and the pipe to it."""
 
     def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:

@@ -8,7 +8,7 @@ import socket
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 import uvicorn
@@ -19,7 +19,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cpsolver.doors.serve.guard import ADDRESS, Guard, Keys
-from cpsolver.doors.serve.page import ANSWER_HEADERS, edit_page, page_policy
 from cpsolver.doors.serve.planner import BusyError, Outcome, Planner
 from cpsolver.inputs.errors import InputError, Trouble
 from cpsolver.inputs.limits import MOST_DOCUMENT_BYTES
@@ -35,13 +34,38 @@ _FAREWELL_S = 3
 _KEPT_ANSWERS = 4
 
 
+_SANDBOX = "allow-scripts allow-downloads"
+_ANSWER_HEADERS = {
+    "content-security-policy": f"sandbox {_SANDBOX}; base-uri 'none'; form-action 'none'; connect-src 'none'; "
+    "frame-ancestors 'self'",
+    "x-frame-options": "SAMEORIGIN",
+}
+"""Of an answer's page, beside the policy that it has itself: it stands in a frame, and cannot ask this server."""
+
+
+class EditPage(Protocol):
+    """Makes the page to edit, and the policy that it is sent with (`cpsolver.doors.report.html.editing.edit_page`)."""
+
+    def __call__(
+        self,
+        text: str,
+        answer: int | None,
+        *,
+        name: str,
+        time_limit_s: float,
+        most_bytes: int,
+        sandbox: str,
+    ) -> tuple[str, str]:
+        """The page and its policy."""
+
+
 @dataclass
 class Served:
-    """What the page shows: the text planned last, `name` of a saved one, and the last answers by number."""
+    """What is shown: the text planned last, `name` of a saved one, the last answers by number; `edit_page` shows it."""
 
     text: str
     name: str
-    plan_now: bool
+    edit_page: EditPage
 
     def __post_init__(self) -> None:
         self._answers: OrderedDict[int, str] = OrderedDict()
@@ -59,19 +83,24 @@ class Served:
         """The page of that number, unless it is too old."""
         return self._answers.get(number)
 
-    @property
-    def last(self) -> int | None:
-        """The number of the last answer."""
-        return self._count or None
+    def page(self, time_limit_s: float) -> tuple[str, str]:
+        """The page with the text and the last answer, and its policy; before there is one, it plans by itself."""
+        return self.edit_page(
+            self.text,
+            self._count or None,
+            name=self.name,
+            time_limit_s=time_limit_s,
+            most_bytes=MOST_DOCUMENT_BYTES,
+            sandbox=_SANDBOX,
+        )
 
 
 def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGIApp:
     """All addresses behind the token, guarded."""
 
     async def show(_request: Request) -> Response:
-        limit_s = planner.limits.time_limit_s
-        page = edit_page(served.text, served.last, served.plan_now, served.name, limit_s, MOST_DOCUMENT_BYTES)
-        return HTMLResponse(page, headers={"content-security-policy": page_policy()})
+        page, policy = served.page(planner.limits.time_limit_s)
+        return HTMLResponse(page, headers={"content-security-policy": policy})
 
     async def plan(request: Request) -> Response:
         try:
@@ -93,8 +122,8 @@ def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGI
     async def answer(request: Request) -> Response:
         page = served.answer(request.path_params["number"])
         if page is None:
-            return PlainTextResponse("This answer is no longer kept: plan again.", 404, ANSWER_HEADERS)
-        return HTMLResponse(page, headers=ANSWER_HEADERS)
+            return PlainTextResponse("This answer is no longer kept: plan again.", 404, _ANSWER_HEADERS)
+        return HTMLResponse(page, headers=_ANSWER_HEADERS)
 
     routes = [
         Route("/", show, methods=["GET"]),

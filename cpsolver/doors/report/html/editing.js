@@ -130,6 +130,6 @@
   spec.value = given.text;
   numbered();
   if (given.answer != null) show(given.answer);
-  else if (given.plan) start();
+  else start();
   document.documentElement.dataset.ready = 'yes';
 })();
