@@ -114,7 +114,7 @@ def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGI
             return JSONResponse({"said": "Another plan is being made, maybe in another window: wait, or stop it."}, 409)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
-        return _told(served, text, outcome)
+        return _summary(served, text, outcome)
 
     async def stop(_request: Request) -> Response:
         return JSONResponse({"stopped": planner.stop()})
@@ -134,7 +134,7 @@ def application(served: Served, planner: Planner, keys: Keys, port: int) -> ASGI
     return Guard(Router(routes, redirect_slashes=False), keys, port)
 
 
-def _told(served: Served, text: str, outcome: Outcome) -> Response:
+def _summary(served: Served, text: str, outcome: Outcome) -> Response:
     """What the page is told of an outcome; an answer is kept for the frame to ask for."""
     if outcome.troubles:
         return JSONResponse({"status": outcome.status, "troubles": list(outcome.troubles)})

@@ -110,6 +110,7 @@ def outcome_after(batch: int, is_gone: Callable[[], Awaitable[bool]], limits: Pa
             assert ended is not None
             with pytest.raises(ProcessLookupError):
                 os.kill(ended, 0)
+            planner.limits = LIMITS  # the next is not in a hurry
             assert (await planner.plan(SPEC, here)).status == "optimal"
             assert pid(planner) != ended
             return outcome
