@@ -2,7 +2,8 @@
 
     python tools/oldest.py > constraints-oldest.txt
 
-What a package needs to run, and what extras that its tests use need (scipy, a web server); the tools of development may be of today.
+What a package needs to run, and what extras need that its tests use (scipy, a web server); the tools of development may
+be of today.
 """
 
 from __future__ import annotations
