@@ -5,6 +5,7 @@ Needs what tests/real/browsing.py needs; screenshots go to the folder that APSS_
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.real.browsing import WIDTHS, browser, needs_chromium
+from tests.real.browsing import WIDTHS, browser, needs_chromium, photographed
 from tests.support.served import SPEC, Server, served_command
 
 pytestmark = needs_chromium
 __all__ = ["browser"]
 
+AUDIT = (Path(__file__).parent / "audited.js").read_text(encoding="utf-8")
 PLANNED = re.compile("Planned and proven")
 
 
@@ -49,14 +51,6 @@ def answer(page: Any) -> Any:
     return frame
 
 
-def photographed(page: Any, name: str) -> None:
-    """The window as a picture, where a folder for them is named."""
-    import os
-
-    if folder := os.environ.get("APSS_CP_SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_spec_is_edited_and_planned_again(browser: Any, server: Server, width: int, scheme: str) -> None:
@@ -70,6 +64,7 @@ def test_a_spec_is_edited_and_planned_again(browser: Any, server: Server, width:
     answer(page).locator("#pick input[name=versus]").first.check()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     photographed(page, f"serve-{width}-{scheme}")
+    assert page.evaluate(AUDIT) == []
     assert told == []
 
 
@@ -87,6 +82,7 @@ def test_mistakes_are_shown_beside_the_spec_all_at_once(browser: Any, server: Se
     at = wrong.index("num_gpus")
     assert page.evaluate("document.activeElement.selectionStart") == at
     photographed(page, "serve-troubles")
+    assert page.evaluate(AUDIT) == []
     page.locator("#spec").fill(SPEC)
     page.locator("#plan").click()
     page.locator("#said").get_by_text(PLANNED).wait_for(timeout=30_000)
@@ -159,8 +155,10 @@ def test_another_site_gets_nothing_from_the_page(browser: Any, server: Server) -
     page.goto("http://elsewhere.test/")
     asked = f"fetch({server.address!r}).then(() => 1, () => 0)"
     assert page.evaluate(asked) == 0
-    planned = f"fetch({server.address + 'plan'!r}, {{method: 'POST', mode: 'no-cors', body: 'x'}}).then(r => r.type)"
-    assert page.evaluate(f"{planned}.catch(() => 'failed')") in ("opaque", "failed")
+    count = json.loads(server.plan(SPEC).body)["answer"]
+    body = f"method: 'POST', mode: 'no-cors', body: {SPEC!r}, headers: {{'Content-Type': 'text/plain'}}"
+    page.evaluate(f"fetch({server.address + 'plan'!r}, {{{body}}}).then(() => 1, () => 0)")
+    assert json.loads(server.plan(SPEC).body)["answer"] == count + 1  # it was not planned in between
     framed = page.evaluate(
         f"""new Promise(done => {{ const f = document.createElement('iframe'); f.src = {server.address!r};
         f.onload = () => {{ try {{ done(f.contentDocument.title) }} catch {{ done(null) }} }};

@@ -68,12 +68,11 @@ def _editor(time_limit_s: float) -> Html:
         ),
         class_="editor",
     )
-    return tag(
+    main = tag(
         "main",
-        tag("h1", "The spec"),
         editor,
         buttons,
         tag("p", "", id="said", role="status"),
         tag("ul", id="troubles", aria_label="What is wrong with the spec", hidden="hidden"),
-        tag("p", about, class_="dim"),
     )
+    return tag("div", tag("header", tag("h1", "The spec")), main, tag("footer", tag("p", about)), class_="side")
