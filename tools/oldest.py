@@ -2,7 +2,8 @@
 
     python tools/oldest.py > constraints-oldest.txt
 
-What a package needs to run, and scipy, which three commands need; the tools of development may be of today.
+What a package needs to run, and what extras need that its tests use (scipy, a web server); the tools of development may
+be of today.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-EXTRAS = ("calibrate", "tune")
+EXTRAS = ("calibrate", "serve", "tune")
 
 
 def oldest(requirements: Iterable[str]) -> Iterator[str]:

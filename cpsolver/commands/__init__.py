@@ -7,6 +7,7 @@ COMMANDS = {
     "plan": ("one_line", "The best plans for a model on some chips, in one line."),
     "solve": ("planning", "Find the K fastest plans for a spec, with proof."),
     "open": ("opening", "Show a plan, sweep or comparison in the browser to play with."),
+    "serve": ("serving", "Edit a spec in the browser, and plan it again and again."),
     "search": ("apss", "The same search with the flags and the output of the APSS tool."),
     "evaluate": ("planning", "What a given plan gives, and which rules it breaks."),
     "check": ("explaining", "Hold a plan against every rule, with numbers."),

@@ -17,7 +17,7 @@
   for (const element of every) {
     if (element.matches('a, button, input, select, textarea, summary, [role=button], [role=img], [role=region], [role=group]') && !named(element))
       tell('no name', element);
-    if (element.tabIndex >= 0 && !element.matches('a, button, input, select, summary, [role]') && !element.matches('pre, td, h2'))
+    if (element.tabIndex >= 0 && !element.matches('a, button, input, select, textarea, summary, iframe[title], [role]') && !element.matches('pre, td, h2'))
       tell('focus without a role', element);
     if (element.matches('[role=button]') && element.tabIndex < 0) tell('a button that keys do not reach', element);
     for (const ids of ['aria-labelledby', 'aria-controls', 'aria-describedby'])

@@ -20,4 +20,15 @@ def test_bounds_become_the_releases_of_that_bound() -> None:
 
 def test_every_dependency_is_bound() -> None:
     names = [line.split("==")[0] for line in constraints(ROOT / "pyproject.toml")]
-    assert names == ["click", "numpy", "ortools", "pydantic", "rich", "ruamel.yaml.clib", "ruamel.yaml", "scipy"]
+    assert names == [
+        "click",
+        "numpy",
+        "ortools",
+        "pydantic",
+        "rich",
+        "ruamel.yaml.clib",
+        "ruamel.yaml",
+        "scipy",
+        "starlette",
+        "uvicorn",
+    ]

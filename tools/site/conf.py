@@ -26,6 +26,7 @@ NAVIGATION: dict[str, list[str]] = {
     ],
     "Understand an answer": [
         "docs/reports",
+        "docs/serve",
         "docs/explain",
         "docs/verify",
         "docs/recommendations",

@@ -1,0 +1,135 @@
+/* The spec's editor: sends the text to be planned, shows what is wrong with it, and the answer in the frame. */
+(() => {
+  'use strict';
+  const $ = query => document.querySelector(query);
+  const given = JSON.parse($('#data').textContent);
+  const spec = $('#spec'), lines = $('#lines'), said = $('#said'), troubles = $('#troubles');
+  const plan = $('#plan'), stop = $('#stop'), frame = $('#answer');
+  const SAID = {
+    optimal: 'Planned and proven',
+    feasible: 'The search ended early, with the best plans so far',
+    infeasible: 'There is no plan, and the answer says why',
+    unknown: 'No plan was found in the time given',
+  };
+  let running = null, bad = new Set();
+
+  const say = (text, wrong = false) => {
+    said.textContent = text;
+    said.classList.toggle('wrong', wrong);
+  };
+  const numbered = () => {
+    const count = spec.value.split('\n').length, parts = [];
+    for (let line = 1; line <= count; line++) {
+      const mark = document.createElement(bad.has(line) ? 'b' : 'span');
+      mark.textContent = line;
+      parts.push(mark, '\n');
+    }
+    lines.replaceChildren(...parts, '\n\n');
+    lines.scrollTop = spec.scrollTop;
+  };
+  const go = (line, column) => {
+    const before = spec.value.split('\n').slice(0, line - 1);
+    const at = before.reduce((sum, text) => sum + text.length + 1, 0) + Math.max(0, (column ?? 1) - 1);
+    spec.focus();
+    spec.setSelectionRange(at, at);
+    spec.scrollTop = Math.max(0, (line - 4) * parseFloat(getComputedStyle(spec).lineHeight));
+  };
+  const tell = found => {
+    bad = new Set(found.map(one => one.line));
+    troubles.replaceChildren(...found.map(one => {
+      const item = document.createElement('li');
+      if (one.line != null) {
+        const button = document.createElement('button');
+        button.type = 'button';
+        button.textContent = `line ${one.line}`;
+        button.onclick = () => go(one.line, one.column);
+        item.append(button);
+      }
+      item.append(one.text);
+      return item;
+    }));
+    troubles.hidden = !found.length;
+    numbered();
+  };
+  const show = number => {
+    frame.classList.remove('old');
+    frame.src = `answer/${number}`;
+  };
+
+  const sent = (where, signal) => fetch(where, {
+    method: 'POST', body: where === 'plan' ? spec.value : '', signal, headers: { 'Content-Type': 'application/yaml' },
+  });
+  const ended = (found, seconds) => {
+    if (found.answer != null) {
+      show(found.answer);
+      say(`${SAID[found.status]}: ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
+    } else if (found.troubles) {
+      const count = found.troubles.length;
+      say(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
+      tell(found.troubles);
+    } else say(found.said, true);
+    if (found.answer == null && frame.src) said.append(' The answer shown is that of another spec.');
+  };
+  const start = async () => {
+    if (running) return;
+    if (new Blob([spec.value]).size > given.most) {
+      say('The spec is too large.', true);
+      return;
+    }
+    const began = performance.now(), seconds = () => (performance.now() - began) / 1000;
+    running = new AbortController();
+    tell([]);
+    frame.classList.add('old');
+    plan.disabled = true;
+    stop.hidden = false;
+    stop.textContent = 'Stop';
+    say('Planning');
+    const clock = setInterval(() => say(`Planning: ${Math.floor(seconds())} s`), 1000);
+    try {
+      const answer = await sent('plan', running.signal);
+      const json = answer.headers.get('content-type')?.startsWith('application/json');
+      const found = json ? await answer.json() : { said: await answer.text() };
+      ended(found, seconds());
+    } catch (error) {
+      const stopped = error.name === 'AbortError';
+      say(stopped ? 'Stopped.' : 'The server does not answer: is it still running in the terminal?', true);
+    } finally {
+      clearInterval(clock);
+      running = null;
+      plan.disabled = false;
+      stop.hidden = true;
+    }
+  };
+
+  // The first stop asks for the best plans so far, the second waits for nothing.
+  stop.onclick = () => {
+    if (!running) return;
+    if (stop.textContent === 'Stop') {
+      stop.textContent = 'Stop at once';
+      sent('stop').catch(() => 0);
+    } else running.abort();
+  };
+  plan.onclick = start;
+  spec.addEventListener('keydown', event => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      start();
+    }
+  });
+  spec.addEventListener('input', () => { bad = new Set(); numbered(); });
+  spec.addEventListener('scroll', () => { lines.scrollTop = spec.scrollTop; });
+  $('#save').onclick = () => {
+    const url = URL.createObjectURL(new Blob([spec.value], { type: 'application/yaml' }));
+    const link = document.createElement('a');
+    link.href = url;
+    link.download = given.name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+
+  spec.value = given.text;
+  numbered();
+  if (given.answer != null) show(given.answer);
+  else start();
+  document.documentElement.dataset.ready = 'yes';
+})();

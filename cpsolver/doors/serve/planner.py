@@ -1,0 +1,191 @@
+"""Plans for the page, one at a time, in a process of their own: it can be stopped, and ended whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from cpsolver.doors.serve.spec_text import PageLimits, problem_of, trouble_for_page
+from cpsolver.inputs.errors import InputError
+from cpsolver.problem.problem import Problem
+
+_LOOK_S = 0.2
+"""So often a running plan is held against the clock, and its reader looked for."""
+_OVERDUE_S = 30.0
+"""A worker that has not answered so long after its time limit, and as long again as the limit, is ended: what follows a
+search (why there is no plan, what to run) has limits of its own."""
+
+PlanPage = Callable[[Problem], tuple[str, str]]
+"""Plans a problem: the answer's status, and its page. A function of a module, so that another process finds it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a spec: `status` of an answer with its `page`; else "bad_input" with `troubles`, "stopped", or
+    "failed", which `said` explains."""
+
+    status: str
+    page: str = ""
+    troubles: tuple[dict[str, Any], ...] = ()
+    said: str = ""
+
+
+class BusyError(Exception):
+    """Another plan is being made."""
+
+
+class Planner:
+    """Makes plans in a worker process, which stays for the next spec until it has to be ended."""
+
+    def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:
+        self.limits = limits
+        self._plan_page = plan_page
+        self._worker: _PlanProcess | None = None
+        self._busy = self._closed = False
+
+    async def plan(self, text: str, is_gone: Callable[[], Awaitable[bool]]) -> Outcome:
+        """What comes of a spec. Who asked is looked for: once it `is_gone`, nobody works for it any more.
+
+        Raises BusyError while another plan is made.
+        """
+        if self._busy:
+            raise BusyError
+        self._busy = True
+        try:
+            return await self._watched(text, is_gone)
+        finally:
+            self._busy = False
+
+    async def _watched(self, text: str, is_gone: Callable[[], Awaitable[bool]]) -> Outcome:
+        worker = self._worker = self._worker or _PlanProcess(self._plan_page, self.limits)
+        until = time.monotonic() + 2 * self.limits.time_limit_s + _OVERDUE_S
+        asked = asyncio.ensure_future(asyncio.to_thread(worker.ask, text))
+        try:
+            while not (await asyncio.wait([asked], timeout=_LOOK_S))[0]:
+                if await is_gone():
+                    return Outcome("stopped", said="nobody waits for the plan any more")
+                if time.monotonic() > until:
+                    told = f"no answer long after the time limit of {self.limits.time_limit_s:g} s: it was ended"
+                    return Outcome("failed", said=told)
+            outcome = asked.result()
+        finally:
+            if not asked.done():
+                worker.end()  # the thread that waits for its answer ends too
+                await asyncio.wait([asked])
+            if not worker.alive:
+                self._worker = None
+        if outcome is None:
+            return Outcome("failed", said="the server ends" if self._closed else worker.obituary())
+        return outcome
+
+    def stop(self) -> bool:
+        """Ask for what is known by now, as Ctrl-C does of `solve`; whether a plan was being made."""
+        if self._busy and self._worker is not None:
+            self._worker.interrupt()
+        return self._busy
+
+    def close(self) -> None:
+        """End the worker."""
+        self._closed = True
+        if self._worker is not None:
+            self._worker.end()
+
+
+class _PlanProcess:
+    """A process and the pipe to it."""
+
+    def __init__(self, plan_page: PlanPage, limits: PageLimits) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would copy the locks of this process's threads
+        self._pipe, far = context.Pipe()
+        self._process = context.Process(target=_work, args=(far, plan_page, limits), daemon=True)
+        with _without_interrupts():
+            self._process.start()
+        far.close()  # so that the pipe ends when the process does
+        self.alive = True
+
+    def ask(self, text: str) -> Outcome | None:
+        """The outcome of a spec, waited for; None where the process ended without one."""
+        try:
+            self._pipe.send(text)
+            outcome = self._pipe.recv()
+            assert isinstance(outcome, Outcome)
+            return outcome
+        except (EOFError, OSError):
+            self.alive = False
+            self._process.join()
+            return None
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        if self._process.pid is not None and self._process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGINT)
+
+    def end(self) -> None:
+        """End the process at once; SIGKILL reaches one that is stopped too."""
+        self.alive = False
+        self._process.kill()
+
+    def obituary(self) -> str:
+        """How the process ended, for people."""
+        code = self._process.exitcode
+        if code == -signal.SIGKILL:
+            return "the search was killed (SIGKILL), most often for want of memory"
+        return f"the search ended without an answer (exit code {code})"
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started inside are not interrupted by a Ctrl-C in the terminal, not even while they import."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(pipe: Connection, plan_page: PlanPage, limits: PageLimits) -> None:
+    """A worker's life: plan what comes until the pipe ends, or the parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgrp()  # a Ctrl-C in the terminal is for the server, which decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(outcome_of(pipe.recv(), plan_page, limits))
+
+
+def _end_with_parent() -> None:
+    """Do not go on working for nobody when the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def outcome_of(text: str, plan_page: PlanPage, limits: PageLimits) -> Outcome:
+    """What comes of a spec, here and now. SIGINT ends the search with what is known; whatever goes wrong is told."""
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            status, page = plan_page(problem_of(text, limits))
+            return Outcome(status, page)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except InputError as error:
+        return Outcome("bad_input", troubles=tuple(map(trouble_for_page, error.troubles)))
+    except KeyboardInterrupt:
+        return Outcome("stopped", said="stopped before there was a plan")
+    except MemoryError:
+        return Outcome("failed", said="out of memory")
+    except Exception as error:
+        return Outcome("failed", said=f"this is a bug in apss-cp: {type(error).__name__}: {error}")
