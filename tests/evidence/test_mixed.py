@@ -79,6 +79,7 @@ def test_chips_with_counts_and_stages_are_read_by_the_catalogues_names(tmp_path:
         ({"stages": "[[[1, 2]]]"}, "is no list of stages"),
         ({"stages": '[["t4", 2]]'}, "is no list of stages"),
         ({"stages": "[[["}, "is no list of stages"),
+        ({"stages": "[" * 20_000}, "is no list of stages"),
         ({"stages": '[[["t4", 4], ["v100_16g", 12]]]'}, "has 1 entries, and pp is 2"),
         ({"dp": 4}, "is 4, and a stage has 2 replicas"),
         ({"layers_per_stage": "12 13"}, "has 25 layers in all, and the model has 24"),

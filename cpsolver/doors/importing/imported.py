@@ -112,7 +112,7 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     """A Hugging Face configuration: the model, and placeholders for the rest."""
     try:
         config = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(Trouble("", f"is not JSON: {error}", file=name)) from None
     if not is_hugging_face(config):
         message = "is no configuration of a model: it has no model_type"

@@ -65,7 +65,7 @@ class Journal:
     def _check(self, head: str, provenance: Mapping[str, Any]) -> None:
         try:
             document = json.loads(head)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict) or "format" not in document:
             raise self._refused("is no journal of `apss-cp profile`")

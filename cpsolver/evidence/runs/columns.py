@@ -166,7 +166,7 @@ def stages(cell: str) -> tuple[tuple[tuple[str, int], ...], ...]:
         return tuple(tuple(_replica(*each) for each in stage) for stage in json.loads(cell))
     except BadCell:
         raise
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise BadCell("is no list of stages", _STAGES) from None
 
 

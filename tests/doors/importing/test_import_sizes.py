@@ -112,3 +112,10 @@ def test_numbers_of_thousands_of_digits_are_refused_in_words(script: str, tmp_pa
     file.write_text(script.replace("NINES", 5000 * "9") + "\n", encoding="utf-8")
     with pytest.raises(InputError, match="number too long to be read"):
         import_source(str(file), ImportOptions(chip="h100"))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_a_config_json_of_thousands_of_brackets_is_refused_in_words(opening: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "odd": ' + opening * 20_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        import_source(str(tmp_path / "config.json"), ImportOptions())
