@@ -61,7 +61,7 @@ def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
     if framework.stack != "mindspeed":
         return []
     split = (arguments.number("tensor-model-parallel-size", 1) or 1) > 1
-    fused = {"use-ascend-mc2", "use-ascend-coc"} & arguments.given.keys()
+    fused = {"use-ascend-mc2", "use-mc2", "use-ascend-coc"} & arguments.given.keys()
     texts = []
     if split and not fused:
         texts.append(
