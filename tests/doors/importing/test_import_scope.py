@@ -103,6 +103,11 @@ def test_what_a_plan_does_not_hold_is_said_with_the_error_it_makes() -> None:
 def test_gradients_in_16_bits_and_overlaps_of_the_stack() -> None:
     found = imported(torchrun(LLAMA + STEP + "--overlap-grad-reduce --grad-reduce-in-bf16"))
     assert found.spec["stack"] == "megatron-bridge"
+    aware = "--use-distributed-optimizer --use-precision-aware-optimizer --main-grads-dtype bf16"
+    narrow = imported(torchrun(LLAMA + STEP + f"--overlap-grad-reduce {aware}"))
+    assert (narrow.spec["stack"], narrow.spec["training"]["optimizer"]) == ("megatron-bridge", "precision_aware")
+    of_optimizer = imported(torchrun(LLAMA + STEP + f"--overlap-grad-reduce {aware} --exp-avg-dtype bf16"))
+    assert of_optimizer.spec["stack"] == "megatron-core"
     ascend = imported(torchrun(LLAMA + STEP + "--tensor-model-parallel-size 2 --use-fused-rmsnorm"), chip="ascend_910b")
     assert any("MC2" in note for note in ascend.notes)
 
