@@ -256,6 +256,8 @@ def test_a_tokenizer_has_its_vocabulary_by_name() -> None:
     assert "no --vocab-size: taken as that of the tokenizer /m/llama-3-8b-hf/, 128,256" in found.notes
     with pytest.raises(InputError, match="--vocab-size: is not given"):
         imported(torchrun(f"{odd} {STEP} --tokenizer-type PretrainedFromHF --tokenizer-name-or-path /llama-3-8b/mine"))
+    other = torchrun(f"{odd} {STEP} --tokenizer-type PretrainedFromHF --tokenizer-name-or-path google/mt5-base")
+    assert imported(other).model.vocab == 250_100
 
 
 def test_an_evaluation_a_split_of_checkpoints_and_a_filter_before_attention() -> None:
