@@ -48,6 +48,8 @@ _USUAL = {
     "BATCH_SIZE": "1",
     "MICRO_BATCH_SIZE": "1",
     "GLOBAL_BATCH_SIZE": "64",
+    "MBS": "1",
+    "GBS": "64",
     "LR": "1e-5",
     "MIN_LR": "1e-6",
 }

@@ -137,6 +137,7 @@ def bash_runs(file: Path, arguments: Sequence[str], stops: bool = True) -> list[
                 (programs / tool).symlink_to(found)
         for shell in ("bash", "sh"):
             _executable(programs / shell, _nested(str(bash)))
+        _executable(programs / "sbatch", f"#!{bash}\nexec {bash}\n")  # runs its input, and no files
         if not stops:
             text = re.sub(r"^\s*set\s+-.*$", ":", file.read_text(errors="replace"), flags=re.MULTILINE)
             file = folder / file.name

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def judged(outcomes: Sequence[Any], folder: Path) -> Iterator[str]:
         if imported is None or imported.strategy is None:
             continue
         broken = violations(problem_of(imported), imported.strategy)
-        open_here = _left_open(outcome)
+        open_here = _left_open(outcome, folder / outcome.file.relative_to(folder).parts[0])
         if broken and (open_here or not (broken := violations(problem_of(imported, margin=0.0), imported.strategy))):
             verdict = open_here or _WITHIN
         elif broken:
@@ -82,14 +83,21 @@ def _shares(verdicts: Counter[str]) -> Iterator[str]:
     yield from (f"{count:4d}  {text}" for text, count in verdicts.most_common())
 
 
-def _left_open(outcome: Any) -> str | None:
+def _left_open(outcome: Any, repository: Path) -> str | None:
     """What of the plan's memory the script leaves to others, so that the rules judge no plan of its own."""
     made_up = [name for name in _MADE_UP if name in outcome.helped]
     if made_up:
         return f"not judged: {', '.join(made_up)} made up here"
-    if any("as long as their data" in note for note in outcome.imported.notes):
+    told = [note for note in outcome.imported.notes if "as long as their data" in note]
+    if told and not (all("until 2025" in note for note in told) and _pads(repository)):
         return "not judged: sequences are as long as their data"
     return None
+
+
+@cache
+def _pads(repository: Path) -> bool:
+    """Whether the repository's own code pads sequences where nothing forbids it, as MindSpeed-LLM does since 2025."""
+    return any("no-pad-to-seq-lengths" in file.read_text(errors="replace") for file in repository.rglob("*.py"))
 
 
 def _who_is_right(outcome: Any, rules: Set[str], said: str) -> str:

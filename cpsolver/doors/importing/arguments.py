@@ -29,7 +29,13 @@ def _former() -> dict[str, str]:
 
     Megatron-DeepSpeed 8387ae1 (megatron/arguments.py) says what stands for the first and the third.
     """
-    words = str(package_data(_TABLE)["former"]).split()
+    return pairs("former")
+
+
+@cache
+def pairs(heading: str) -> dict[str, str]:
+    """The words below a heading of arguments.yaml that has them in pairs: what is written, and what stands for it."""
+    words = str(package_data(_TABLE)[heading]).split()
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -158,7 +164,9 @@ class Arguments:
 
     def numbers(self, name: str) -> list[int] | None:
         """The values of an argument as whole numbers, separated by blanks or commas; None where it is not given."""
-        texts = [part for value in self.values(name) for part in value.replace(",", " ").split()]
+        texts = [
+            part for value in self.values(name) for part in pairs("sizes").get(value, value).replace(",", " ").split()
+        ]
         if not texts:
             self.text(name)
             return None

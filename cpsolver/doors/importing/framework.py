@@ -49,11 +49,22 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
         return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
     if "flagscale" in lowered:
         return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
-    if arguments.has("overlap-grad-reduce") and "grad-reduce-in-bf16" in given:
-        return FrameworkGuess("megatron-bridge", "megatron-lm", "Megatron's arguments, with --grad-reduce-in-bf16")
+    if arguments.has("overlap-grad-reduce") and (narrow := _narrow_gradients(arguments)):
+        return FrameworkGuess("megatron-bridge", "megatron-lm", f"Megatron's arguments, with {narrow}")
     if arguments.has("overlap-grad-reduce") or arguments.has("use-megatron-fsdp"):
         return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
     return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")
+
+
+def _narrow_gradients(arguments: Arguments) -> str | None:
+    """The argument that has gradients summed in 16 bits, but where the optimizer's moments say so too.
+
+    Without --main-grads-dtype fp32 they are not summed in fp32 either (Megatron-LM d98e8a6, training/arguments.py).
+    """
+    if "grad-reduce-in-bf16" in arguments.given:
+        return "--grad-reduce-in-bf16"
+    narrow = arguments.given.get("main-grads-dtype") == ("bf16",) and arguments.has("use-precision-aware-optimizer")
+    return "--main-grads-dtype bf16" if narrow and "exp-avg-dtype" not in arguments.given else None
 
 
 def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
@@ -61,7 +72,7 @@ def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
     if framework.stack != "mindspeed":
         return []
     split = (arguments.number("tensor-model-parallel-size", 1) or 1) > 1
-    fused = {"use-ascend-mc2", "use-ascend-coc"} & arguments.given.keys()
+    fused = {"use-ascend-mc2", "use-mc2", "use-ascend-coc"} & arguments.given.keys()
     texts = []
     if split and not fused:
         texts.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cpsolver.doors.importing.lexer import Lexer, Word
+from cpsolver.doors.importing.lexer import HereDocument, Lexer, Word
 
 Block = tuple["Node", ...]
 """Commands that run one after the other."""
@@ -14,11 +14,13 @@ Block = tuple["Node", ...]
 
 @dataclass(frozen=True)
 class Simple:
-    """A command of words, assignments among them. `redirected`: its input or output is a file's."""
+    """A command of words, assignments among them. `redirected`: its input or output is a file's; `document`: the
+    here-document that is its input."""
 
     line: int
     words: tuple[Word, ...]
     redirected: bool = False
+    document: HereDocument | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class ScriptParser:
 
     def _start(self) -> Word | str:
         """The first word of a command, or the operator that stands in its place."""
-        self.lexer.redirected = False
+        self.lexer.redirected, self.lexer.document = False, None
         words: list[Word] = []
         while (operator := self.lexer.token(words)) is None:
             if words:
@@ -226,7 +228,7 @@ class ScriptParser:
         if operator == "(":
             raise self.lexer.error("'(' stands where a word is expected")
         self.operator = operator
-        return Simple(start.line, tuple(words), self.lexer.redirected)
+        return Simple(start.line, tuple(words), self.lexer.redirected, self.lexer.document)
 
     def _function(self, _start: Word) -> Node:
         name = self._start()

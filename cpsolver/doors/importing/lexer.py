@@ -16,6 +16,7 @@ Kind = Literal["text", "variable", "arithmetic", "command"]
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _OPERATORS = (";;&", ";;", ";&", "&&", "||", "|&", ";", "|", "&", "(", ")", "\n")
+_NO_EXPANSION = re.compile(r"[^$`\\]+")
 _RESERVED = ("if", "elif", "while", "until", "for", "then", "else", "do", "!")
 _REDIRECTIONS = re.compile(r"(?:\d*)(?:&>>|&>|<<<|<<-|<<|>>|>&|<&|>\||<>|>|<)")
 
@@ -53,13 +54,32 @@ class Word:
             self.parts.append(part)
 
 
+@dataclass
+class HereDocument:
+    """The lines behind `<<MARK`, and the first one's line, once they are read. `quoted`: the mark has quotes, and
+    nothing is expanded; `tabs`: those at the start of lines are left out (`<<-`)."""
+
+    mark: str
+    tabs: bool
+    quoted: bool
+    text: str = ""
+    line: int = 0
+
+    def word(self) -> Word:
+        """The text as one word with its expansions; raises InputError for one that never closes."""
+        if self.quoted:
+            return Word(self.line, [WordPart("text", self.text, True)])
+        return Lexer(self.text, None, self.line).document_word()
+
+
 class Lexer:
     """Reads one text; raises InputError for quotes or brackets that never close."""
 
     def __init__(self, text: str, file: str | None = None, line: int = 1) -> None:
         self.text = text.replace("\r\n", "\n")
         self.file, self.line, self.at = file, line, 0
-        self.waiting: list[tuple[str, bool]] = []  # here-documents that start after this line
+        self.waiting: list[HereDocument] = []  # those that start after this line
+        self.document: HereDocument | None = None  # the last one, of the command at hand
         self.redirected = False  # whether a redirection of input or output was left out
 
     def operand(self) -> Word:
@@ -67,6 +87,22 @@ class Lexer:
         word = Word(self.line)
         while self.at < len(self.text):
             self._piece(word)
+        return word
+
+    def document_word(self) -> Word:
+        """The whole text as the word of a here-document: quotes in it are letters."""
+        word = Word(self.line)
+        while self.at < len(self.text):
+            if match := _NO_EXPANSION.match(self.text, self.at):
+                word.add(WordPart("text", match.group(), True))
+                self._advance(match.end())
+            elif self.text[self.at] != "\\":
+                self._expansion(word, True)
+            else:
+                after = self.text[self.at + 1 : self.at + 2]
+                kept = {"\n": "", "$": "$", "`": "`", "\\": "\\"}.get(after, f"\\{after}")
+                word.add(WordPart("text", kept, True))
+                self._advance(min(self.at + 2, len(self.text)))
         return word
 
     def token(self, words: list[Word]) -> str | None:
@@ -159,18 +195,24 @@ class Lexer:
         if self.at < len(self.text) and self.text[self.at] not in "\n;|&":
             target = self._word()
             if match.group().endswith(("<<", "<<-")):
-                self.waiting.append(("".join(part.text for part in target.parts), match.group().endswith("-")))
+                mark, quoted = "".join(part.text for part in target.parts), any(part.quoted for part in target.parts)
+                self.document = HereDocument(mark, match.group().endswith("-"), quoted)
+                self.waiting.append(self.document)
         return True
 
     def _here_documents(self) -> None:
-        for mark, tabs in self.waiting:
+        for document in self.waiting:
+            rows, document.line = [], self.line
             while self.at < len(self.text):
                 end = self.text.find("\n", self.at)
                 end = len(self.text) if end < 0 else end
                 row = self.text[self.at : end]
                 self.at, self.line = min(end + 1, len(self.text)), self.line + 1
-                if (row.lstrip("\t") if tabs else row) == mark:
+                row = row.lstrip("\t") if document.tabs else row
+                if row == document.mark:
                     break
+                rows.append(row + "\n")
+            document.text = "".join(rows)
         self.waiting = []
 
     def _word(self, assignment: bool = False) -> Word:

@@ -171,6 +171,8 @@ def _schedule(
         refusals.append(f"--schedules-method {method}: that schedule is not known here")
     if arguments.has("zero-bubble-v-schedule"):
         return _v_schedule(arguments, refusals), ()
+    if arguments.has("enable-zbh1-pipeline") and degrees.pp > 1:  # ZB-H1 (Megatron-DeepSpeed 4efb479, initialize.py)
+        return "zb1p", ()
     if arguments.has("enable-zero-bubble"):
         return _zero_bubble(arguments, degrees.pp, refusals), ()
     folded = arguments.text("foldx-mode") or arguments.text("fold-mode")

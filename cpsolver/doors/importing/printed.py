@@ -20,6 +20,28 @@ def printed(words: Sequence[str], text: str | None) -> str | None:
     return command(list(words[1:]), text) if command else None
 
 
+def searched(words: Sequence[str], text: str | None) -> bool | None:
+    """Whether `grep -q` finds its pattern in the text that is piped to it; None where that is not known.
+
+    Known are patterns without a sign that means another: letters, digits, blanks and a few marks."""
+    rest = list(words[1:])
+    options = ""
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option == "--":
+            break
+        options += option[1:]
+        if option.endswith("e"):
+            break
+    if text is None or _UNCLEAR in text or len(rest) != 1 or "q" not in options or not set(options) <= set("qiFEe"):
+        return None
+    plain = r"[^\n]+" if "F" in options or words[0] == "fgrep" else r"[\w ,:/=@%~-]+"
+    if not re.fullmatch(plain, rest[0], re.ASCII):
+        return None
+    pattern, searched_in = (part.lower() if "i" in options else part for part in (rest[0], text))
+    return pattern in searched_in if (pattern + searched_in).isascii() or "i" not in options else None
+
+
 def is_printer(name: str) -> bool:
     """Whether the output of the command is known here, and it does nothing else."""
     return name in _PRINTERS

@@ -68,10 +68,15 @@ def plan_refusals(arguments: Arguments) -> list[str]:
 
 def notes_beside(arguments: Arguments) -> list[str]:
     """What the plan does not hold of the script, and which way predictions err without it."""
-    found = [(name, what) for name, what in _section("beside").items() if name in arguments.given]
-    for name, _ in found:
+    found = [(names.split(), what) for names, what in _section("beside").items()]
+    found = [(names, what) for names, what in found if arguments.given.keys() >= set(names)]
+    for name in (name for names, _ in found for name in names):
         arguments.note_read(name)
-    return [f"--{name} is not in the plan: {what}" for name, what in found if not _is_off(arguments, name)]
+    return [
+        f"{' and '.join(f'--{name}' for name in names)} is not in the plan: {what}"
+        for names, what in found
+        if not any(_is_off(arguments, name) for name in names)
+    ]
 
 
 def _is_off(arguments: Arguments, name: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cpsolver.doors.importing.conditions import holds_test
 from cpsolver.doors.importing.grammar import Block, Node, Simple, parse
-from cpsolver.doors.importing.lexer import Word, assignment_head
-from cpsolver.doors.importing.printed import printed
+from cpsolver.doors.importing.lexer import HereDocument, Word, assignment_head
+from cpsolver.doors.importing.printed import printed, searched
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError
@@ -22,6 +23,8 @@ _STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)
 _SET = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%&|^]|<<|>>)?=(?!=)([^=].*)", re.DOTALL)
 _BEFORE = ("exec", "command", "builtin", "nohup", "time")
 """Words before a command that change nothing of what is read."""
+_SHELLS = ("bash", "sh", "sbatch", "ssh")
+"""What runs the commands of its input, where it is given no script."""
 _QUIET = (
     ":",
     "true",
@@ -163,12 +166,27 @@ class SimpleCommands:
         if name in ("[", "test"):
             closed = name == "test" or fields[-1] == "]"
             return holds_test(fields[1:] if name == "test" else fields[1:-1], self.variables) if closed else None
+        if command.document is not None and (text := self._handed_on(command.document, fields)) is not None:
+            fields = [*fields, "-c", text]
+        if name in ("grep", "egrep", "fgrep") and (held := searched(fields, self.piped)) is not None:
+            return held
         known = None if command.redirected else printed(fields, self.piped)
         unclear = known is not None and bool(self.variables.unclear_in(known)) and name not in ("echo", "printf")
         if name not in _QUIET:
             self.emit(None if unclear else known)
         self.script.commands.append(ScriptCommand(line, tuple(fields), self.certain))
         return name != "false" if name in _QUIET[:3] or name in ("echo", "printf") else None
+
+    def _handed_on(self, document: HereDocument, fields: list[str]) -> str | None:
+        """The text of a here-document that a shell runs; None for one that is given to anything else."""
+        script = any(re.search(r"\.(sh|bash|slurm|sbatch)$|^-c$", field) for field in fields)
+        if posixpath.basename(fields[0]) not in _SHELLS or script:
+            return None
+        with suppress(InputError):
+            word = document.word()
+            self.variables.spend(document.text, document.line)
+            return self.variables.text(word)
+        return None
 
     # -- assignments
 

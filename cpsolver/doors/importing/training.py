@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.doors.importing.arguments import Arguments, pairs
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
@@ -52,7 +52,8 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
 
 def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, Any]:
     """`lora` of the section, by MindSpeed-LLM's arguments; nothing without adapters, or where layers take none."""
-    targets = list(arguments.values("lora-target-modules")) if arguments.has("lora-target-modules") else []
+    given = arguments.values("lora-target-modules") if arguments.has("lora-target-modules") else ()
+    targets = [pairs("adapted").get(name, name) for name in given]
     special = {"moe", "mtp_layers", "layer_pattern", "linear_attention"} & model.keys()
     if not targets or special or model.get("attention", {}).get("kind") == "mla":
         return {}

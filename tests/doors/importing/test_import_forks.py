@@ -154,7 +154,11 @@ def test_modules_that_wait_have_megatron_cores_names() -> None:
     assert both.spec["training"]["activation_offload"] == ["attn_norm", "mlp_norm"]
 
 
-@pytest.mark.parametrize(("argument", "told"), [("--no-pad-to-seq-lengths", True), ("--variable-seq-lengths", False)])
-def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("argument", "told"),
+    [("--no-pad-to-seq-lengths", ": sequences"), ("--variable-seq-lengths", ": until 2025 sequences")],
+)
+def test_instructions_are_padded_unless_the_script_says_no(argument: str, told: str) -> None:
     found = imported(torchrun(f"{LLAMA} {STEP} --is-instruction-dataset {argument}"))
-    assert any("as long as their data" in note for note in found.notes) is told
+    """c77308a1 asks for --no-pad-to-seq-lengths; before, --variable-seq-lengths said so."""
+    assert any(f"{told} as long as their data" in note for note in found.notes)

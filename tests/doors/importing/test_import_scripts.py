@@ -123,6 +123,12 @@ DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
         "--manual-mbs 1,2,3,2 --release-fp32-grad\n",
         {"pp": 4, "mbs": 2, "micro_batches": (1, 2, 3, 2), "flash_attention": False},
     ),
+    "AscendSpeed: sizes by the name of an example": (
+        f"torchrun --nproc_per_node 4 pretrain_llama.py --DDP-impl local {LLAMA.replace('--swiglu', '')} --fp16 "
+        "--seq-length 2048 --micro-batch-size 4 --global-batch-size 64 --pipeline-model-parallel-size 4 "
+        "--optimized-pipeline --manual-mbs example-config-1\n",
+        {"pp": 4, "micro_batches": (1, 2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5, 5, 4, 3, 2)},
+    ),
     "Megatron-DeepSpeed": (
         f"export A=1\ndeepspeed --num_nodes 2 --num_gpus 4 pretrain_gpt.py {GPT} --global-batch-size 32 --deepspeed "
         "--zero-stage 1 --deepspeed_config ds.json\n",
@@ -199,6 +205,7 @@ def test_stack_and_launcher(name: str) -> None:
             {"schedule": "breadth_first", "dp": 2},
         ),
         ("--pipeline-model-parallel-size 4 --enable-zero-bubble", {"schedule": "zb1p"}),
+        ("--pipeline-model-parallel-size 4 --enable-zbh1-pipeline", {"schedule": "zb1p"}),
         (
             "--pipeline-model-parallel-size 4 --enable-zero-bubble --zero-bubble-max-pending-backward 8",
             {"schedule": "zb2p"},
