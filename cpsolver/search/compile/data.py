@@ -71,7 +71,7 @@ class PlanData:
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
     Where backward is split, `form` says what a step takes of stages' seconds, of their `forward` and their `weight`.
-    `v_shaped`: the first stage holds the head too. `turns`: see `coefficients.turns_at_last`.
+    `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py). `turns`: see `coefficients.turns_at_last`.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.
@@ -93,6 +93,7 @@ class PlanData:
     after_layer: Ints
     after_fixed: Ints
     v_shaped: bool
+    both_ways: bool
     form: StepForm | None
     passes: dict[PassKind, PassSteps]
     degrees: tuple[int, ...]
@@ -117,6 +118,19 @@ class PlanData:
     def slot(self, position: int) -> int:
         """Layers of that stage in whose place the embedding or the head stands."""
         return (position == 0) * self.slots[0] + (position == self.head_stage) * self.slots[1]
+
+    def least(self, position: int) -> int:
+        """The fewest places in a chunk of that stage: the head's, and of two halves a layer beside it."""
+        slot = self.slot(position)
+        return max(1, slot + (self.both_ways and slot > 0))
+
+    def held(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Layers of every stage of a plan as this one has them; None: it cannot have these."""
+        if not self.both_ways:
+            return layers
+        pairs = list(zip(layers, reversed(layers), strict=True))[: self.pp]
+        alike = all(one == other + self.slot(at) for at, (one, other) in enumerate(pairs))
+        return tuple(map(sum, pairs)) if len(layers) == 2 * self.pp and alike else None
 
     @property
     def head_stage(self) -> int:
@@ -191,6 +205,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
         v_shaped=bool(rows.v_shaped[row]),
+        both_ways=bool(rows.both_ways[row]),
         form=form,
         passes={} if form is None else _passes(table, plan, given, scale),
         degrees=_degrees(rows, row_by_stage),
