@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import memory, muon, states
+from cpsolver.cost import both_ways, memory, muon, states
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
@@ -19,7 +19,7 @@ from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_second
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
-from cpsolver.plans.folding import folded
+from cpsolver.plans.folding import Folded, folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import DTYPES
@@ -295,10 +295,11 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     live = schedule.live_chunks(problem, strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        return [
+        held = [
             _held_activations(strategy, index, largest, live[index], beside[index], at)
             for index, at in enumerate(row.tolist())
         ]
+        return _of_either_stage(problem, strategy, largest, held) if isinstance(strategy, Folded) else held
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
@@ -313,6 +314,20 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
         before = np.cumsum([0.0, *(sized[size] for size in strategy.micro_batches)])
         peaks.append(at_work + float((before[live[index] :] - before[: -live[index]]).max()))
     return peaks
+
+
+def _of_either_stage(problem: Problem, strategy: Folded, table: MemoryTable, held: list[float]) -> list[float]:
+    """Activations of BOTH_WAYS, where both stages count as if all their layers were of the kind that keeps most: less
+    what others keep less, and what the head keeps none of in the places of layers (cost/both_ways.py)."""
+    before, end = both_ways.sorts_before(problem.model, strategy.short), np.cumsum(strategy.chunks)
+    layers, live = before[:, :, end] - before[:, :, end - strategy.chunks], both_ways.in_flight(strategy.pp)
+    for index, kind in enumerate(strategy.recompute):
+        if kind in ("none", "selective"):
+            sets, one = (strategy.recompute_modules[index],), np.zeros(1, dtype=np.int64)
+            less = both_ways.kept_less(table, problem.model, sets, one)[:, 0, 0]
+            held[index] -= float(both_ways.spared(less, layers[:, :, index], live[:, index]))
+            held[index] -= (index == 0) * strategy.short * float(table.stored(sets, one)[0, 0])
+    return held
 
 
 def _held_activations(

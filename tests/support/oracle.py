@@ -162,7 +162,8 @@ def splits_both_ways(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     left = [o for o in options if may_recompute(problem, chip, *o)]
     half = pp // 2 if search.recompute_scope == "stage" else 1
     for split in compositions(problem.model.layers, pp):
-        if any(one != other for one, other in zip(split[1:-1], split[-2:0:-1], strict=True)):
+        alike = all(one == other for one, other in zip(split[1:-1], split[-2:0:-1], strict=True))
+        if not alike or split[0] < split[-1]:  # what is no plan at all has no memory either
             continue
         for chosen in product(left, repeat=half):
             told = [*chosen, *chosen[::-1]] if half > 1 else [*chosen] * pp
