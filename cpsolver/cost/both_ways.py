@@ -1,9 +1,9 @@
 """What devices of DualPipe hold of either of their stages in flight, layer by layer.
 
 Device s of pp, folded (plans/folding.py), holds 2 pp - s microbatches of its stage s, chunk 0, and s + 1 of the
-mirrored one, chunk 1 (deepseek-ai/DualPipe, dualpipe.py, steps 1 to 4: as many as 1F1B would). So it matters in which of
-them layers stand that keep less: DeepSeek-V3's dense ones are all on the first stage, of which most is in flight, and the
-head, in the place of some, on the last, of which least is.
+mirrored one, chunk 1 (deepseek-ai/DualPipe, dualpipe.py, steps 1 to 4: as many as 1F1B would). So it matters in which
+of them layers stand that keep less: DeepSeek-V3's dense ones are all on the first stage, of which most is in flight,
+and the head, in the place of some, on the last, of which least is.
 """
 
 from __future__ import annotations

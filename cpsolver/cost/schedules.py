@@ -180,8 +180,8 @@ ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_
 
 
 def most_short(model: Architecture) -> int:
-    """The most layers that the last stage of a plan of BOTH_WAYS may have fewer than the first: the head, with its loss,
-    in the place of one, and a module of multi-token prediction, with its own, in that of two."""
+    """The most layers that the last stage of a plan of BOTH_WAYS may have fewer than the first: the head, with its
+    loss, in the place of one, and a module of multi-token prediction, with its own, in that of two."""
     return 1 + 2 * model.mtp_layers
 
 

@@ -210,11 +210,11 @@ class Candidates(_Columns):
 
     def told(self, name: str) -> Ints:
         """A column, in which rows of BOTH_WAYS are as their plans are."""
-        column = getattr(self, name)
+        column: Ints = getattr(self, name)
         if name not in ("pp", "dp", "vpp") or not self.both_ways.any():
-            return np.asarray(column)
+            return column
         own = {"pp": 2 * column, "dp": column // 2, "vpp": np.ones_like(column)}
-        return np.where(self.both_ways, own[name], column)
+        return np.asarray(np.where(self.both_ways, own[name], column))
 
     @property
     def one_group(self) -> Bools:

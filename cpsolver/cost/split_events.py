@@ -65,6 +65,7 @@ def run(
     input_s: ArrayLike,
     weight_s: ArrayLike,
     p2p_s: ArrayLike | None = None,
+    *,
     both_ways: bool = False,
 ) -> SplitRun:
     """Run one step. Sending takes time but occupies neither device.

@@ -194,11 +194,10 @@ def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[
     They run half of the microbatches through each, so that of all one takes half of both.
     """
     pairs = [*of_pairs, *reversed(of_pairs)]
-    halves = [
+    return [
         replace(pair, **{name: getattr(pair, name) / 2 for name in _OF_A_MICROBATCH}, layers=strategy.layers[index])
         for index, pair in enumerate(pairs)
     ]
-    return halves
 
 
 def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:

@@ -46,7 +46,7 @@ def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], micro
     )
     delays = [each / passes for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
     order = turns(split_schedule(strategy.schedule), strategy.pp, microbatches)
-    done = run(order, forward, backward - weights, weights, delays, both_ways)
+    done = run(order, forward, backward - weights, weights, delays, both_ways=both_ways)
     events = [(stage, *each) for stage, passes in enumerate(done.passes) for each in passes]
     start_s, end_s = (np.array([event[place] for event in events]) for place in (2, 3))
     stage, microbatch, chunk = (np.array(column) for column in zip(*map(_place, events), strict=True))

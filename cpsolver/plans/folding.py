@@ -2,8 +2,8 @@
 
 Folded in the middle such a pipeline is DualPipeV's of half as many stages, each with two chunks and on twice as many
 devices: s and pp - 1 - s hold the same weights, run half of the microbatches each through both, and sum their
-gradients. What is known of stages placed as a V holds of it as it is; the costs (cost/, evaluation/) and the search take
-it folded, all else as its users write it.
+gradients. What is known of stages placed as a V holds of it as it is; the costs (cost/, evaluation/) and the search
+take it folded, all else as its users write it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Folded(Strategy):
 
 
 def folded(strategy: Strategy) -> Strategy:
-    """A plan of BOTH_WAYS as a V, any other as it is. The rule `even_chunks` says that the pairs of stages are alike."""
+    """A plan of BOTH_WAYS as a V, any other as it is; by the rule `even_chunks` its pairs of stages are alike."""
     if not strategy.both_ways:
         return strategy
     half, layers = strategy.pp // 2, strategy.layers

@@ -39,7 +39,7 @@ V_SHAPED: tuple[Schedule, ...] = ("zbv", "dualpipev", "v_half", "v_min")
 ONE_GROUP: tuple[Schedule, ...] = ("breadth_first",)
 """All microbatches of a step pass a chunk before the next chunk's turn, where 1F1B interleaved takes pp of them."""
 BOTH_WAYS: tuple[Schedule, ...] = ("dualpipe",)
-"""Half of the microbatches come from either end: the devices of stage s of pp serve stage pp - 1 - s too (folding.py)."""
+"""Half of the microbatches come from either end: devices of stage s of pp serve stage pp - 1 - s too (folding.py)."""
 PAIRED: tuple[Schedule, ...] = ("dualpipe", "dualpipev")
 """A forward of one microbatch runs beside a backward of another."""
 SearchedSchedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "zbv", "dualpipev", "v_half", "v_min", "dualpipe"]

@@ -38,7 +38,7 @@ class PlanTimes:
     def of(self, problem: Problem, strategy: Strategy) -> ChipTimes:
         """As `evaluate.chip_times`."""
         apart = [dict.fromkeys(of_stages) for of_stages in (strategy.stage_meshes, strategy.stage_chips)]
-        key = (strategy.devices, strategy.slots, *(getattr(strategy, name) for name in ROW), *map(tuple, apart))
+        key = (strategy.devices, folded(strategy).slots, *(getattr(strategy, name) for name in ROW), *map(tuple, apart))
         if key not in self._known:
             self._known[key] = chip_times(problem, strategy)
         return self._known[key]

@@ -270,8 +270,8 @@ def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]
     """Every micro batch, number of chunks, place of embedding and head and schedule for each layout, and its index.
 
     Schedules that do not interleave go with one chunk, breadth-first ones with more, and those placed as a V with two,
-    unless they are pinned: then a rule refuses the others. Those of BOTH_WAYS are folded (plans/folding.py): such a frame
-    has half of its layout's stages, on twice the replicas.
+    unless they are pinned: then a rule refuses the others. Those of BOTH_WAYS are folded (plans/folding.py): such a
+    frame has half of its layout's stages, on twice the replicas.
     """
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
     schedules = schedule_codes(problem)
@@ -313,7 +313,7 @@ def _suiting(code: int, model: Architecture, alone: bool) -> Callable[[int, list
     def of_both_ways(pp: int, _chunkings: list[_Chunking]) -> list[_Chunking]:
         heads = range(layers % V_CHUNKS, most_short(model) + 1, V_CHUNKS)
         even = pp > 1 and pp % 2 == 0
-        return [(V_CHUNKS, 0, head) for head in heads if (even and pp + 2 * head <= layers + head) or (alone and head < 2)]
+        return [(V_CHUNKS, 0, head) for head in heads if (even and pp + head <= layers) or (alone and head < 2)]
 
     if schedule in BOTH_WAYS:
         return of_both_ways

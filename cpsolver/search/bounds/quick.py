@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
-from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.schedules import V_CHUNKS, schedules_to_search
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, pass_seconds
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import BOTH_WAYS
@@ -223,8 +223,8 @@ class LeastSeconds:
 
 def _folded(problem: Problem, rows: Candidates) -> Candidates:
     """Variants as frames of BOTH_WAYS have them, folded."""
-    code = DIMENSIONS["schedule"].code(BOTH_WAYS[0])
-    return folded_rows(problem, replace(rows, schedule=np.full_like(rows.pp, code), vpp=np.full_like(rows.pp, V_CHUNKS)))
+    code, one = DIMENSIONS["schedule"].code(BOTH_WAYS[0]), np.ones_like(rows.pp)
+    return folded_rows(problem, replace(rows, schedule=code * one, vpp=V_CHUNKS * one))
 
 
 def _where(fits: Bools, place: Ints, column: Floats) -> Floats:

@@ -69,7 +69,8 @@ class PlanData:
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
     Where backward is split, `form` says what a step takes of stages' seconds, of their `forward` and their `weight`.
-    `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py). `turns`: see `coefficients.turns_at_last`.
+    `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py).
+    `turns`: see `coefficients.turns_at_last`.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.
@@ -261,7 +262,8 @@ def odd_layers(table: Coefficients, row: int) -> Ints:
 def _sorts(table: Coefficients, row: int) -> list[Ints]:
     """The layers of each sort, and of BOTH_WAYS of each in either chunk, before each place of a chunk."""
     if table.rows.both_ways[row]:
-        return [of_chunk for sort in sorts_before(table.problem.model, int(table.rows.loss_slot[row])) for of_chunk in sort]
+        sorts = sorts_before(table.problem.model, int(table.rows.loss_slot[row]))
+        return [of_chunk for sort in sorts for of_chunk in sort]
     counts = _counts(table, row)
     return [counts[list(kinds)].sum(axis=0, dtype=np.int64) for kinds in other_kinds(table.problem.model)]
 

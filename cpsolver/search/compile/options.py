@@ -237,7 +237,8 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayer
     slots[0] += rows.embedding_slot[own]
     slots[0 if rows.v_shaped[own] else -1] += rows.loss_slot[own]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
-    room = row.stages.room[0] - row.table.states_saving(at)[0] - row.table.either_stage(at, pp)[0] + slots * memory.kind_states[0, own]
+    room = row.stages.room[0] - row.table.states_saving(at)[0] - row.table.either_stage(at, pp)[0]
+    room = room + slots * memory.kind_states[0, own]
     room = room[places][:, None, None]
     factor = 1.0 + memory.overhead
     most = np.zeros((len(places), len(options), len(odd.states)), dtype=np.int64)

@@ -251,3 +251,33 @@ def test_a_tokenizer_has_its_vocabulary_by_name() -> None:
     assert "no --vocab-size: taken as that of the tokenizer /m/llama-3-8b-hf/, 128,256" in found.notes
     with pytest.raises(InputError, match="--vocab-size: is not given"):
         imported(torchrun(f"{odd} {STEP} --tokenizer-type PretrainedFromHF --tokenizer-name-or-path /llama-3-8b/mine"))
+
+
+def test_an_evaluation_a_split_of_checkpoints_and_a_filter_before_attention() -> None:
+    with pytest.raises(OutOfScopeError, match="an evaluation"):
+        imported(torchrun(LLAMA + STEP + "--eval-only True"))
+    with pytest.raises(OutOfScopeError, match="a conversion of checkpoints"):
+        imported(torchrun(LLAMA + STEP).replace("pretrain_gpt", "tools/split_tp_partitions"))
+    with pytest.raises(InputError, match="--use-lf-gate.*no architecture"):
+        imported(torchrun(LLAMA + STEP + "--use-lf-gate --lf-conv2d-group 1"))
+
+
+def test_sequences_as_long_as_their_data_by_the_two_arguments_that_said_so() -> None:
+    one = imported(torchrun(LLAMA + STEP + "--stage sft --variable-seq-lengths"))
+    both = imported(torchrun(LLAMA + STEP + "--stage sft --is-instruction-dataset --variable-seq-lengths"))
+    assert not any("as long as their data" in note for note in one.notes)
+    told = [note for note in both.notes if "as long as their data" in note]
+    assert len(told) == 1
+    assert told[0].startswith("--is-instruction-dataset and --variable-seq-lengths is not in the plan")
+
+
+def test_adapters_by_the_names_of_legacy_layers() -> None:
+    """megatron/legacy/model/transformer.py: query_key_value is linear_qkv since, dense linear_proj."""
+    adapted = "--lora-r 16 --lora-target-modules query_key_value dense dense_h_to_4h dense_4h_to_h"
+    section = imported(torchrun(LLAMA + STEP + adapted)).spec["training"]["lora"]
+    assert section == {"rank": 16, "targets": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]}
+
+
+def test_the_module_of_several_tokens_computed_again_is_told() -> None:
+    found = imported(torchrun(LLAMA + STEP + "--mtp-num-layers 1 --recompute-mtp-layer"))
+    assert any(note.startswith("--recompute-mtp-layer") and "too high" in note for note in found.notes)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpsolver.doors.importing.arithmetic import ArithmeticUnclearError, evaluate
+from cpsolver.doors.importing.command import find_training
 from cpsolver.doors.importing.shell import Script, read_script
 from cpsolver.doors.importing.variables import parse_given
 from cpsolver.inputs.errors import InputError
@@ -212,3 +213,45 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_text_that_never_closes_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match="is not a shell script"):
         read_script(f"B=1\n{text}\n", "run.sh", {})
+
+
+def test_what_grep_finds_in_a_known_text_decides() -> None:
+    text = """ARGS="--scaling 3 --Trace"
+if echo "$ARGS" | grep -q -- "--scaling"; then A=1; else A=2; fi
+if echo "$ARGS" | grep -qi trace; then B=1; else B=2; fi
+if echo "$ARGS" | grep -qF "3.*"; then C=1; else C=2; fi
+if ! echo "$ARGS" | grep -q absent; then D=1; else D=2; fi
+show $A $B $C $D"""
+    assert words(text) == bash_words(text) == ["1", "1", "2", "1"]
+
+
+def test_patterns_and_texts_that_are_not_known_leave_grep_undecided() -> None:
+    for condition in ('echo "$X" | grep -q a', "echo abc | grep -q 'a.c'", "echo abc | grep -qw a", "grep -q a file"):
+        script = read_script(f"A=1\nif {condition}; then A=2; fi\nshow $A", None, {})
+        assert "A is set in a conditional" in reason(script)
+
+
+def test_the_lines_that_a_shell_is_given_are_commands() -> None:
+    """Expanded as bash expands a here-document: quotes are letters, a backslash keeps a dollar."""
+    text = 'N=4\nsbatch -p q <<EOF\n#SBATCH -n 2\nsrun run --n $N "a b" \\${LATER} it\'s\nEOF\nshow $N'
+    script = read_script(text, None, {})
+    given = next(run.words for run in script.commands if run.words[0] == "sbatch")
+    assert given[:4] == ("sbatch", "-p", "q", "-c")
+    assert given[4] == '#SBATCH -n 2\nsrun run --n 4 "a b" ${LATER} it\'s\n'
+    assert words(text) == ["4"]
+    assert words("cat <<EOF\nN=5\nEOF\nshow end") == ["end"]
+
+
+def test_here_documents_of_quoted_marks_files_and_other_commands_are_no_commands() -> None:
+    quoted = read_script("N=4\nbash <<'EOF'\nrun $N\nEOF", None, {})
+    assert quoted.commands[0].words == ("bash", "-c", "run $N\n")
+    tabs = read_script("bash <<-EOF\n\trun\n\tEOF\nshow", None, {})
+    assert [run.words for run in tabs.commands] == [("bash", "-c", "run\n"), ("show",)]
+    for text in ("bash job.sh <<EOF\nrun\nEOF", "cat > f <<EOF\nrun\nEOF", "bash <<EOF\n${N\nEOF"):
+        assert all("-c" not in run.words for run in read_script(text, None, {}).commands)
+
+
+def test_a_training_that_sbatch_is_given_is_found() -> None:
+    text = 'TP=2\nsbatch <<EOF\n#!/bin/bash\nsrun bash -c "python pretrain_gpt.py --num-layers 8 --tp $TP"\nEOF\n'
+    training = find_training(read_script(text, None, {}), None)
+    assert (training.program, training.tokens) == ("pretrain_gpt.py", ("--num-layers", "8", "--tp", "2"))
