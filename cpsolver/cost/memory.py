@@ -245,7 +245,7 @@ def stage_parameters(problem: Problem, rows: Candidates) -> StageParameters:
     last = np.where(own_head, table, 0.0) + final_norm_parameters(model) + final_streams_parameters(model)
     module, module_experts = _module_parameters(model, rows, layers, experts)
     if model.mtp_layers and not model.tied_embeddings:  # its tokens' embeddings are looked up on the last stage too
-        last = last + np.where(rows.pp > 1, first, 0.0)
+        last = last + np.where((rows.pp > 1) & ~rows.one_table, first, 0.0)
     return StageParameters(
         layer=layer,
         experts=routed,

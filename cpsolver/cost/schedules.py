@@ -28,6 +28,7 @@ from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import ON_REQUEST, SEARCHED_SCHEDULES, Schedule
 from cpsolver.problem.problem import Problem
+from models_zoo import Architecture
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,10 @@ class PipelineSchedule:
         stacks: the stack profiles whose frameworks have it; None: all. A launcher says for itself what it has.
         live_chunks: chunks' forward passes that each stage holds at its peak, (pp,), from the problem, pp, vpp and the
             microbatches of a step.
-        bubble_left: share of 1F1B's bubble that is left, from pp and a stage's seconds of forward and of backward.
         form: where backward is split, what a step takes, from pp and the microbatches (split_backward.py).
         bound: and what bounds take of that, from pp and microbatches of many rows: (first, second) of
             `split_backward.zero_bubble_bound`.
         joins: all ranks wait for each other between steps.
-        bidirectional: microbatches come from both ends, half from each: the devices of stage s hold stage pp - 1 - s
-            too. All-to-alls of one direction travel under the other's compute.
     """
 
     label: str
@@ -55,11 +53,9 @@ class PipelineSchedule:
     interleaves: bool | None
     stacks: tuple[str, ...] | None
     live_chunks: Callable[[Problem, int, int, int], Ints]
-    bubble_left: Callable[[int, float, float], float]
     form: Callable[[int, int], StepForm] | None = None
     bound: Callable[[Ints, Ints], tuple[Floats, Floats]] | None = None
     joins: bool = True
-    bidirectional: bool = False
 
 
 def _live(_problem: Problem, pp: int, vpp: int, microbatches: int) -> Ints:
@@ -75,11 +71,6 @@ def _live_until_weights(times: int, _problem: Problem, pp: int, _vpp: int, micro
     return np.full(pp, min(times * pp - (times - 1), microbatches))
 
 
-def _all_of_it(_pp: int, _forward_s: float, _backward_s: float) -> float:
-    """Nothing of the bubble is filled."""
-    return 1.0
-
-
 def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
     """ZB-H1, with the memory of 1F1B, or ZB-H2, with twice that, and as many W passes in the bubble."""
     return PipelineSchedule(
@@ -88,7 +79,6 @@ def _zero_bubble(name: Schedule, times: int) -> PipelineSchedule:
         interleaves=False,
         stacks=("zero-bubble",),
         live_chunks=partial(_live_until_weights, times),
-        bubble_left=_all_of_it,
         form=partial(zero_bubble_form, times),
         bound=partial(zero_bubble_bound, times),
         joins=False,
@@ -115,20 +105,10 @@ def _live_v_min(_problem: Problem, pp: int, _vpp: int, microbatches: int) -> Int
     return np.full(pp, 2 * min((pp + 4) // 3, microbatches))
 
 
-def _dualpipe_left(pp: int, forward_s: float, backward_s: float) -> float:
-    """DualPipe's bubble, (pp/2 - 1) (F&B + B - 3 W), against 1F1B's, (pp - 1) (F + B): arXiv:2412.19437, table 2.
-
-    Both passes at once, F&B, take as long as one after the other: what they hide is off either already. Backward B
-    split evenly in two, half of it is W. Run pass by pass the published order has just this bubble where B is 2 F.
-    """
-    both = forward_s + backward_s
-    return (pp / 2 - 1) * (both - backward_s / 2) / ((pp - 1) * both)
-
-
 _TORCHTITAN = ("fsdp-torchtitan", "torchtitan-2025", "torchtitan-2026")
 
 SCHEDULES: dict[Schedule, PipelineSchedule] = {
-    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live, _all_of_it),
+    "1f1b": PipelineSchedule("1F1B", "1f1b", None, None, _live),
     "zb1p": _zero_bubble("zb1p", 1),
     "zb2p": _zero_bubble("zb2p", 2),
     "breadth_first": PipelineSchedule(
@@ -137,18 +117,17 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=(breadth_first.FOLD3D_STACK, "megatron-core", "megatron-core-plain", "megatron-bridge", *_TORCHTITAN),
         live_chunks=breadth_first.live_chunks,
-        bubble_left=_all_of_it,
     ),
     "dualpipe": PipelineSchedule(
-        # Of each of its two stages a device holds what 1F1B does, pp - s and s + 1 microbatches: the published pp + 1
-        # (deepseek-ai/DualPipe bb214e8, dualpipe.py: steps 1 to 4).
+        # All of it as of its folded plan, which is DualPipeV's (plans/folding.py): the published bubble,
+        # (PP / 2 - 1) (F&B + B - 3 W), and of both stages that a device holds PP + 1 microbatches.
         label="DualPipe",
-        drawn_as="1f1b",
+        drawn_as="dualpipe",
         interleaves=False,
         stacks=("deepseek",),
-        live_chunks=_live,
-        bubble_left=_dualpipe_left,
-        bidirectional=True,
+        live_chunks=_live_dualpipev,
+        form=dualpipev_form,
+        bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
     "zbv": PipelineSchedule(
         label="ZB-V",
@@ -156,7 +135,6 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=("zero-bubble", "primus", *_TORCHTITAN),
         live_chunks=_live_zbv,
-        bubble_left=_all_of_it,
         form=zbv_form,
         bound=partial(v_bound, ZBV_SHARE),
     ),
@@ -166,7 +144,6 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=("deepseek",),
         live_chunks=_live_dualpipev,
-        bubble_left=_all_of_it,
         form=dualpipev_form,
         bound=partial(v_bound, DUALPIPEV_SHARE),
     ),
@@ -178,7 +155,6 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_half,
-        bubble_left=_all_of_it,
         form=v_half_form,
         bound=v_half_bound,
     ),
@@ -188,7 +164,6 @@ SCHEDULES: dict[Schedule, PipelineSchedule] = {
         interleaves=True,
         stacks=("zero-bubble", "primus"),
         live_chunks=_live_v_min,
-        bubble_left=_all_of_it,
         form=v_min_form,
         bound=v_min_bound,
     ),
@@ -202,6 +177,12 @@ SPLITS_BACKWARD: Bools = np.array([schedule.form is not None for schedule in _BY
 """Whether backward is split, by the code of a schedule in rows."""
 ALTERNATES: Bools = np.array([schedule is SCHEDULES["1f1b"] for schedule in _BY_CODE])
 """Whether it is Megatron's 1F1B, by the same."""
+
+
+def most_short(model: Architecture) -> int:
+    """The most layers that the last stage of a plan of BOTH_WAYS may have fewer than the first: the head, with its
+    loss, in the place of one, and a module of multi-token prediction, with its own, in that of two."""
+    return 1 + 2 * model.mtp_layers
 
 
 def schedules_to_search(problem: Problem) -> tuple[Schedule, ...]:

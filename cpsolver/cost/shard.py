@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cpsolver.plans.dimensions import DIMENSIONS, FLAGS, ROW
-from cpsolver.plans.strategy import ONE_GROUP, V_SHAPED
+from cpsolver.plans.folding import folded
+from cpsolver.plans.strategy import BOTH_WAYS, ONE_GROUP, PAIRED, V_SHAPED
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -23,8 +24,14 @@ OF_EXPERTS = ("ep", "etp", "expert_overlap")
 """Those that matter to experts only."""
 NOT_COMPUTED = (*OF_ATTENTION, "expert_overlap")
 """Those that do not matter to what a feed-forward block or experts compute."""
-_V_SHAPED: NDArray[np.bool_] = np.array([False, *(name in V_SHAPED for name in DIMENSIONS["schedule"].values)])
-"""By the code of a schedule in rows."""
+_V_SHAPED: NDArray[np.bool_] = np.array(
+    [False, *(name in (*V_SHAPED, *BOTH_WAYS) for name in DIMENSIONS["schedule"].values)]
+)
+"""By the code of a schedule in rows, which have those of BOTH_WAYS folded."""
+_BOTH_WAYS: NDArray[np.bool_] = np.array([False, *(name in BOTH_WAYS for name in DIMENSIONS["schedule"].values)])
+"""By the same."""
+_PAIRED: NDArray[np.bool_] = np.array([False, *(name in PAIRED for name in DIMENSIONS["schedule"].values)])
+"""By the same."""
 _ONE_GROUP: NDArray[np.bool_] = np.array([False, *(name in ONE_GROUP for name in DIMENSIONS["schedule"].values)])
 """The same."""
 _LARGEST = 2**62
@@ -146,6 +153,9 @@ class Candidates(_Columns):
     Decisions have the codes of plans/dimensions.py: `sharded` counts how much of plans.strategy.SHARDED the ranks of a
     `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are
     the layers whose places in a chunk the embedding takes, or the head with the loss (`Strategy.slots`).
+
+    Rows of BOTH_WAYS are folded (plans/folding.py): half of the stages, twice the replicas, two chunks. `told` says a
+    decision as plans have it.
     """
 
     tp: Ints
@@ -186,6 +196,25 @@ class Candidates(_Columns):
     def v_shaped(self) -> Bools:
         """Stages are placed as a V (`Strategy.v_shaped`)."""
         return np.asarray(_V_SHAPED[self.schedule])
+
+    @property
+    def both_ways(self) -> Bools:
+        """Rows that stand for plans of twice the stages on half of the replicas (`strategy.BOTH_WAYS`)."""
+        return np.asarray(_BOTH_WAYS[self.schedule])
+
+    @property
+    def one_table(self) -> Bools:
+        """Rows whose embeddings modules of multi-token prediction look up where the first stage has them: DeepSeek's
+        schedules put both ends of the model on the same devices (arXiv:2412.19437, 3.2.3)."""
+        return np.asarray(_PAIRED[self.schedule])
+
+    def told(self, name: str) -> Ints:
+        """A column, in which rows of BOTH_WAYS are as their plans are."""
+        column: Ints = getattr(self, name)
+        if name not in ("pp", "dp", "vpp") or not self.both_ways.any():
+            return column
+        own = {"pp": 2 * column, "dp": column // 2, "vpp": np.ones_like(column)}
+        return np.asarray(np.where(self.both_ways, own[name], column))
 
     @property
     def one_group(self) -> Bools:
@@ -239,6 +268,7 @@ class Candidates(_Columns):
     @classmethod
     def one(cls, strategy: Any, global_batch_size: int) -> Candidates:
         """A strategy's degrees and flags as a single row."""
+        strategy = folded(strategy)
         given = {name: DIMENSIONS[name].code(getattr(strategy, name)) for name in ROW}
         given["embedding_slot"], given["loss_slot"] = strategy.slots
         given["microbatches"] = strategy.microbatches(global_batch_size)

@@ -15,12 +15,16 @@ Orders by schedule (`turns`), pp devices s = 0 .. pp - 1, m microbatches:
 - zbv: arXiv:2401.10241, section 6, in the order of PyTorch's ScheduleZBVZeroBubble.
 - v_half, v_min: arXiv:2405.15362; see v_blocks.py.
 - dualpipev: deepseek-ai/DualPipe 3da1bbe, dualpipev.py, step; m is 2 pp at least.
+- dualpipe: the same place, dualpipe.py, step; pp and m are even, m is 2 pp at least. Half of the microbatches come from
+  either end, and device s has stages s and pp - 1 - s: the one that is nearer to its beginning is chunk 0. Each half of
+  the devices runs what dualpipev has for half as many with half of the microbatches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -33,7 +37,7 @@ Kind = Literal["F", "B", "W"]
 Pass: TypeAlias = tuple[Kind, int, int]
 """What it is, its chunk on the device, and its microbatch."""
 Turn: TypeAlias = tuple[Pass, ...]
-SplitSchedule = Literal["zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipev"]
+SplitSchedule = Literal["zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipev", "dualpipe"]
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,18 @@ def run(
     input_s: ArrayLike,
     weight_s: ArrayLike,
     p2p_s: ArrayLike | None = None,
+    *,
+    both_ways: bool = False,
 ) -> SplitRun:
     """Run one step. Sending takes time but occupies neither device.
 
     Args:
-        order: turns of every device; placed as a V where there are two chunks.
+        order: turns of every device; placed as a V where there are two chunks, or as dualpipe has them.
         forward_s: seconds of F of each chunk, (pp, chunks).
         input_s: the same of B.
         weight_s: the same of W.
         p2p_s: seconds to send between device s and s + 1, in either direction, (pp,); None: sending takes no time.
+        both_ways: the order is dualpipe's.
 
     Raises:
         ValueError: some pass waits for ever.
@@ -78,7 +85,8 @@ def run(
     seconds = {kind: np.asarray(table, dtype=np.float64).tolist() for kind, table in tables}
     pp, chunks = np.shape(forward_s)
     delay = np.zeros(pp) if p2p_s is None else np.asarray(p2p_s, dtype=np.float64)
-    devices = [_Device(number, list(own), pp, chunks) for number, own in enumerate(order)]
+    sources = partial(_both_ways, pp) if both_ways else partial(_along, pp, chunks)
+    devices = [_Device(number, list(own), sources) for number, own in enumerate(order)]
     done: dict[tuple[int, Pass], float] = {}
     while sum(device.advance(done, seconds, delay) for device in devices):
         pass
@@ -90,8 +98,8 @@ def run(
 class _Device:
     """A device and how far it is."""
 
-    def __init__(self, number: int, order: list[Turn], pp: int, chunks: int) -> None:
-        self._number, self.waiting, self._pp, self._chunks = number, order[::-1], pp, chunks
+    def __init__(self, number: int, order: list[Turn], sources: _Sources) -> None:
+        self._number, self.waiting, self._of_pass = number, order[::-1], sources
         self.passes: list[tuple[Pass, float, float]] = []
         self._needed: list[tuple[int, Pass]] = []  # of the turn that waits, once it was looked at
 
@@ -120,7 +128,7 @@ class _Device:
     def _sources(self, turn: Turn) -> list[tuple[int, Pass]]:
         """What a turn waits for but for its own passes."""
         own = [(self._number, each) for each in turn]
-        every = (source for each in turn for source in _sources(self._number, each, self._pp, self._chunks))
+        every = (source for each in turn for source in _sources(self._number, each, self._of_pass))
         return [source for source in every if source not in own]
 
     def _arrives(self, done: dict[tuple[int, Pass], float], delay: FloatArray, source: tuple[int, Pass]) -> float:
@@ -128,18 +136,34 @@ class _Device:
         return done[source] + (0.0 if other == self._number else float(delay[min(other, self._number)]))
 
 
-def _sources(device: int, each: Pass, pp: int, chunks: int) -> Iterator[tuple[int, Pass]]:
-    """What a pass waits for: devices and their passes."""
+def _sources(device: int, each: Pass, beside: _Sources) -> Iterator[tuple[int, Pass]]:
+    """What a pass waits for: devices and their passes; `beside`: on other stages."""
     kind, chunk, microbatch = each
     if kind == "W":
         yield device, ("B", chunk, microbatch)
         return
     if kind == "B":
         yield device, ("F", chunk, microbatch)
-    stage = device if chunk == 0 else 2 * pp - 1 - device
-    other = stage - 1 if kind == "F" else stage + 1
+    yield from ((other, (kind, at, microbatch)) for other, at in beside(device, chunk, -1 if kind == "F" else 1))
+
+
+_Sources: TypeAlias = Callable[[int, int, int], Iterator[tuple[int, int]]]
+"""Of a device and its chunk the device and chunk of the stage so many further on, if there is one."""
+
+
+def _along(pp: int, chunks: int, device: int, chunk: int, step: int) -> Iterator[tuple[int, int]]:
+    """One stage a device, or two placed as a V."""
+    other = (device if chunk == 0 else 2 * pp - 1 - device) + step
     if 0 <= other < pp * chunks:
-        yield (other, (kind, 0, microbatch)) if other < pp else (2 * pp - 1 - other, (kind, 1, microbatch))
+        yield (other, 0) if other < pp else (2 * pp - 1 - other, 1)
+
+
+def _both_ways(pp: int, device: int, chunk: int, step: int) -> Iterator[tuple[int, int]]:
+    """Two stages a device, of which chunk 0 is the one nearer to where its microbatches come from."""
+    from_last = (chunk == 1) != (device >= pp // 2)
+    other = device - step if from_last else device + step
+    if 0 <= other < pp:
+        yield other, int(from_last != (other >= pp // 2))
 
 
 def _summary(passes: list[list[tuple[Pass, float, float]]]) -> SplitRun:
@@ -156,10 +180,12 @@ def turns(schedule: SplitSchedule, pp: int, microbatches: int) -> list[list[Turn
     """The turns of every device.
 
     Raises:
-        ValueError: dualpipev with fewer than 2 pp microbatches.
+        ValueError: dualpipev or dualpipe with fewer than 2 pp microbatches, or the latter with an odd number.
     """
-    if schedule == "dualpipev" and microbatches < 2 * pp:
-        raise ValueError(f"dualpipev needs 2 pp microbatches at least, got {microbatches} with pp {pp}")
+    if schedule in ("dualpipev", "dualpipe") and microbatches < 2 * pp:
+        raise ValueError(f"{schedule} needs 2 pp microbatches at least, got {microbatches} with pp {pp}")
+    if schedule == "dualpipe" and (pp % 2 or microbatches % 2):
+        raise ValueError(f"dualpipe needs an even pp and microbatches, got {microbatches} with pp {pp}")
     return _ORDERS[schedule](pp, microbatches)
 
 
@@ -275,6 +301,11 @@ def _dualpipev_device(s: int, pp: int, m: int) -> list[Turn]:
     return [*made, *(weight() for _ in range(len(put_off)))]
 
 
+def _dualpipe(pp: int, m: int) -> list[list[Turn]]:
+    half = _dualpipev(pp // 2, m // 2)
+    return [*half, *reversed(half)]
+
+
 _ORDERS: dict[SplitSchedule, Callable[[int, int], list[list[Turn]]]] = {
     "zb1p": _with_w_put_off(1),
     "zb2p": _with_w_put_off(2),
@@ -282,4 +313,5 @@ _ORDERS: dict[SplitSchedule, Callable[[int, int], list[list[Turn]]]] = {
     "v_half": _in_blocks(half_blocks),
     "v_min": _in_blocks(min_blocks),
     "dualpipev": _dualpipev,
+    "dualpipe": _dualpipe,
 }

@@ -118,6 +118,11 @@ class Pipelines:
         return np.asarray(self.tables.rows.v_shaped[self._first])
 
     @cached_property
+    def _both_ways(self) -> Bools:
+        """Pipelines that stand for two halves: (n,)."""
+        return np.asarray(self.tables.rows.both_ways[self._first])
+
+    @cached_property
     def head_stage(self) -> Ints:
         """The stage that holds the head: (n,)."""
         return np.where(self._v_shaped, 0, self.pp - 1)
@@ -200,33 +205,51 @@ class Pipelines:
         """Transfers from and to a stage's neighbours. Between chip types they take the slower end's time.
 
         Interleaving sends every chunk's activations, also from the last stage back to the first; part of that is
-        hidden. Stages placed as a V send theirs to both neighbours, and none around. `any_neighbours`: the least where
+        hidden. Stages placed as a V send theirs to both neighbours, and none around, but for those of BOTH_WAYS across
+        the middle of their pipeline; nothing of these is hidden. `any_neighbours`: the least where
         chips may stand in any order, the faster kind of link everywhere.
         """
-        if self.pp == 1:
+        if self.pp == 1 and not self._both_ways.any():
             return np.zeros(self.chips.shape)
         near, far = self.at(self.tables.time.hop_near), self.at(self.tables.time.hop_far)
         if any_neighbours:
             link = np.minimum(near, far)
-            onward, back = link[:, :-1], link[:, :1]
+            onward, back, middle = link[:, :-1], link[:, :1], link[:, -1:]
         else:
             onward, back = self._links(near, far)
-        stack = self.tables.problem.stack
-        share = np.where(self.vpp == 1, 1.0, 1.0 - stack.pipeline_overlap_interleaved)
+            middle = self._middle(near, far)
+        stack, both_ways = self.tables.problem.stack, self._both_ways[:, None]
+        share = np.where((self.vpp == 1) | both_ways, 1.0, 1.0 - stack.pipeline_overlap_interleaved)
         share = share * (stack.pipeline_transfers / 2.0)
         back = back * (self.vpp - 1) * ~self._v_shaped[:, None]
         into = np.concatenate([back, self.vpp * onward], axis=1)
-        out = np.concatenate([self.vpp * onward, back], axis=1)
+        out = np.concatenate([self.vpp * onward, np.where(both_ways, self.vpp * middle, back)], axis=1)
         return np.asarray(share * (into + out))
+
+    def _middle(self, near: Floats, far: Floats) -> Floats:
+        """Seconds of one transfer between the two halves of a pipeline of BOTH_WAYS: (n, 1)."""
+        last, width = slice(-1, None), self._width
+        crossing = crosses_domain((self.pp - 1) * width, (self.pp + 1) * width - 1, self.tables.domain[self.chips])
+        onward = np.where(crossing, far, near)[:, last]
+        if self.tables.far is not None:
+            first, ends = ((self.pp - 1) * width)[:, last], ((self.pp + 1) * width)[:, last]
+            onward = np.maximum(onward, self._beyond(last, last, first, width, ends))
+        return np.asarray(onward)
+
+    @cached_property
+    def _width(self) -> Ints:
+        """Devices of every stage of a pipeline, of BOTH_WAYS of either half: (n, pp)."""
+        width = self.tables.rows.stage_devices[self.by_stage] // np.where(self._both_ways, 2, 1)[:, None]
+        return np.broadcast_to(width, self.chips.shape)
 
     def _links(self, near: Floats, far: Floats) -> tuple[Floats, Floats]:
         """Seconds of one transfer to the next stage, (n, pp - 1), and from the last back to the first, (n, 1).
 
         Where stages differ in width every device still sends and receives its own share, one partner after another:
-        each partner beyond the first costs a latency.
+        each partner beyond the first costs a latency. Of BOTH_WAYS the first half's links stand for those of the other,
+        which are the same the other way round.
         """
-        chips, domain = self.chips, self.tables.domain[self.chips]
-        width = np.broadcast_to(self.tables.rows.stage_devices[self.by_stage], chips.shape)
+        chips, domain, width = self.chips, self.tables.domain[self.chips], self._width
         ends = width.cumsum(axis=1)
         crossing = crosses_domain((ends - width)[:, :-1], ends[:, 1:] - 1, domain[:, :-1])
         crossing |= chips[:, :-1] != chips[:, 1:]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import memory, muon, states
+from cpsolver.cost import both_ways, memory, muon, states
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
@@ -19,6 +19,7 @@ from cpsolver.cost.stage import ChipTimes, Pipelines, StageSeconds, stage_second
 from cpsolver.cost.tables import MemoryTable, memory_table, time_table
 from cpsolver.evaluation.evaluation import PARTS, Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import makespan_s, plan_timeline
+from cpsolver.plans.folding import Folded, folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import DTYPES
@@ -34,15 +35,19 @@ def evaluate(
     """Predict a structurally sound strategy (see rules.structure); whether it fits in memory is for the rules to say.
 
     Step time: (m - 1/vpp) * slowest stage + sum of stages / vpp, then the slowest stage's exposed data-parallel
-    communication and optimizer step. How much of the bubble is left is the schedule's (see SCHEDULES); where it splits
-    the backward pass, a `split_backward.StepForm` says all of the pipeline. Where stages
+    communication and optimizer step. Where a schedule splits the backward
+    pass, a `split_backward.StepForm` says all of the pipeline (see SCHEDULES). Where stages
     run on several chip types that formula is off, too much by `pipeline_events.most_excess` at most: their schedule is
     run event by event instead, unless `by_formula` asks for the formula alone, which is quicker.
     Microbatches of different sizes have no such formula: their schedule is run event by event, which charges a stage
     with transfers only while it waits for them, so they compare with `timeline.simulated_step_s` of equal ones.
     `memory_bytes` spares the work where `stage_memory` is known, and `times` where `chip_times` are. Devices that the
-    plan leaves idle count for nothing.
+    plan leaves idle count for nothing. Plans of BOTH_WAYS are judged folded, as all below are (plans/folding.py).
     """
+    if strategy.both_ways:
+        half = None if memory_bytes is None else memory_bytes[: strategy.pp // 2]
+        told = evaluate(problem, folded(strategy), half, by_formula, times)
+        return replace(told, stages=tuple(_both_ways(strategy, told.stages)))
     problem = problem.of_size(strategy.devices)
     stages = stage_evaluations(problem, strategy, memory_bytes, times)
     m = strategy.microbatches(problem.batch)
@@ -70,6 +75,8 @@ def evaluate(
 
 def slowest_stage(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> int:
     """The stage whose seconds a step's breakdown tells: the slowest, or with most work where microbatches differ."""
+    if strategy.both_ways:
+        return slowest_stage(folded(strategy), _of_half(stages), microbatches // 2)
     if strategy.dynamic:
         return int(_idle_s(strategy, stages).argmin())
     if SCHEDULES[strategy.schedule].form is not None:
@@ -98,9 +105,7 @@ def _pipeline_s(strategy: Strategy, stages: list[StageEvaluation], m: int) -> di
     if schedule.form is not None:
         longest = float(_split_s(strategy, stages, m).max())
         return {**parts, "bubble": max(0.0, longest - m * slowest.microbatch_s)}
-    bubble = closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s
-    left = schedule.bubble_left(strategy.pp, slowest.forward_s, slowest.backward_s)
-    return {**parts, "bubble": bubble * left}
+    return {**parts, "bubble": closed_form_s(times, m, strategy.vpp) - m * slowest.microbatch_s}
 
 
 def _by_events(
@@ -133,6 +138,9 @@ def stage_evaluations(
     times: ChipTimes | None = None,
 ) -> list[StageEvaluation]:
     """Every stage on its own, first to last; `times` as in `evaluate`."""
+    if strategy.both_ways:
+        half = None if memory_bytes is None else memory_bytes[: strategy.pp // 2]
+        return _both_ways(strategy, stage_evaluations(problem, folded(strategy), half, times))
     bytes_needed = memory_bytes or stage_memory(problem, strategy)
     if strategy.dynamic:
         return _stages_by_size(problem, strategy, bytes_needed)
@@ -156,6 +164,7 @@ def chip_times(problem: Problem, strategy: Strategy) -> ChipTimes:
     """Times of the plan's chip types: the same for all plans of its degrees on these types, however their stages share
     layers and recompute; not for microbatches of several sizes.
     """
+    strategy = folded(strategy)
     rows, _ = _rows(problem := problem.of_size(strategy.devices), strategy)
     supplies = [problem.supply(chip) for chip in dict.fromkeys(strategy.stage_chips)]
     return ChipTimes.of(problem, supplies, rows, [time_table(problem, supply, rows) for supply in supplies])
@@ -168,8 +177,7 @@ def _seconds(problem: Problem, strategy: Strategy, tables: ChipTimes) -> StageSe
     stages, kinds = Pipelines(tables, row[None], chips), stage_kinds(problem, strategy)[:, None, :]
     modules = [tables.time.modules[chip, :, at] for chip, at in zip(chips[0], row, strict=True)]
     recomputed, modules_s = _recomputation(strategy, modules)
-    seconds = stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
-    return _both_ways(seconds) if SCHEDULES[strategy.schedule].bidirectional else seconds
+    return stage_seconds(stages, np.array([strategy.layers]), recomputed, modules_s, kinds)
 
 
 def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
@@ -180,13 +188,26 @@ def _rows(problem: Problem, strategy: Strategy) -> tuple[Candidates, Ints]:
     return Candidates.joined(rows), np.array([meshes.index(mesh) for mesh in by_stage])
 
 
-def _both_ways(seconds: StageSeconds) -> StageSeconds:
-    """Seconds of the devices of every stage where they serve the mirrored stage too, half of the microbatches each.
+def _both_ways(strategy: Strategy, of_pairs: Sequence[StageEvaluation]) -> list[StageEvaluation]:
+    """The stages of a plan of BOTH_WAYS from those of its folded one, whose two chunks the devices of a stage serve.
 
-    The gradients of both are reduced; the states of both are shared out over twice the replicas.
+    They run half of the microbatches through each, so that of all one takes half of both.
     """
-    mean = {name: (column + column[:, ::-1]) / 2 for name, column in vars(seconds).items()}
-    return StageSeconds(**{**mean, "data_parallel": 2 * mean["data_parallel"]})
+    pairs = [*of_pairs, *reversed(of_pairs)]
+    return [
+        replace(pair, **{name: getattr(pair, name) / 2 for name in _OF_A_MICROBATCH}, layers=strategy.layers[index])
+        for index, pair in enumerate(pairs)
+    ]
+
+
+def _of_half(stages: Sequence[StageEvaluation]) -> list[StageEvaluation]:
+    """The stages of the folded plan again, as far as times go."""
+    half = stages[: len(stages) // 2]
+    return [replace(stage, **{name: 2 * getattr(stage, name) for name in _OF_A_MICROBATCH}) for stage in half]
+
+
+_OF_A_MICROBATCH = (*(f"{name}_s" for name in PARTS[:5]), "forward_s", "weight_gradients_s")
+"""Seconds of StageEvaluation that count for each microbatch."""
 
 
 def _recomputation(strategy: Strategy, modules: list[Floats]) -> tuple[Ints, Floats]:
@@ -216,6 +237,9 @@ def _stages_by_size(problem: Problem, strategy: Strategy, memory_bytes: list[Sta
 
 def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     """Bytes per device of every stage, first to last."""
+    if strategy.both_ways:
+        of_pairs = stage_memory(problem, folded(strategy))
+        return [*of_pairs, *reversed(of_pairs)]
     largest = max(strategy.micro_batches, default=strategy.mbs)  # buffers are made for it
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
@@ -227,20 +251,18 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)
-    both_ways = SCHEDULES[strategy.schedule].bidirectional
     stages = []
     for index, at in enumerate(row.tolist()):
         whole_device = problem.supply(strategy.stage_chips[index]).chip.memory_capacity_bytes
         held, experts, activations = dense[index], routed[index], in_flight[index]
-        last = index == strategy.head_stage or (both_ways and index == 0)
+        last = index == strategy.head_stage
         buffers = (table.last_buffer if last else table.buffer)[at] + (index == 0) * table.first_buffer[at]
         activations = activations + (index == 0) * table.first_stored[at]
         frozen = (index == 0) * in_buffers.held.frozen[at]
         needed = StageBytes(
             weights=float((weights[index] + frozen) * state.weight[at] + expert_weights[index] * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
-            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index])
-            / (1 + both_ways),
+            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index]),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -270,14 +292,13 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     """
     schedule = SCHEDULES[strategy.schedule]
     live = schedule.live_chunks(problem, strategy.pp, strategy.vpp, strategy.microbatches(problem.batch))
-    if schedule.bidirectional:
-        return _activations_both_ways(strategy, largest, live, stage_kinds(problem, strategy))
     beside = strategy.expert_overlap & runs_beside(live, strategy.vpp * strategy.microbatches(problem.batch))
     if not strategy.dynamic:
-        return [
+        held = [
             _held_activations(strategy, index, largest, live[index], beside[index], at)
             for index, at in enumerate(row.tolist())
         ]
+        return _of_either_stage(problem, strategy, largest, held) if isinstance(strategy, Folded) else held
     tables = {
         size: memory_table(problem, Candidates.one(replace(strategy, mbs=size), problem.batch))
         for size in set(strategy.micro_batches)
@@ -294,21 +315,18 @@ def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row
     return peaks
 
 
-def _activations_both_ways(strategy: Strategy, table: MemoryTable, live: Ints, kinds: Floats) -> list[float]:
-    """Where devices serve two stages: both stages' activations.
-
-    Nothing searches for such plans, so that layers that keep whole what they need count by their kind, not each as the
-    kind that keeps most: `kinds` (kinds, pp).
-    """
-    held = []
-    for index in range(strategy.pp):
-        most = _held_activations(strategy, index, table, live[index])
-        if strategy.recompute[index] in ("none", "selective"):
-            has = incidence((strategy.recompute_modules[index],))[0]
-            less = table.short[:, 0] + table.freed[:, :, 0] @ has
-            most -= live[index] * float((less - less.min()) @ kinds[:, index])
-        held.append(most)
-    return [one + other for one, other in zip(held, held[::-1], strict=True)]
+def _of_either_stage(problem: Problem, strategy: Folded, table: MemoryTable, held: list[float]) -> list[float]:
+    """Activations of BOTH_WAYS, where both stages count as if all their layers were of the kind that keeps most: less
+    what others keep less, and what the head keeps none of in the places of layers (cost/both_ways.py)."""
+    before, end = both_ways.sorts_before(problem.model, strategy.short), np.cumsum(strategy.chunks)
+    layers, live = before[:, :, end] - before[:, :, end - strategy.chunks], both_ways.in_flight(strategy.pp)
+    for index, kind in enumerate(strategy.recompute):
+        if kind in ("none", "selective"):
+            sets, one = (strategy.recompute_modules[index],), np.zeros(1, dtype=np.int64)
+            less = both_ways.kept_less(table, problem.model, sets, one)[:, 0, 0]
+            held[index] -= float(both_ways.spared(less, layers[:, :, index], live[:, index]))
+            held[index] -= (index == 0) * strategy.short * float(table.stored(sets, one)[0, 0])
+    return held
 
 
 def _held_activations(
@@ -331,6 +349,9 @@ def _held_activations(
 
 def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
     """Parameters that one device of each stage holds, first to last, vocabulary padded."""
+    if strategy.both_ways:
+        of_pairs = stage_parameters(problem, folded(strategy))
+        return [*of_pairs, *reversed(of_pairs)]
     rows, row = _rows(problem, strategy)
     dense, experts = _held(problem, strategy, memory.stage_parameters(problem, rows), row)
     dense[0] += memory.stage_parameters(problem, rows).frozen[row[0]]
@@ -340,7 +361,7 @@ def stage_parameters(problem: Problem, strategy: Strategy) -> list[float]:
 def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Ints) -> tuple[Floats, Floats]:
     """Parameters that one device of each stage holds: without routed experts, and of these; one entry a stage.
 
-    `row`: of each stage in `parts`. With a bidirectional schedule the mirrored stage's are there too.
+    `row`: of each stage in `parts`.
     """
     layers, kinds = np.array(strategy.layers), stage_kinds(problem, strategy)
     dense = layers * parts.layer[row] + (parts.kind_layer[:, row] * kinds).sum(axis=0)
@@ -348,12 +369,6 @@ def _held(problem: Problem, strategy: Strategy, parts: StageParameters, row: Int
     dense[0] += parts.first[row[0]] + parts.encoder[row[0]]
     dense[strategy.head_stage] += parts.last[row[-1]]
     experts[strategy.head_stage] += parts.last_experts[row[-1]]
-    if SCHEDULES[strategy.schedule].bidirectional:
-        dense, experts = dense + dense[::-1], experts + experts[::-1]
-        if problem.model.mtp_layers and not problem.model.tied_embeddings:
-            dense[[0, -1]] -= parts.first[
-                row[0]
-            ]  # tokens' embeddings serve the modules too: the table is on their devices
     return dense, experts
 
 

@@ -21,6 +21,7 @@ from cpsolver.cost.selection import visible_share
 from cpsolver.cost.shard import Candidates, Floats
 from cpsolver.evaluation.evaluate import slowest_stage, stage_kinds
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -47,7 +48,7 @@ def _attention_s(problem: Problem, strategy: Strategy, evaluation: Evaluation) -
     stage = slowest_stage(strategy, evaluation.stages, strategy.microbatches(problem.batch))
     row = Candidates.one(strategy.of(strategy.stage_meshes[stage]), problem.batch)
     chip = problem.supply(strategy.stage_chips[stage]).chip
-    counts = stage_kinds(problem, strategy)[:, stage]
+    counts = stage_kinds(problem, folded(strategy))[:, stage] / (2 if strategy.both_ways else 1)
     seconds = 0.0
     for kind, count in zip(layer_kinds(problem.model), counts.tolist(), strict=True):
         parts = layer_operators(problem, chip, row.shard, kind)

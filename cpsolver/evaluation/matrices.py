@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cpsolver.cost import memory, muon, states
 from cpsolver.cost.shard import Candidates
+from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -29,6 +30,7 @@ def matrix_costs(problem: Problem, strategy: Strategy) -> MatrixCosts | None:
     """Of the stage whose matrices take longest; None where the optimizer takes no matrices whole."""
     if not problem.spec.training.whole_matrices:
         return None
+    strategy = folded(strategy)
     problem = problem.of_size(strategy.devices)
     return max(
         (_of_stage(problem, strategy, index) for index in range(strategy.pp)), key=lambda costs: costs.matrices_s

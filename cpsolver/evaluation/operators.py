@@ -14,11 +14,11 @@ import numpy as np
 from cpsolver.cost.compute import end_operators, host_constants, layer_operators
 from cpsolver.cost.kinds import kind_of_layers, layer_kinds
 from cpsolver.cost.layers import Layers
-from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.shard import Candidates
 from cpsolver.cost.tables import time_table
 from cpsolver.evaluation.evaluate import slowest_stage, stage_kinds
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, Supply
 from cpsolver.profiles.constants import replacements
@@ -141,15 +141,11 @@ def _at_peak(problem: Problem, chip: Chip) -> tuple[Problem, Chip]:
 
 
 def _on_device(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iterator[_Part]:
-    """What a stage's devices compute for a microbatch, half of it the mirrored stage's where a schedule has one.
-
-    Its chips are of one type (rule `schedule`).
-    """
-    if not SCHEDULES[strategy.schedule].bidirectional:
+    """What a stage's devices compute for a microbatch: of BOTH_WAYS half of both stages' (plans/folding.py)."""
+    if not strategy.both_ways:
         yield from _parts(problem, chip, strategy, index)
         return
-    for stage in (index, strategy.pp - 1 - index):
-        yield from (part.times(0.5) for part in _parts(problem, chip, strategy, stage))
+    yield from (part.times(0.5) for part in _parts(problem, chip, folded(strategy), index))
 
 
 def _parts(problem: Problem, chip: Chip, strategy: Strategy, index: int) -> Iterator[_Part]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from cpsolver.cost.pipeline_events import Timeline, detour_s, simulate
 from cpsolver.cost.schedules import SCHEDULES
-from cpsolver.cost.split_events import run, split_schedule, turns
+from cpsolver.cost.split_events import Pass, run, split_schedule, turns
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.plans.strategy import ONE_GROUP, Strategy
 
@@ -38,23 +38,36 @@ def plan_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microba
 
 def _split_timeline(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> Timeline:
     """The same with split backward passes."""
-    names, vpp = ("forward_s", "backward_s", "weight_gradients_s"), strategy.vpp
-    forward, backward, weights = (np.array([[getattr(stage, name)] * vpp for stage in stages]) / vpp for name in names)
-    delays = [each / vpp for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
+    names, both_ways = ("forward_s", "backward_s", "weight_gradients_s"), strategy.both_ways
+    vpp = 2 if both_ways else strategy.vpp
+    passes = 1 if both_ways else vpp  # of either direction a microbatch is whole
+    forward, backward, weights = (
+        np.array([[getattr(stage, name)] * vpp for stage in stages]) / passes for name in names
+    )
+    delays = [each / passes for each in link_delays_s([stage.pipeline_p2p_s for stage in stages], 1)]
     order = turns(split_schedule(strategy.schedule), strategy.pp, microbatches)
-    done = run(order, forward, backward - weights, weights, delays)
+    done = run(order, forward, backward - weights, weights, delays, both_ways=both_ways)
     events = [(stage, *each) for stage, passes in enumerate(done.passes) for each in passes]
     start_s, end_s = (np.array([event[place] for event in events]) for place in (2, 3))
+    stage, microbatch, chunk = (np.array(column) for column in zip(*map(_place, events), strict=True))
+    if both_ways:  # those that come from the last stage are counted on
+        from_last = (chunk == 1) != (stage >= strategy.pp // 2)
+        microbatch, chunk = microbatch + from_last * (microbatches // 2), np.zeros_like(chunk)
     return Timeline(
-        stage=np.array([event[0] for event in events]),
+        stage=stage,
         kind=np.array([event[1][0] for event in events]),
-        microbatch=np.array([event[1][2] for event in events]),
-        chunk=np.array([event[1][1] for event in events]),
+        microbatch=microbatch,
+        chunk=chunk,
         start_s=start_s,
         end_s=end_s,
         makespan_s=done.makespan_s,
-        idle_s=done.makespan_s - microbatches * (forward + backward).sum(axis=1),
+        idle_s=done.makespan_s - microbatches / (2 if both_ways else 1) * (forward + backward).sum(axis=1),
     )
+
+
+def _place(event: tuple[int, Pass, float, float]) -> tuple[int, int, int]:
+    """Stage, microbatch and chunk."""
+    return event[0], event[1][2], event[1][1]
 
 
 def makespan_s(strategy: Strategy, stages: Sequence[StageEvaluation], microbatches: int) -> float | None:

@@ -38,10 +38,12 @@ V_SHAPED: tuple[Schedule, ...] = ("zbv", "dualpipev", "v_half", "v_min")
 """Placed as a V: stage s of pp holds chunk s and chunk 2 pp - 1 - s of 2 pp, the first stage both ends of the model."""
 ONE_GROUP: tuple[Schedule, ...] = ("breadth_first",)
 """All microbatches of a step pass a chunk before the next chunk's turn, where 1F1B interleaved takes pp of them."""
+BOTH_WAYS: tuple[Schedule, ...] = ("dualpipe",)
+"""Half of the microbatches come from either end: devices of stage s of pp serve stage pp - 1 - s too (folding.py)."""
 PAIRED: tuple[Schedule, ...] = ("dualpipe", "dualpipev")
 """A forward of one microbatch runs beside a backward of another."""
-SearchedSchedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "zbv", "dualpipev", "v_half", "v_min"]
-"""Those that the search knows; the others are evaluated where a plan names them."""
+SearchedSchedule = Literal["1f1b", "zb1p", "zb2p", "breadth_first", "zbv", "dualpipev", "v_half", "v_min", "dualpipe"]
+"""Those that the search knows: all of them."""
 SEARCHED_SCHEDULES: tuple[SearchedSchedule, ...] = get_args(SearchedSchedule)
 ON_REQUEST: tuple[SearchedSchedule, ...] = ("breadth_first",)
 """Those that it proposes only where a spec asks for them."""
@@ -291,6 +293,11 @@ class Strategy:
     def v_shaped(self) -> bool:
         """Each stage holds a chunk on the way in and one on the way out (V_SHAPED)."""
         return self.schedule in V_SHAPED
+
+    @property
+    def both_ways(self) -> bool:
+        """Its devices hold two stages each (BOTH_WAYS): costs take it as `folding.folded` has it."""
+        return self.schedule in BOTH_WAYS
 
     @property
     def head_stage(self) -> int:

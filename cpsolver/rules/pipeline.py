@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cpsolver.cost.breadth_first import FOLD3D_STACK, runs_fold3d
-from cpsolver.cost.schedules import SCHEDULES, V_CHUNKS, has_schedule, shares_table
+from cpsolver.cost.schedules import SCHEDULES, V_CHUNKS, has_schedule, most_short, shares_table
 from cpsolver.cost.split_backward import V_MICROBATCHES
-from cpsolver.plans.strategy import ONE_GROUP, SEARCHED_SCHEDULES, V_SHAPED, Schedule, Strategy, chip_blocks
+from cpsolver.plans.strategy import BOTH_WAYS, ONE_GROUP, SEARCHED_SCHEDULES, V_SHAPED, Schedule, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
 
@@ -21,6 +21,9 @@ def layers(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"the stages have {sum(s.layers)} layers in all, the model {problem.model.layers}"
     if s.v_shaped and s.vpp != V_CHUNKS:
         yield f"schedule {s.schedule} puts {V_CHUNKS} chunks on a stage: vpp is {s.vpp}"
+        return
+    if s.both_ways and (s.pp % 2 or s.vpp > 1):
+        yield f"schedule {s.schedule} has two stages on each device: pp is {s.pp} and must be even, vpp {s.vpp} and 1"
         return
     for stage, count in enumerate(s.layers):
         if count + s.slots_on(stage) < s.vpp:
@@ -36,8 +39,11 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
     """Uneven ones stall the interleaved schedule. In the first chunk of all the embedding may stand in the place of a
     layer, in the last the head, with any multi-token prediction, in the place of fewer than vpp: NVIDIA's layouts of
     DeepSeek-V3 and Kimi-K2 (Megatron-Bridge, recipes/deepseek/deepseek_v3.py) have 16 16 16 13 layers with vpp 4. Of
-    stages placed as a V the first holds the last chunk.
+    stages placed as a V the first holds the last chunk; with both ways of DualPipe two stages are as two chunks.
     """
+    if s.both_ways:
+        yield from _pairs(problem, s)
+        return
     for stage, count in enumerate(s.layers):
         if stage == s.head_stage:
             if s.slots[1] > s.chunks[stage]:
@@ -46,6 +52,21 @@ def even_chunks(problem: Problem, s: Strategy) -> Iterator[str]:
         elif (count + s.slots_on(stage)) % s.vpp:
             beside = ", nor with the embedding for one" if stage == 0 else ""
             yield f"stage {stage} has {count} layers, not a multiple of vpp {s.vpp}{beside}"
+
+
+def _pairs(problem: Problem, s: Strategy) -> Iterator[str]:
+    """Stages s and pp - 1 - s, of which a device runs half of the microbatches each: neither waits for the other where
+    they take as long. What is in the last stage beside its layers stands in the place of a few (`most_short`)."""
+    last, most = s.pp - 1, most_short(problem.model)
+    kinds = list(zip(s.recompute, s.recompute_layers, s.recompute_modules, strict=True))
+    for stage in range(s.pp // 2):
+        one, other = s.layers[stage], s.layers[last - stage]
+        if stage == 0 and not 0 <= one - other <= most:
+            yield f"the last stage has {other} layers, and must have as many as the first, {one}, or up to {most} fewer"
+        elif stage and one != other:
+            yield f"stages {stage} and {last - stage} are on the same devices: {one} and {other} layers must be as many"
+        if kinds[stage] != kinds[last - stage]:
+            yield f"stages {stage} and {last - stage} are on the same devices, and must recompute alike"
 
 
 @rule(
@@ -84,6 +105,9 @@ def _needs_in_short(has: Sequence[Schedule]) -> str:
     v_shaped = [name for name in has if name in V_SHAPED]
     if v_shaped:
         needs.append(f"{', '.join(v_shaped)}: pp > 1, vpp {V_CHUNKS}, {V_MICROBATCHES} pp microbatches, one chip type")
+    for name in (each for each in has if each in BOTH_WAYS):
+        sizes = f"an even pp, vpp 1, an even number of microbatches, {V_MICROBATCHES} pp at least"
+        needs.append(f"{name} needs {sizes}, one chip type in the cluster")
     return "; ".join(needs) or "pins and bans leave none of them"
 
 
@@ -111,7 +135,7 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
         yield f"schedule {s.schedule} does not interleave: vpp is {s.vpp}, and must be 1"
     if s.v_shaped:
         yield from _placed_as_v(problem, s)
-    if needs.bidirectional:
+    if s.both_ways:
         yield from _both_ways(problem, s)
     if problem.lora is not None and s.schedule in ("zb1p", "zb2p", "dualpipe", *V_SHAPED):
         yield f"schedule {s.schedule} fills its bubble with weights' gradients, which frozen layers do not have"
@@ -127,11 +151,13 @@ def schedule(problem: Problem, s: Strategy) -> Iterator[str]:
 
 def _both_ways(problem: Problem, s: Strategy) -> Iterator[str]:
     m = s.microbatches(problem.batch)
-    if s.pp % 2 or m % 2 or m < 2 * s.pp:
+    if s.pp % 2 or m % 2 or m < V_MICROBATCHES * s.pp:
         sizes = f"pp is {s.pp}, and there are {m} microbatches"
         yield f"schedule {s.schedule} needs an even pp, and an even number of microbatches, 2 pp at least: {sizes}"
-    if len(set(s.stage_chips)) > 1:
-        yield f"schedule {s.schedule} has two stages on each device: all chips must be of one type"
+    if problem.mixed:
+        yield f"schedule {s.schedule} has two stages on each device: the cluster must be of one chip type"
+    if shares_table(problem):
+        yield f"schedule {s.schedule} is for models whose embedding and head are tables of their own"
 
 
 def _placed_as_v(problem: Problem, s: Strategy) -> Iterator[str]:

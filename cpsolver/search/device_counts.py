@@ -20,7 +20,7 @@ from cpsolver.search.frontier import Branch
 from cpsolver.search.objective import Objective
 from cpsolver.search.pace import Pace
 from cpsolver.search.result import DeviceCounts
-from cpsolver.search.space import Space, all_variants, divisors, layout_rows, schedule_codes
+from cpsolver.search.space import Space, all_variants, divisors, folded_rows, layout_rows, schedule_codes
 
 _RANGE = 4
 """Numbers of devices up to so many times the smallest are bounded together, as if all were that small."""
@@ -154,11 +154,11 @@ def _orders(problem: Problem) -> list[tuple[bool, int]]:
 
 def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool, schedule: int) -> Candidates:
     """Layouts with that micro batch, and with one chunk, or as many as there may be: a bound is least at either end."""
-    microbatches = problem.batch // (layouts.dp * mbs)
-    rows = replace(layouts, schedule=np.full_like(layouts.pp, schedule), microbatches=microbatches)
-    chunks: Bools = (rows.pp > 1) & (rows.one_group | (microbatches % rows.pp == 0)) & (not whole)
+    sizes = np.full_like(layouts.pp, mbs)
+    rows = folded_rows(problem, replace(layouts, schedule=np.full_like(layouts.pp, schedule), mbs=sizes))
+    chunks: Bools = (rows.pp > 1) & (rows.one_group | (rows.microbatches % rows.pp == 0)) & (not whole)
     vpp = np.where(chunks, (problem.model.layers + 2) // rows.pp, 1)
-    return replace(rows, mbs=np.full_like(vpp, mbs), vpp=vpp)
+    return replace(rows, vpp=vpp)
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:

@@ -60,7 +60,7 @@ def _pins(problem: Problem, rows: Candidates, part: Part) -> Bools:
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     allowed = np.ones(len(rows), dtype=np.bool_)
     for name in names(part):
-        allowed &= _choice(getattr(rows, name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
+        allowed &= _choice(rows.told(name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
     return allowed
 
 
@@ -332,16 +332,26 @@ _frameworks("variant")
 @mask("pin", "frame")
 def _pinned_frame(problem: Problem, rows: Candidates) -> Bools:
     allowed = _pins(problem, rows, "frame")
-    for stage, count in enumerate(pinned := problem.spec.search.pin.layers or ()):
+    pinned = problem.spec.search.pin.layers or ()
+    both_ways, fold = rows.both_ways, _folds(pinned)
+    allowed &= ~both_ways | (not pinned) | (False if fold is None else rows.loss_slot == fold)
+    for stage, count in enumerate(pinned):
         head = np.where(rows.v_shaped, 0, len(pinned) - 1)
         short = (stage == 0) * rows.embedding_slot + (stage == head) * rows.loss_slot
-        allowed &= (count + short) % rows.vpp == 0
+        allowed &= both_ways | ((count + short) % rows.vpp == 0)
     return allowed
+
+
+def _folds(layers: tuple[int, ...]) -> int | None:
+    """By how many layers the last of these stages is short of the first, where all other pairs are alike."""
+    pairs = list(zip(layers, reversed(layers), strict=True))
+    return layers[0] - layers[-1] if pairs and all(one == other for one, other in pairs[1:-1]) else None
 
 
 @mask("even_chunks", "frame")
 def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
     places, last = rows.places(problem.model.layers), np.maximum(1, rows.loss_slot)  # layers of the last stage's chunks
+    last = last + (rows.both_ways & (rows.loss_slot > 0))  # there a layer stands beside the head
     return np.asarray((places % rows.vpp == 0) & ((rows.loss_slot == 0) | (rows.vpp * (rows.pp - 1 + last) <= places)))
 
 
@@ -349,7 +359,7 @@ def _even_chunks(problem: Problem, rows: Candidates) -> Bools:
 def _interleaving(problem: Problem, rows: Candidates) -> Bools:
     one_group = rows.one_group & (rows.microbatches >= rows.pp) & (not runs_fold3d(problem))
     whole = rows.v_shaped | one_group | (rows.microbatches % rows.pp == 0)
-    return np.asarray((rows.vpp == 1) | ((rows.pp > 1) & whole))
+    return np.asarray((rows.vpp == 1) | rows.both_ways | ((rows.pp > 1) & whole))
 
 
 @mask("schedule", "frame")
@@ -359,14 +369,23 @@ def _schedule(problem: Problem, rows: Candidates) -> Bools:
     v_shaped &= _one_type_will_do(problem, rows)
     v_shaped &= problem.lora is None
     others = np.where(rows.one_group, rows.vpp > 1, (rows.vpp == 1) & (problem.lora is None))
-    suits = np.where(rows.v_shaped, v_shaped, others) & (problem.encoder is None)
-    return np.asarray((rows.schedule == 1) | ((rows.pp > 1) & suits & has[rows.schedule]))
+    suits = np.where(rows.v_shaped, v_shaped & _folded_whole(problem, rows), others) & (problem.encoder is None)
+    several = (rows.pp > 1) | rows.both_ways
+    return np.asarray((rows.schedule == 1) | (several & suits & has[rows.schedule]))
+
+
+def _folded_whole(problem: Problem, rows: Candidates) -> Bools:
+    """Rows of BOTH_WAYS whose layouts have an even number of stages and of microbatches; and all others."""
+    whole = rows.stage_devices * rows.pp == problem.num_gpus
+    whole &= problem.batch % (rows.mbs * rows.dp) == 0
+    return np.asarray(~rows.both_ways | (whole & (not problem.mixed)))
 
 
 @mask("layer_split", "frame")
 def _layer_split(problem: Problem, rows: Candidates) -> Bools:
     if problem.spec.search.layer_split != "even":
-        return np.ones(len(rows), dtype=np.bool_)
+        free = problem.spec.search.layer_split == "auto"
+        return np.asarray(free | ~rows.both_ways | (rows.loss_slot == 0))
     alike = rows.embedding_slot == rows.loss_slot
     alike &= (rows.loss_slot == 0) | (rows.pp == 2)  # two stages may each be one layer short
     return np.asarray(alike & (rows.places(problem.model.layers) % (rows.pp * rows.vpp) == 0))

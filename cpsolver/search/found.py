@@ -11,6 +11,7 @@ from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.timeline import least_step_s
 from cpsolver.inputs.errors import InternalError
 from cpsolver.plans.dimensions import ROW, family
+from cpsolver.plans.folding import folded, unfolded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -37,7 +38,7 @@ class PlanTimes:
     def of(self, problem: Problem, strategy: Strategy) -> ChipTimes:
         """As `evaluate.chip_times`."""
         apart = [dict.fromkeys(of_stages) for of_stages in (strategy.stage_meshes, strategy.stage_chips)]
-        key = (strategy.devices, strategy.slots, *(getattr(strategy, name) for name in ROW), *map(tuple, apart))
+        key = (strategy.devices, folded(strategy).slots, *(getattr(strategy, name) for name in ROW), *map(tuple, apart))
         if key not in self._known:
             self._known[key] = chip_times(problem, strategy)
         return self._known[key]
@@ -116,11 +117,14 @@ def balanced(problem: Problem, strategy: Strategy, times: ChipTimes | None = Non
 
 def _rearranged(strategy: Strategy, arrange: Callable[[list[int]], list[int]]) -> Strategy:
     """The same plan with the chunks of each group rearranged, embedding and head in layers' places as before."""
+    if strategy.both_ways:
+        half = folded(strategy)
+        return unfolded(_rearranged(half, arrange), half.slots[1])
     chunks = iter(strategy.chunks)
     by_group = ([next(chunks) for _ in group.layers] for group in strategy.groups)
     counts = [strategy.vpp * chunk for group in by_group for chunk in arrange(group)]
     counts[0] -= strategy.slots[0]
-    counts[-1] -= strategy.slots[1]
+    counts[strategy.head_stage] -= strategy.slots[1]
     left = iter(counts)
     groups = (replace(group, layers=tuple(next(left) for _ in group.layers)) for group in strategy.groups)
     return replace(strategy, groups=tuple(groups))

@@ -74,7 +74,7 @@ class Limits:
         """What one row has to beat."""
         limit = self.limit
         if self.families:
-            sizes = (int(getattr(rows, name)[row]) for name in FAMILY)
+            sizes = (int(rows.told(name)[row]) for name in FAMILY)
             limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
         if self.best:
             excess = float(most_excess(rows.pp[row], rows.vpp[row], rows.microbatches[row]))
@@ -118,7 +118,7 @@ def _shards_all(rows: Candidates) -> Bools:
 
 def _family_columns(rows: Candidates) -> list[Ints]:
     """What tells layout families apart, (n,) each."""
-    return [*(getattr(rows, name) for name in FAMILY), _shards_all(rows).astype(np.int64)]
+    return [*(rows.told(name) for name in FAMILY), _shards_all(rows).astype(np.int64)]
 
 
 def _of_families(rows: Candidates, scores: Mapping[tuple[object, ...], float]) -> Floats:
@@ -308,10 +308,11 @@ class Branch:
     def unopened_cells(self, limit: float) -> Counter[Cell]:
         """The same rows by tp and pp."""
         frames = self._unopened_frames(limit)
-        found = count_cells(self.space.frames.tp[frames], self.space.frames.pp[frames], self.space.rows_of[frames])
+        told = self.space.frames.take(frames)
+        found = count_cells(told.tp, told.told("pp"), self.space.rows_of[frames])
         for block in self.blocks:
             rows, waiting = block.table.rows, slice(block.next, block.next + block.waiting(limit))
-            found += count_cells(rows.tp[waiting], rows.pp[waiting])
+            found += count_cells(rows.tp[waiting], rows.told("pp")[waiting])
         return found
 
     def _unopened_frames(self, limit: float) -> Ints:

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost.schedules import V_CHUNKS, schedules_to_search
+from cpsolver.cost.schedules import V_CHUNKS, most_short, schedules_to_search
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, column_type
 from cpsolver.plans.dimensions import DIMENSIONS, names
-from cpsolver.plans.strategy import ONE_GROUP, SHARDED, V_SHAPED
+from cpsolver.plans.strategy import BOTH_WAYS, ONE_GROUP, SHARDED, V_SHAPED
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.expert_overlap import MOST_MTP, has_other_microbatch
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter, Part
+from models_zoo import Architecture
 
 _VARIANT = names("variant")
 """The columns that a variant decides."""
@@ -74,7 +75,7 @@ class Space:
             code = 2 * self.frame_layout
             frames = self.frames.take(has[code] | (has[code + 1] & self.overlapping))
             code = np.zeros(len(frames), dtype=np.int64)
-            for sizes in (frames.tp, frames.pp, frames.dp, frames.vpp, frames.mbs):
+            for sizes in (frames.tp, *map(frames.told, ("pp", "dp", "vpp")), frames.mbs):
                 values, index = np.unique(sizes, return_inverse=True)
                 code = code * len(values) + index
             total += len(np.unique(code))
@@ -198,7 +199,7 @@ def enumerate_rows(problem: Problem, hears: Refusals | None = None) -> Space:
     if alone.any():  # all that their layouts have overlaps
         refused["expert_overlap"] = refused.get("expert_overlap", 0) + int(alone.sum())
         if hears is not None:
-            hears("variant", "expert_overlap", frames.tp[alone], frames.pp[alone])
+            hears("variant", "expert_overlap", frames.tp[alone], frames.told("pp")[alone])
     return space
 
 
@@ -230,7 +231,7 @@ def _legal(
         if count:
             refused[name] = refused.get(name, 0) + count
             if hears is not None:
-                hears(part, name, rows.tp[keep & ~legal], rows.pp[keep & ~legal])
+                hears(part, name, rows.tp[keep & ~legal], rows.told("pp")[keep & ~legal])
         keep = keep & legal
     return keep
 
@@ -269,12 +270,13 @@ def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]
     """Every micro batch, number of chunks, place of embedding and head and schedule for each layout, and its index.
 
     Schedules that do not interleave go with one chunk, breadth-first ones with more, and those placed as a V with two,
-    unless they are pinned: then a rule refuses the others.
+    unless they are pinned: then a rule refuses the others. Those of BOTH_WAYS are folded (plans/folding.py): such a
+    frame has half of its layout's stages, on twice the replicas.
     """
     layers, pinned = problem.model.layers, problem.spec.search.pin.vpp or ()
     schedules = schedule_codes(problem)
     chunkings = {pp: _chunkings(layers, pp, pinned) for pp in set(layouts.pp.tolist())}
-    codes = {code: _suiting(code, layers, len(schedules) == 1) for code in schedules}
+    codes = {code: _suiting(code, problem.model, len(schedules) == 1) for code in schedules}
     ways = {
         pp: [(*chunking, code) for code, chunks in codes.items() for chunking in chunks(pp, of_pp)]
         for pp, of_pp in chunkings.items()
@@ -285,13 +287,19 @@ def all_frames(problem: Problem, layouts: Candidates) -> tuple[Candidates, Ints]
         blocks.append(_combined(index, choices)[1])
     columns = dict(zip(("layout", "mbs", *_WAY), np.concatenate(blocks, axis=1), strict=True))
     layout = columns.pop("layout")
-    rows = replace(layouts.take(layout), **columns)
-    return replace(rows, microbatches=problem.batch // (rows.mbs * rows.dp)), layout
+    return folded_rows(problem, replace(layouts.take(layout), **columns)), layout
 
 
-def _suiting(code: int, layers: int, alone: bool) -> Callable[[int, list[_Chunking]], list[_Chunking]]:
+def folded_rows(problem: Problem, rows: Candidates) -> Candidates:
+    """Frames with their microbatches, those of BOTH_WAYS folded; of one stage or an odd number a rule refuses them."""
+    halved, half = rows.both_ways, np.maximum(1, rows.pp // 2)
+    pp, dp = np.where(halved, half, rows.pp), np.where(halved, 2 * rows.dp, rows.dp)
+    return replace(rows, pp=pp, dp=dp, microbatches=problem.batch // (rows.mbs * dp))
+
+
+def _suiting(code: int, model: Architecture, alone: bool) -> Callable[[int, list[_Chunking]], list[_Chunking]]:
     """The numbers of chunks that a schedule goes with, of those that 1F1B may have with that pp."""
-    schedule = DIMENSIONS["schedule"].decoded(code)
+    schedule, layers = DIMENSIONS["schedule"].decoded(code), model.layers
     interleaves = schedule in ONE_GROUP
 
     def of_v(pp: int, chunkings: list[_Chunking]) -> list[_Chunking]:
@@ -302,6 +310,13 @@ def _suiting(code: int, layers: int, alone: bool) -> Callable[[int, list[_Chunki
     def of_others(pp: int, chunkings: list[_Chunking]) -> list[_Chunking]:
         return [each for each in chunkings if code == 1 or (pp > 1 and (each[0] > 1) == interleaves) or alone]
 
+    def of_both_ways(pp: int, _chunkings: list[_Chunking]) -> list[_Chunking]:
+        heads = range(layers % V_CHUNKS, most_short(model) + 1, V_CHUNKS)
+        even = pp > 1 and pp % 2 == 0
+        return [(V_CHUNKS, 0, head) for head in heads if (even and pp + head <= layers) or (alone and head < 2)]
+
+    if schedule in BOTH_WAYS:
+        return of_both_ways
     return of_v if schedule in V_SHAPED else of_others
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from cpsolver.cost.shard import Bools, Ints
 from cpsolver.evaluation.evaluate import chip_times, evaluate
 from cpsolver.plans.dimensions import DIMENSIONS, family, names
+from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -248,6 +249,7 @@ def _found(opinion: _Opinion) -> Callable[[Node], bool]:
 
 def _key(problem: Problem, strategy: Strategy) -> tuple[object, ...]:
     """What `key_of` says of a node of that plan."""
+    strategy = folded(strategy)
     chips = tuple(problem.chip_names.index(chip) for chip in strategy.stage_chips)
     return *(DIMENSIONS[name].code(getattr(strategy, name)) for name in KEY), chips
 
@@ -278,7 +280,7 @@ def _beside(space: Space, plans: Sequence[Plan]) -> Bools:
     for plan in plans:
         same = np.ones_like(near)
         for name in (*names("layout"), "mbs"):
-            size, own = getattr(space.frames, name), int(getattr(plan.strategy, name))
+            size, own = space.frames.told(name), int(getattr(plan.strategy, name))
             same &= (size <= 2 * own) & (own <= 2 * size)
         near |= same
     return near

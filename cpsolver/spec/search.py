@@ -148,7 +148,7 @@ class Decisions(BaseModel):
     sharded: ShardedChoices = _free("what the distributed optimizer shares out: optimizer, gradients or parameters")
     sharding_group: CountsFrom0 = _free("data-parallel ranks that share the states out among them; 0: all of them")
     schedule: Schedules = _free(
-        "order of the pipeline's passes: 1f1b, zb1p, zb2p, zbv, dualpipev, v_half, v_min, or a list"
+        "order of the pipeline's passes: 1f1b, zb1p, zb2p, zbv, dualpipev, v_half, v_min, dualpipe, or a list"
     )
     recompute: RecomputeByChip = _free("none, selective, block or uniform; a list; or a mapping chip -> these")
     recompute_num_layers: CountsByChip = _free(

@@ -19,7 +19,7 @@ from tests.support.ladder import held
 from tests.support.oracle import brute_force, small_enough
 from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
 from tests.support.selection import full
-from tests.support.split_backward import one_group_problem, split_problem, v_problem
+from tests.support.split_backward import both_ways_problem, one_group_problem, split_problem, v_problem
 from tests.support.tables import quick_tables
 
 SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.05, "best 1f1b": 0.03, "mixed": 0.1}
@@ -73,6 +73,37 @@ def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     tally: Counter[str] = Counter()
     for bend in (0, 1):
         tally += held(v_problem, range(start + bend, start + count, 2), 600, bool(bend))
+    assert tally["fit"] > count / 4
+    assert tally["tight"] > 0.5 * tally["fit"]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 6), full(6, 60)])
+def test_both_ways_agree_with_brute_force(start: int, count: int) -> None:
+    """DualPipe: 780 such problems, half of them with bent tables; six by `make test`, 66 by `make test-all`."""
+    tally: Counter[str] = Counter()
+    halves = [compared(both_ways_problem, range(start + bend, start + count, 2), 2500, bool(bend)) for bend in (0, 1)]
+    for _, best in chain(*halves):
+        plans = [dict(zip(KEY, key, strict=True))["schedule"] for key in sorted(best, key=lambda key: best[key])]
+        tally["problems"] += 1
+        tally["there"] += "dualpipe" in plans
+        tally["best"] += plans[:1] == ["dualpipe"]
+    assert tally["problems"] >= 0.9 * count
+    if count > 20:
+        assert tally["there"] > 0.15 * count
+        assert tally["best"] > 0.08 * count
+
+
+@pytest.mark.parametrize("seed", [236, 593])
+def test_plans_that_differ_in_the_last_stage_alone_have_times_of_their_own(seed: int) -> None:
+    """Either has the head in the place of one layer or of three; once both had the times of the first."""
+    assert list(compared(both_ways_problem, [seed], None, bool(seed % 2)))
+
+
+@pytest.mark.parametrize(("start", "count"), [(1000, 6), full(1006, 54)])
+def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> None:
+    tally: Counter[str] = Counter()
+    for bend in (0, 1):
+        tally += held(both_ways_problem, range(start + bend, start + count, 2), 800, bool(bend))
     assert tally["fit"] > count / 4
     assert tally["tight"] > 0.5 * tally["fit"]
 

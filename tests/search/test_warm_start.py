@@ -66,6 +66,7 @@ def random_plan(rng: np.random.Generator, in_place: bool) -> PlanData:
         after_layer=steps(0, 200),
         after_fixed=steps(0, 300),
         v_shaped=False,
+        both_ways=False,
         form=None,
         passes={},
         degrees=(),

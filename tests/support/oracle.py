@@ -73,7 +73,7 @@ def rows(problem: Problem) -> Iterator[Strategy]:
             "schedule": problem.spec.search.schedules or schedules(problem),
         }
         for depth in wanted(problem, **depths):
-            ways, groups = slots(layers, depth, d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
+            ways, groups = slots(problem, depth, d["pp"]), (StageGroup(chip, (depth["vpp"],) * d["pp"]),)
             for more in wanted(problem, **flags) if ways else ():
                 plain = Strategy(**d, **depth, **more, groups=groups)
                 if legal(problem, plain, (*SPLIT_RULES, "chip_count")):
@@ -96,10 +96,14 @@ def overlaps(problem: Problem) -> tuple[bool, ...]:
     return (False, True) if problem.model.moe and (problem.stack.routing_overlap > 0 or True in asked) else (False,)
 
 
-def slots(layers: int, depth: dict[str, Any], pp: int) -> list[tuple[int, int]]:
+def slots(problem: Problem, depth: dict[str, Any], pp: int) -> list[tuple[int, int]]:
     """Layers in whose places the embedding, and the head, may stand: what makes all chunks equally long. Each is in a
-    chunk of its own, of stages that have a place at least in every chunk. Of a V it is the head alone."""
-    vpp = depth["vpp"]
+    chunk of its own, of stages that have a place at least in every chunk. Of a V it is the head alone; DualPipe's last
+    stage may have a few layers less than the first."""
+    vpp, layers = depth["vpp"], problem.model.layers
+    if depth["schedule"] == "dualpipe":
+        short = range(layers % 2, 2 * problem.model.mtp_layers + 2, 2)
+        return [(0, each) for each in short if vpp == 1 and pp % 2 == 0 and layers + each >= pp + 2 * each]
     if depth["schedule"] in V_SHAPED:
         return [(0, layers % 2)] if vpp == 2 and layers + layers % 2 >= 2 * pp else []
     ways = product((0, 1), range(vpp)) if vpp > 1 else [(0, 0)]
@@ -109,7 +113,7 @@ def slots(layers: int, depth: dict[str, Any], pp: int) -> list[tuple[int, int]]:
 
 def short_of(s: Strategy, slots: tuple[int, int]) -> Strategy:
     """With the embedding, or the head, in the place of layers: of as many as the last chunk has, if it has fewer."""
-    if slots == (0, 0):
+    if slots == (0, 0) or s.both_ways:
         return s
     if s.v_shaped:
         first, *inner = s.groups
@@ -131,6 +135,9 @@ def chips_by_stage(problem: Problem, s: Strategy) -> Iterator[tuple[StageGroup, 
 def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
     """Every split of a row's layers, with every recomputation that is not pinned away."""
     search, chips, layers = problem.spec.search, row.stage_chips, problem.model.layers
+    if row.both_ways:
+        yield from splits_both_ways(problem, row)
+        return
     most = (layers + sum(row.slots)) // row.vpp - row.pp + 1
     sizes = {*range(1, most + 1), *(pinned_for(search.pin.recompute_num_layers, chips[0]) or ())} - {0}
     options: list[tuple[Any, ...]] = [("none", 0, ()), *(("selective", 0, names) for names in module_sets(problem))]
@@ -144,6 +151,24 @@ def splits(problem: Problem, row: Strategy) -> Iterator[Strategy]:
         stages = zip(chips, split, (told[key] for key in keys), meshes, strict=True)
         groups = tuple(StageGroup(c, (row.vpp * n,), k, (a,), m, mesh) for c, n, (k, a, m), mesh in stages)
         yield short_of(replace(row, groups=groups).canonical(), row.slots)
+
+
+def splits_both_ways(problem: Problem, row: Strategy) -> Iterator[Strategy]:
+    """The same of DualPipe's: every split, of which rules refuse those whose pairs of stages are not alike."""
+    search, chip, pp = problem.spec.search, row.stage_chips[0], row.pp
+    sizes = {*range(1, problem.model.layers - pp + 2), *(pinned_for(search.pin.recompute_num_layers, chip) or ())} - {0}
+    options: list[tuple[Any, ...]] = [("none", 0, ()), *(("selective", 0, names) for names in module_sets(problem))]
+    options += product(("block", "uniform"), sorted(sizes), ((),))
+    left = [o for o in options if may_recompute(problem, chip, *o)]
+    half = pp // 2 if search.recompute_scope == "stage" else 1
+    for split in compositions(problem.model.layers, pp):
+        alike = all(one == other for one, other in zip(split[1:-1], split[-2:0:-1], strict=True))
+        if not alike or split[0] < split[-1]:  # what is no plan at all has no memory either
+            continue
+        for chosen in product(left, repeat=half):
+            told = [*chosen, *chosen[::-1]] if half > 1 else [*chosen] * pp
+            groups = tuple(StageGroup(chip, (n,), k, (a,), m) for n, (k, a, m) in zip(split, told, strict=True))
+            yield replace(row, groups=groups)
 
 
 def may_recompute(problem: Problem, chip: str, kind: str, _amount: int, modules: tuple[str, ...]) -> bool:
@@ -215,7 +240,8 @@ def _enumerated(problem: Problem) -> Iterator[Strategy]:
 def grouped_key(s: Strategy) -> tuple[object, ...]:
     """What tells a row and its chips from others: the key of the plan, its sharding group, whether experts' exchange
     overlaps, and what stands in the place of a layer."""
-    return (*s.key(), s.sharding_group, s.expert_overlap, s.slots)
+    slots = (0, s.layers[0] - s.layers[-1]) if s.both_ways else s.slots
+    return (*s.key(), s.sharding_group, s.expert_overlap, slots)
 
 
 def brute_force(

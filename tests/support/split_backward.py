@@ -166,3 +166,48 @@ def one_group_problem(seed: int) -> Problem:
         named = replace(named, launcher=load_launcher("megatron-lm").model_copy(update={"one_group_in_turn": False}))
     shares = {f"{each}_overlap": float(rng.choice([0.0, 0.2, 0.8])) for each in ("gradient", "parameter", "routing")}
     return with_stack(named, **shares)
+
+
+_BOTH_WAYS_FREE: tuple[dict[str, Any], ...] = (
+    {},
+    {},
+    {"search": {"schedules": ["dualpipe"]}},
+    {"search": {"schedules": ["1f1b", "dualpipe"]}},
+    {"pin": {"schedule": ["dualpipe", "dualpipev"]}},
+    {"forbid": {"schedule": "dualpipev"}},
+    {"pin": {"schedule": "dualpipe"}},
+)
+
+
+def both_ways_problem(seed: int) -> Problem:
+    """The same where devices may serve two stages each, DualPipe's: with modules of multi-token prediction too, and
+    dense layers before those with experts. Some have a split of the layers pinned or banned."""
+    rng = np.random.default_rng([seed, 67])
+    gpus, layers = int(rng.choice([2, 4, 4, 4])), int(rng.choice([2, 4, 5, 6, 7, 8]))
+    hidden, sequence = int(rng.choice([512, 1024])), int(rng.choice([1024, 2048]))
+    names = ("x", "y")[: int(rng.choice([1, 1, 1, 1, 1, 1, 2]))]
+    model, asked = _model(rng, layers, hidden), _BOTH_WAYS_FREE[int(rng.integers(len(_BOTH_WAYS_FREE)))]
+    model |= {"tied_embeddings": bool(rng.random() < 0.05), "mtp_layers": int(rng.choice([0, 0, 1]))}
+    held = 0.05e-3 * layers * sequence
+    chips = {name: _chip(rng, model, gpus, held, (0.6, 2.8), (2, 7), (10, 100)) for name in names}
+    search: dict[str, Any] = {"top": 4, "diverse": bool(rng.random() < 0.3), **asked.get("search", {})}
+    search["recompute_scope"] = "stage" if layers < 7 and len(names) == 1 and rng.random() < 0.4 else "chip"
+    search["layer_split"] = str(rng.choice(["auto", "auto", "auto", "auto", "even", "even_per_chip"]))
+    pin, forbid = {**_pins(rng), **asked.get("pin", {})}, {**_bans(rng), **asked.get("forbid", {})}
+    if pin.pop("vpp", None):
+        pin["vpp"] = int(rng.choice([1, 1, 2])) if rng.random() < 0.3 else [1, 2]
+    if rng.random() < 0.3:
+        pin |= {"expert_overlap": [False, True], "ep": [1, 2]}
+    split = [layers // 2, layers - layers // 2] if rng.random() < 0.5 else [layers - layers // 2, layers // 2]
+    if layers == 8 and rng.random() < 0.5:
+        split = [3, 2, 2, 1]
+    chance = rng.random()
+    if chance < 0.15:
+        (pin if chance < 0.08 else forbid)["layers"] = split
+    if rng.random() < 0.3:
+        pin.pop("sharding_group")
+    batch = int(rng.choice([8, 8, 12, 16]))
+    node = int(rng.choice([1, 2, gpus]))
+    problem = problem_of(chips, model, gpus, node, batch, sequence, pin=pin, forbid=forbid, **search)
+    named = replace(problem, stack=problem.stack.model_copy(update={"name": "deepseek"}))
+    return with_stack(named, routing_overlap=float(rng.choice([0.0, 0.5, 0.9])))

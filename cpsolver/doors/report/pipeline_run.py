@@ -133,7 +133,7 @@ def run_pipeline(strategy: Strategy, evaluation: Evaluation, microbatches: int, 
     """Run a plan's step; one of more than `most_passes` forwards and backwards with its first microbatches only."""
     most = max(1, most_passes // (2 * strategy.pp * strategy.vpp))
     shown = microbatches if microbatches <= most else max(1, most // strategy.pp) * strategy.pp
-    least = V_MICROBATCHES * strategy.pp if strategy.v_shaped else 1
+    least = V_MICROBATCHES * strategy.pp if strategy.v_shaped or strategy.both_ways else 1
     shown = min(max(shown, least), microbatches)
     timeline = plan_timeline(strategy, evaluation.stages, shown)
     return PipelineRun(strategy, evaluation, microbatches, shown, timeline)
@@ -164,20 +164,21 @@ def transfers(run: PipelineRun) -> Iterator[Transfer]:
         if kind == "W":
             continue
         forward = kind == "F"
-        target = _target(strategy, stage, chunk, forward)
-        onward = forward != (strategy.v_shaped and chunk == 1)
+        back = (strategy.v_shaped and chunk == 1) or (strategy.both_ways and microbatch >= run.shown // 2)
+        onward = forward != back
+        target = _target(strategy, stage, chunk, forward, onward)
         delay_s = delays[microbatch][stage if onward else stage - 1]  # of stage 0's way back: the last entry
         if target is not None and delay_s > _NOTHING_S:
             yield Transfer("F" if forward else "B", stage, target, end_s, end_s + delay_s, microbatch)
 
 
-def _target(strategy: Strategy, stage: int, chunk: int, forward: bool) -> int | None:
+def _target(strategy: Strategy, stage: int, chunk: int, forward: bool, onward: bool) -> int | None:
     """Where a pass sends what it makes; None: nowhere, or to the stage's own other chunk, where a V turns."""
     pp, last = strategy.pp, strategy.vpp - 1
-    if not strategy.v_shaped:
+    if not (strategy.v_shaped or strategy.both_ways):
         ends = (stage, chunk) == ((pp - 1, last) if forward else (0, 0))
         return None if ends else (stage + 1 if forward else stage - 1) % pp
-    target = stage + 1 if forward == (chunk == 0) else stage - 1
+    target = stage + 1 if onward else stage - 1
     return target if 0 <= target < pp else None
 
 

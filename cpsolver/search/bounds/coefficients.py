@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from cpsolver.cost import both_ways
 from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.modules import Modules, applicable, incidence, module_sets
 from cpsolver.cost.pipeline_events import runs_beside
@@ -81,6 +82,7 @@ class Coefficients:
         self.allowed_sets = [np.array([index_of[names] for names in of_chip], dtype=np.int64) for of_chip in allowed]
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
+        self._kept_less = self._least_kept() if rows.both_ways.any() else None
 
     def take(self, rows: Ints) -> Coefficients:
         """Those of some of the rows."""
@@ -88,6 +90,7 @@ class Coefficients:
         part.tables, part.memory = self.tables.take(rows), self.memory.take(rows)
         part.rows = part.tables.rows
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
+        part._kept_less = None if self._kept_less is None else self._kept_less[:, rows]
         return part
 
     @property
@@ -122,6 +125,27 @@ class Coefficients:
     def states_saving(self, row: Ints) -> Floats:
         """The same of states, in bytes: (n,)."""
         return _most_saved(self.beyond_mean(self.memory.kind_states, row))
+
+    def _least_kept(self) -> Floats:
+        """The most that a layer of each sort of `both_ways.other_kinds` keeps less, whatever is recomputed."""
+        sets, model = ((), *self.sets), self.problem.model
+        less = both_ways.kept_less(self.memory, model, sets, np.arange(len(self.rows)))
+        return np.asarray(less.max(axis=1, initial=0.0))
+
+    def either_stage(self, row: Ints, pp: int) -> Floats:
+        """The most that stages of BOTH_WAYS hold less in flight than memory counts, as `options` has it: bytes (n, pp);
+        0 of all other rows."""
+        less = np.zeros((len(row), pp))
+        if self._kept_less is None:
+            return less
+        memory, short = self.memory, self.rows.loss_slot[row]
+        for head in np.unique(short[self.rows.both_ways[row]]).tolist():
+            own = np.nonzero(self.rows.both_ways[row] & (short == head))[0]
+            layers = both_ways.sorts_before(self.problem.model, head)[:, :, -1]
+            in_all = np.einsum("sn,sc,cp->np", self._kept_less[:, row[own]], layers, both_ways.in_flight(pp))
+            in_all[:, 0] += head * memory.full[row[own]]
+            less[own] = (1.0 + memory.overhead) * in_all
+        return less
 
     def _least_sharding(self) -> Floats:
         """The least seconds that one stage alone spends on sharded weights and gradients: (chips, rows).
@@ -162,6 +186,7 @@ class Coefficients:
         buffer = np.where(last, memory.last_buffer[at], memory.buffer[at])
         set_seconds, set_bytes, set_replay = self._by_set(by_chip, chips)
         saving, states_saving = self._savings(by_chip, chips)
+        either_stage = self.either_stage(row, pipelines.pp)
         live = self._in_flight(row, pipelines.pp)
         beside = self.rows.expert_overlap[at] & runs_beside(live, self.rows.microbatches[at])
         return Stages(
@@ -169,7 +194,7 @@ class Coefficients:
             recompute=pipelines.at(time.recompute),
             set_seconds=set_seconds,
             fixed=fixed - saving,
-            room=self.capacity[chips] - memory.fixed - states - factor * buffer + states_saving,
+            room=self.capacity[chips] - memory.fixed - states - factor * buffer + (states_saving + either_stage),
             states=memory.layer_states[at],
             live=live,
             beside=beside.astype(np.float64),

@@ -13,12 +13,15 @@ from functools import partial
 import numpy as np
 
 from cpsolver.cost.kinds import counts_before
+from cpsolver.cost.schedules import V_CHUNKS, schedules_to_search
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.cost.tables import MemoryTable, memory_table, pass_seconds
+from cpsolver.plans.dimensions import DIMENSIONS
+from cpsolver.plans.strategy import BOTH_WAYS
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients, least_microbatches, weights
 from cpsolver.search.bounds.stages import ROUNDING, WHOLE
-from cpsolver.search.space import Space, first_of_groups
+from cpsolver.search.space import Space, first_of_groups, folded_rows
 
 SAFETY = 1.0 - ROUNDING
 """Bounds are rounded down by this, so that rounding errors in floating point never lift one above a plan."""
@@ -210,8 +213,18 @@ class LeastSeconds:
         fit = batch % (sizes * rows.dp) == 0
         rows, sizes = rows.take(fit), sizes[fit]
         rows = replace(rows, mbs=sizes, microbatches=batch // (sizes * rows.dp))
-        fit[fit] = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        fits = ~_exceeds(self._problem, rows, memory_table(self._problem, rows))
+        if any(name in BOTH_WAYS for name in schedules_to_search(self._problem)):
+            halves = _folded(self._problem, rows)
+            fits |= ~_exceeds(self._problem, halves, memory_table(self._problem, halves))
+        fit[fit] = fits
         return np.asarray(fit)
+
+
+def _folded(problem: Problem, rows: Candidates) -> Candidates:
+    """Variants as frames of BOTH_WAYS have them, folded."""
+    code, one = DIMENSIONS["schedule"].code(BOTH_WAYS[0]), np.ones_like(rows.pp)
+    return folded_rows(problem, replace(rows, schedule=code * one, vpp=V_CHUNKS * one))
 
 
 def _where(fits: Bools, place: Ints, column: Floats) -> Floats:
@@ -226,7 +239,9 @@ _NO_SECONDS = _Seconds(*(np.ones(0) for _ in fields(_Seconds)))
 def _holds_a_layer(problem: Problem, rows: Candidates) -> Bools:
     """Rows of which some chip type holds the activations of one layer."""
     memory = memory_table(problem, rows)
-    need = memory.fixed + (1.0 + memory.overhead) * np.minimum(memory.full, memory.least_stored)
+    both_ways = any(name in BOTH_WAYS for name in schedules_to_search(problem))  # a layer counts by its kind there
+    held = np.zeros(len(rows)) if both_ways else np.minimum(memory.full, memory.least_stored)
+    need = memory.fixed + (1.0 + memory.overhead) * held
     return np.asarray(need <= max(problem.capacity_bytes(supply.chip) for supply in problem.supplies))
 
 
@@ -243,7 +258,7 @@ def _exceeds(problem: Problem, rows: Candidates, memory: MemoryTable) -> Bools:
     factor = 1.0 + memory.overhead
     least = np.minimum(memory.buffer, memory.last_buffer)
     states = problem.model.layers * memory.layer_states + memory.first_states + memory.last_states
-    held = np.minimum(memory.full, memory.least_stored)
+    held = np.where(rows.both_ways, 0.0, np.minimum(memory.full, memory.least_stored))
     need = states + rows.pp * (memory.fixed + factor * (least + held))
     largest = max(problem.capacity_bytes(supply.chip) for supply in problem.supplies)
     return np.asarray(need > rows.pp * largest * (1 + ROUNDING))

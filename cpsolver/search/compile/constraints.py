@@ -40,7 +40,7 @@ def layers(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData],
         for p, at in enumerate(v.positions):
             slot = plan.slot(p) if p < plan.pp else 0
             model.add(at.layers == plan.vpp * at.chunk - slot).only_enforce_if(pick)
-            least, most = (max(1, slot), plan.longest) if p < plan.pp else (0, 0)
+            least, most = (plan.least(p), plan.longest) if p < plan.pp else (0, 0)
             model.add_linear_constraint(at.chunk, least, most).only_enforce_if(pick)
     if any(plan.odd is not None for plan in plans):
         model.add(v.start[0] == 0)
@@ -155,12 +155,16 @@ def _modules(model: cp_model.CpModel, steps: list[int], stage: StageVars) -> Non
 def pin(model: cp_model.CpModel, problem: Problem, plans: Sequence[PlanData], v: Variables) -> None:
     """The split of the layers that the user fixed, or ruled out (degrees and chips are in the table already)."""
     pinned, banned = problem.spec.search.pin.layers, problem.spec.search.forbid.layers
-    if pinned is not None:
-        for var, count in zip(v.layers, pinned, strict=False):
-            model.add(var == count)
-    if banned is not None and len(banned) <= len(v.layers):
-        padded = (*banned, *[0] * (len(v.layers) - len(banned)))
-        model.add_forbidden_assignments(v.layers, [padded])
+    for i, (plan, pick) in enumerate(zip(plans, v.pick, strict=True)):
+        wanted = None if pinned is None else plan.held(pinned)
+        if pinned is not None and wanted is None:
+            model.add(pick == 0)
+        for var, count in zip(v.layers, wanted or (), strict=False):
+            model.add(var == count).only_enforce_if(pick)
+        unwanted = None if banned is None else plan.held(banned)
+        if unwanted is not None and len(unwanted) <= len(v.layers):
+            padded = (*unwanted, *[0] * (len(v.layers) - len(unwanted)))
+            model.add_forbidden_assignments([v.which, *v.layers], [(i, *padded)])
 
 
 FAMILIES: dict[str, Family] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 import numpy as np
 
-from cpsolver.cost.kinds import counts_before, examples
+from cpsolver.cost.both_ways import other_kinds, sorts_before
+from cpsolver.cost.kinds import counts_before
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.cost.split_backward import StepForm
 from cpsolver.plans.dimensions import FLAGS, ROW
@@ -15,9 +15,7 @@ from cpsolver.plans.strategy import Mesh
 from cpsolver.profiles.facts import Split
 from cpsolver.search.bounds.coefficients import Coefficients, PassKind, turns_at_last, weights
 from cpsolver.search.bounds.stages import WHOLE, Stages
-from cpsolver.search.compile.options import ChipOptions, PlanRow, options_by_chip
-from models_zoo import Architecture
-from models_zoo.params import layer_parameters
+from cpsolver.search.compile.options import ChipOptions, OddLayers, PlanRow, options_by_chip
 
 _RESOLUTION = 2.0**27
 """Integer steps in the slowest stage's time: see `scale_for`."""
@@ -71,7 +69,8 @@ class PlanData:
     ChipOptions); a stage takes `fixed` besides. `split`: which stages the launcher wants equal.
 
     Where backward is split, `form` says what a step takes of stages' seconds, of their `forward` and their `weight`.
-    `v_shaped`: the first stage holds the head too. `turns`: see `coefficients.turns_at_last`.
+    `v_shaped`: the first stage holds the head too. `both_ways`: it stands for two halves (plans/folding.py).
+    `turns`: see `coefficients.turns_at_last`.
 
     `odd`: of layers of several kinds, how many before each place of a chunk's layers are not of the common kind and
     have other states, as `odd_layers` has it; None where all layers are of one kind.
@@ -93,6 +92,7 @@ class PlanData:
     after_layer: Ints
     after_fixed: Ints
     v_shaped: bool
+    both_ways: bool
     form: StepForm | None
     passes: dict[PassKind, PassSteps]
     degrees: tuple[int, ...]
@@ -117,6 +117,19 @@ class PlanData:
     def slot(self, position: int) -> int:
         """Layers of that stage in whose place the embedding or the head stands."""
         return (position == 0) * self.slots[0] + (position == self.head_stage) * self.slots[1]
+
+    def least(self, position: int) -> int:
+        """The fewest places in a chunk of that stage: the head's, and of two halves a layer beside it."""
+        slot = self.slot(position)
+        return max(1, slot + (self.both_ways and slot > 0))
+
+    def held(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Layers of every stage of a plan as this one has them; None: it cannot have these."""
+        if not self.both_ways:
+            return layers
+        pairs = list(zip(layers, reversed(layers), strict=True))[: self.pp]
+        alike = all(one == other + self.slot(at) for at, (one, other) in enumerate(pairs))
+        return tuple(map(sum, pairs)) if len(layers) == 2 * self.pp and alike else None
 
     @property
     def head_stage(self) -> int:
@@ -182,7 +195,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         needed=int(rows.places(table.problem.model.layers)[row]) // vpp,
         microbatches=int(rows.microbatches[row]),
         longest=longest,
-        by_chip=options_by_chip(plan, scale.integers, odd, lambda row, numbers: odd_states(table, row, numbers)),
+        by_chip=options_by_chip(plan, scale.integers, odd, lambda row, numbers: odd_of(table, row, numbers)),
         split=plan.split(),
         odd=odd if len(table.memory.kind_states) > 1 else None,
         layer=scale.integers(vpp * stages.layer[0]),
@@ -191,6 +204,7 @@ def plan_data(table: Coefficients, row: int | Ints, chips: Ints, scale: Scale, w
         after_layer=scale.integers(vpp * stages.after_layer[0]),
         after_fixed=scale.integers(stages.after_fixed[0]),
         v_shaped=bool(rows.v_shaped[row]),
+        both_ways=bool(rows.both_ways[row]),
         form=form,
         passes={} if form is None else _passes(table, plan, given, scale),
         degrees=_degrees(rows, row_by_stage),
@@ -232,26 +246,26 @@ def _meshes(rows: Candidates, row: Ints, chips: Ints) -> dict[int, Mesh]:
     return {chip: Mesh(*(int(getattr(rows, name)[at]) for name in sizes)) for chip, at in dict(pairs).items()}
 
 
-@lru_cache(maxsize=64)
-def _other_kinds(model: Architecture) -> tuple[tuple[int, ...], ...]:
-    """The kinds of layers whose weights are not those of the common one, those with the same weights together."""
-    held = [layer_parameters(model, index) for index in examples(model)]
-    others = dict.fromkeys(each for each in held if each != held[0])
-    return tuple(tuple(index for index, each in enumerate(held) if each == other) for other in others)
-
-
 def odd_layers(table: Coefficients, row: int) -> Ints:
     """Layers before each place of a chunk whose states are not those of the common kind, as one number.
 
     Where they are of several sorts it has a digit for each, as many as there are of the sort and one being its base:
-    the difference of two places' numbers is that of the layers between them.
+    the difference of two places' numbers is that of the layers between them. Of BOTH_WAYS either chunk has its own.
     """
-    counts = _counts(table, row)
-    number, unit = np.zeros(counts.shape[1], dtype=np.int64), 1
-    for kinds in _other_kinds(table.problem.model):
-        of_sort = counts[list(kinds)].sum(axis=0, dtype=np.int64)
+    sorts = _sorts(table, row)
+    number, unit = np.zeros(_counts(table, row).shape[1], dtype=np.int64), 1
+    for of_sort in sorts:
         number, unit = number + unit * of_sort, unit * (int(of_sort[-1]) + 1)
     return number
+
+
+def _sorts(table: Coefficients, row: int) -> list[Ints]:
+    """The layers of each sort, and of BOTH_WAYS of each in either chunk, before each place of a chunk."""
+    if table.rows.both_ways[row]:
+        sorts = sorts_before(table.problem.model, int(table.rows.loss_slot[row]))
+        return [of_chunk for sort in sorts for of_chunk in sort]
+    counts = _counts(table, row)
+    return [counts[list(kinds)].sum(axis=0, dtype=np.int64) for kinds in other_kinds(table.problem.model)]
 
 
 def _counts(table: Coefficients, row: int) -> Ints:
@@ -260,14 +274,19 @@ def _counts(table: Coefficients, row: int) -> Ints:
     return counts_before(table.problem.model, *chunks, bool(rows.v_shaped[row]))
 
 
-def odd_states(table: Coefficients, row: int, numbers: Ints) -> Floats:
-    """Bytes that such layers have more, by their numbers."""
-    states, totals = table.memory.kind_states[:, row], _counts(table, row)[:, -1]
-    more, left = np.zeros(len(numbers)), numbers
-    for kinds in _other_kinds(table.problem.model):
-        left, count = np.divmod(left, int(totals[list(kinds)].sum()) + 1)
-        more = more + count * float(states[kinds[0]] - states[0])
-    return more
+def odd_of(table: Coefficients, row: int, numbers: Ints) -> OddLayers:
+    """Such layers by their numbers, and the bytes of states that they have more."""
+    states, left = table.memory.kind_states[:, row], numbers
+    model, counts = table.problem.model, list[Ints]()
+    for of_sort in _sorts(table, row):
+        left, count = np.divmod(left, int(of_sort[-1]) + 1)
+        counts.append(count)
+    chunks = 1 + int(table.rows.both_ways[row])
+    by_sort = np.array(counts, dtype=np.int64).reshape(len(other_kinds(model)), chunks, len(numbers))
+    more = np.zeros(len(numbers))
+    for kinds, of_sort in zip(other_kinds(model), by_sort, strict=True):
+        more = more + of_sort.sum(axis=0) * float(states[kinds[0]] - states[0])
+    return OddLayers(by_sort, more)
 
 
 def _longest_chunk(table: Coefficients, row: int, stages: Stages, within_s: float) -> int:

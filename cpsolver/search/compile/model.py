@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.shard import Ints
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
+from cpsolver.plans.folding import unfolded
 from cpsolver.plans.strategy import RecomputeKind, StageGroup, Strategy, chip_blocks
 from cpsolver.problem.problem import Problem
 from cpsolver.search.bounds.coefficients import Coefficients
@@ -122,7 +123,7 @@ def _is_plan(problem: Problem, plan: PlanData, known: Split) -> bool:
     """Whether a split is a plan: nothing is asked of the layers that it does not look at."""
     search = problem.spec.search
     free = search.layer_split == "auto" and search.pin.layers is None and search.forbid.layers is None
-    return free and plan.split == "any" and int(known.chunk[0 if plan.v_shaped else -1]) >= plan.slots[1]
+    return free and plan.split == "any" and int(known.chunk[plan.head_stage]) >= plan.least(plan.head_stage)
 
 
 def _of_split(problem: Problem, plan: PlanData, known: Split, scale: Scale, bound_s: float) -> Solved:
@@ -141,7 +142,8 @@ def _strategy(problem: Problem, plan: PlanData, layers: list[int], option: list[
         chosen = [options[index] for index in option[start:end]]
         groups += (replace(group, mesh=mesh) for group in _groups(chip, layers[start:end], chosen))
         start = end
-    return strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups)).canonical()
+    found = strategy_of(dict(zip(ROW, plan.degrees, strict=True)), tuple(groups)).canonical()
+    return unfolded(found, plan.slots[1]) if plan.both_ways else found
 
 
 def strategy_of(degrees: dict[str, int], groups: tuple[StageGroup, ...]) -> Strategy:

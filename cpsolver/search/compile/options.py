@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from cpsolver.cost import both_ways
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.pipeline_events import runs_beside
@@ -95,6 +96,15 @@ class ChipOptions:
 
 
 @dataclass(frozen=True)
+class OddLayers:
+    """Layers of a stage that are of another than the common kind, by number n (see `data.odd_layers`): of each sort, of
+    BOTH_WAYS in either chunk, (sorts, chunks or 1, n), and the bytes that their states have more, (n,)."""
+
+    by_sort: Ints
+    states: Floats
+
+
+@dataclass(frozen=True)
 class PlanRow:
     """A row of the coefficients and a chip type for every stage, (pp,), and the longest chunk of interest.
 
@@ -137,11 +147,11 @@ class PlanRow:
 
 
 def options_by_chip(
-    row: PlanRow, integers: Integers, odd: Ints, odd_states: Callable[[int, Ints], Floats]
+    row: PlanRow, integers: Integers, odd: Ints, odd_of: Callable[[int, Ints], OddLayers]
 ) -> dict[int, ChipOptions]:
-    """The options worth looking at of every chip type of a plan; `odd` and `odd_states`, of a row: see `data`."""
+    """The options worth looking at of every chip type of a plan; `odd` and `odd_of`, of a row: see `data`."""
     chips = dict.fromkeys(row.chips.tolist())
-    by_chip = {chip: _all_options(row, chip, integers, odd, partial(odd_states, row.row(chip))) for chip in chips}
+    by_chip = {chip: _all_options(row, chip, integers, odd, partial(odd_of, row.row(chip))) for chip in chips}
     by_chip = _tied(row, by_chip)
     recompute = integers(row.vpp * row.stages.recompute[0])
     costs = {chip: own.costs(int(recompute[own.places[0]]), row.longest) for chip, own in by_chip.items()}
@@ -150,7 +160,7 @@ def options_by_chip(
 
 
 def _all_options(
-    row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_states: Callable[[Ints], Floats]
+    row: PlanRow, chip: int, integers: Integers, odd: Ints, odd_of: Callable[[Ints], OddLayers]
 ) -> ChipOptions:
     table = row.table
     options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
@@ -159,7 +169,7 @@ def _all_options(
     between = np.unique(odd[None, :] - odd[:, None])
     numbers = between[between >= 0]  # no layers one after another have others
     fits = np.zeros((len(places), len(options), int(odd.max()) + 1), dtype=np.int64)
-    fits[:, :, numbers] = _fits(row, places, options, odd_states(numbers))
+    fits[:, :, numbers] = _fits(row, places, options, odd_of(numbers))
     return ChipOptions(
         places=tuple(places.tolist()),
         options=options,
@@ -210,11 +220,9 @@ def _sharding_s(row: PlanRow, chip: int, options: tuple[Option, ...], modules_s:
     return np.asarray(seconds - table.least_sharding[chip, row.row(chip)])
 
 
-def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: Floats) -> Ints:
+def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd: OddLayers) -> Ints:
     """The most layers in a chunk for each place, option and choice of odd layers, by the memory model itself (no linear
     stand-in).
-
-    `odd_states`: bytes that layers of another than the common kind add to a stage.
     """
     memory, rows, pp = row.table.memory, row.table.rows, len(row.chips)
     own = row.row(int(row.chips[places[0]]))
@@ -224,22 +232,41 @@ def _fits(row: PlanRow, places: Ints, options: tuple[Option, ...], odd_states: F
     beside = rows.expert_overlap[own] & runs_beside(live, row.vpp * m)
     layers = np.arange(1, row.longest + 1)[None, :]
     full, checkpoint = float(memory.full[own]), float(memory.checkpoint[own])
-    states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers[:, :, None] + odd_states
+    states = (memory.layer_states[own] + memory.kind_states[0, own]) * row.vpp * layers[:, :, None] + odd.states
     slots = np.zeros(pp)
     slots[0] += rows.embedding_slot[own]
     slots[0 if rows.v_shaped[own] else -1] += rows.loss_slot[own]
     # A layer's place without a layer counts as a common one, where the room counts it as a mean one.
-    room = row.stages.room[0] - row.table.states_saving(at)[0] + slots * memory.kind_states[0, own]
+    room = row.stages.room[0] - row.table.states_saving(at)[0] - row.table.either_stage(at, pp)[0]
+    room = room + slots * memory.kind_states[0, own]
     room = room[places][:, None, None]
     factor = 1.0 + memory.overhead
-    most = np.zeros((len(places), len(options), len(odd_states)), dtype=np.int64)
+    most = np.zeros((len(places), len(options), len(odd.states)), dtype=np.int64)
     sets = tuple(option.modules for option in options)
     kept = zip(memory.stored(sets, at)[:, 0].tolist(), memory.replayed(sets, at)[:, 0].tolist(), strict=True)
     for index, (option, (stored, replay)) in enumerate(zip(options, kept, strict=True)):
         layer, amount = (full, stored, checkpoint), np.array(option.amount)
-        held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)
-        most[:, index] = (states + factor * held[:, :, None] <= room).cumprod(axis=1).sum(axis=1)
+        held = activation_bytes(layer, live, layers, option.kind, amount, replay, beside)[:, :, None]
+        if rows.both_ways[own]:
+            held = held - _of_either_stage(row, places, option, odd)[:, None]
+        most[:, index] = (states + factor * held <= room).cumprod(axis=1).sum(axis=1)
     return most
+
+
+def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers) -> Floats:
+    """Bytes that stages of BOTH_WAYS hold less in flight than if all layers were of the kind that keeps most, and the
+    head kept as much as those in whose place it stands: (places, n); as `evaluate` has it."""
+    table, pp = row.table, len(row.chips)
+    own = np.array([row.rows[0]])
+    less = np.zeros((len(places), len(odd.states)))
+    if option.kind not in ("none", "selective"):
+        return less
+    kept = both_ways.kept_less(table.memory, table.problem.model, (option.modules,), own)[:, 0, 0]
+    for at, place in enumerate(places.tolist()):
+        less[at] = both_ways.spared(kept, odd.by_sort, both_ways.in_flight(pp)[:, place])
+        if place == 0:
+            less[at] += table.rows.loss_slot[own[0]] * table.memory.stored((option.modules,), own)[0, 0]
+    return less
 
 
 def _tied(row: PlanRow, by_chip: dict[int, ChipOptions]) -> dict[int, ChipOptions]:
