@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cpsolver.commands import completion
+from cpsolver.inputs.language import ENGLISH, speaking
 
 if TYPE_CHECKING:
     from cpsolver import InputError, Result
@@ -61,9 +62,10 @@ def exit_with(result: Result) -> None:
 
 
 def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-    """Errors are told as JSON too: remembered where the group finds it."""
+    """Errors are told as JSON too: remembered where the group finds it. Machines are spoken to in English."""
     if value:
         ctx.find_root().ensure_object(dict)["json"] = True
+        ctx.find_root().with_resource(speaking(ENGLISH))
     return value
 
 

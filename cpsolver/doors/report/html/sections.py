@@ -14,7 +14,7 @@ from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, sc
 from cpsolver.doors.report.operators import HEADS, operator_rows, unmeasured_text
 from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.doors.report.plan_table import PlanTable
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_names
 from cpsolver.evaluation.operators import StageOperators
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.explanation.open_switches import OpenSwitches
@@ -112,7 +112,7 @@ def _plan_row(label: str, cells: Sequence[str], several: bool) -> Html:
 
 def time_parts(plan: Document, strategy: Strategy) -> Html:
     """The parts of the step by the slowest stage, as a bar and in numbers, then every stage's own."""
-    names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([strategy])} communication"}
+    names = part_names(layer_traffic([strategy]))
     step = plan["step_time_s"]
 
     def written(value: float) -> str:
