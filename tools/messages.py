@@ -1,8 +1,9 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
-What is said in the code is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's
-scripts say, and the words of legend.yaml. The catalogue (gettext, kept with Babel) lies in cpsolver/inputs/locale, and
-compiled beside it. With --check nothing is written; a test fails on what has no Chinese, or other fields.
+What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
+say, and the words of legend.yaml, of default_stacks.yaml and of the rules. The catalogue (gettext, kept with Babel)
+lies in cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails on what has no
+Chinese, or other fields.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from babel.messages import Catalog
 from babel.messages.mofile import write_mo
@@ -21,14 +23,16 @@ from babel.messages.pofile import read_po, write_po
 from ruamel.yaml import YAML
 
 from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
+from cpsolver.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ROOT / "cpsolver"
 LEGEND = CODE / "doors" / "report" / "legend.yaml"
+STACKS = CODE / "profiles" / "default_stacks.yaml"
 PO = CATALOGUES / CHINESE / "LC_MESSAGES" / f"{DOMAIN}.po"
 MO = PO.with_suffix(".mo")
 _SAID, _COUNTED = ("say", "later"), ("counted", "plural")
-_IN_SCRIPTS = re.compile(r'\bsay\("([^"]*)"')
+_IN_SCRIPTS = re.compile(r"\bsay\('([^']*)'")
 Found = tuple[str, str | None, Path]
 """A message, its context and the file that it stands in."""
 
@@ -55,7 +59,7 @@ def catalogue() -> Catalog:
 def template() -> Catalog:
     """All messages of the code, with the files that they stand in."""
     found = Catalog(locale=CHINESE)
-    for message, context, file in (*_of_code(), *_of_scripts(), *_of_legend()):
+    for message, context, file in (*_of_code(), *_of_scripts(), *_of_data()):
         found.add(message, context=context, locations=[(file.relative_to(ROOT).as_posix(), 0)])
     return found
 
@@ -121,9 +125,17 @@ def _of_scripts() -> Iterator[Found]:
             yield from ((text, None, file) for text in _IN_SCRIPTS.findall(file.read_text(encoding="utf-8")))
 
 
-def _of_legend() -> Iterator[Found]:
-    words = YAML(typ="safe").load(LEGEND.read_text(encoding="utf-8"))
+def _of_data() -> Iterator[Found]:
+    """The legend's words and meanings, why a stack is the default, what the rules ask for in a few words."""
+    words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
+    yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
+    yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(file.read_text(encoding="utf-8"))
+    return found
 
 
 if __name__ == "__main__":

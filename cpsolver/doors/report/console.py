@@ -346,7 +346,9 @@ def proof_account(problem: Problem, result: Result) -> Group:
     table = Table.grid(Column(justify="right", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     table.add_row(count(proof.considered), say("candidates: sizes, micro batch, chunks, flags, sharding"), style="bold")
     for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
-        table.add_row(count(rows), Text.assemble(say("cut by {rule}", rule=rule), (f": {RULES[rule].words}", "dim")))
+        table.add_row(
+            count(rows), Text.assemble(say("cut by {rule}", rule=rule), (f": {say(RULES[rule].words)}", "dim"))
+        )
     if proof.memory:
         table.add_row(count(proof.memory), say("do not fit in memory, however the layers are split"))
     if proof.bounded:
