@@ -1,7 +1,7 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
 What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
-say, and the words of legend.yaml, of default_stacks.yaml and of the rules. The catalogue (gettext, kept with Babel)
+say, and the words of legend.yaml, of default_stacks.yaml, of flags and rules. The catalogue (gettext, kept with Babel)
 lies in cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails on what has no
 Chinese, or other fields.
 """
@@ -13,6 +13,7 @@ import re
 import string
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from babel.messages.pofile import read_po, write_po
 from ruamel.yaml import YAML
 
 from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
+from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,8 @@ STACKS = CODE / "profiles" / "default_stacks.yaml"
 PO = CATALOGUES / CHINESE / "LC_MESSAGES" / f"{DOMAIN}.po"
 MO = PO.with_suffix(".mo")
 _SAID, _COUNTED = ("say", "later"), ("counted", "plural")
+_TROUBLES = ("inputs", "spec", "problem", "commands")
+"""The rooms whose troubles with an input are in the catalogue; those of other rooms are told in English."""
 _IN_SCRIPTS = re.compile(r"\bsay\('([^']*)'")
 Found = tuple[str, str | None, Path]
 """A message, its context and the file that it stands in."""
@@ -44,7 +48,7 @@ def main() -> None:
         chinese.update(template(), no_fuzzy_matching=True)
         chinese.obsolete.clear()
         PO.write_bytes(as_text(chinese))
-        MO.write_bytes(compiled(chinese))
+        MO.write_bytes(compiled(catalogue()))
     told = list(lagging())
     print("\n".join(told) or f"{len(chinese)} messages are in step")
     sys.exit(bool(told))
@@ -76,7 +80,8 @@ def as_text(chinese: Catalog) -> bytes:
 
 
 def compiled(chinese: Catalog) -> bytes:
-    """A catalogue as gettext reads it."""
+    """A catalogue as gettext reads it; the same whenever it is made."""
+    chinese.creation_date = chinese.revision_date = datetime(2026, 1, 1, tzinfo=UTC)
     out = BytesIO()
     write_mo(out, chinese)
     return out.getvalue()
@@ -109,7 +114,10 @@ def _of_code() -> Iterator[Found]:
     for file in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in _SAID:
+                if node.func.id == "Trouble" or node.func.id == "file_error":
+                    there = file.relative_to(CODE).parts[0] in _TROUBLES
+                    yield from ((text, None, file) for text in _texts(node.args[1:2]) if there)
+                elif node.func.id == "wrong" or node.func.id in _SAID:
                     yield from ((text, None, file) for text in _texts(node.args[:1]))
                 elif node.func.id in _COUNTED:
                     yield from ((text, COUNTED, file) for text in _texts(node.args[1:2]))
@@ -126,9 +134,11 @@ def _of_scripts() -> Iterator[Found]:
 
 
 def _of_data() -> Iterator[Found]:
-    """The legend's words and meanings, why a stack is the default, what the rules ask for in a few words."""
+    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short."""
     words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
+    flags = (one.label for one in DIMENSIONS.values() if one.label)
+    yield from ((label, None, CODE / "plans" / "dimensions.py") for label in flags)
     yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cpsolver.commands import completion
-from cpsolver.inputs.language import ENGLISH, speaking
+from cpsolver.inputs.language import ENGLISH, say, speaking
 
 if TYPE_CHECKING:
     from cpsolver import InputError, Result
@@ -19,7 +19,7 @@ EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BU
 
 def say_error(text: str) -> None:
     """One line on stderr."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    click.echo(f"{click.style(say('error:'), fg='red', bold=True)} {text}", err=True)
 
 
 def print_troubles(error: InputError, as_json: bool) -> None:

@@ -47,7 +47,7 @@ class Explanation:
 
     def lines(self) -> tuple[str, ...]:
         """All of it for people."""
-        said = [f"{str(remedy)[:1].upper()}{str(remedy)[1:]}." for remedy in self.remedies]
+        said = [say("{said}.", said=f"{text[:1].upper()}{text[1:]}") for text in map(str, self.remedies)]
         if self.causes and not said and not self.interrupted:
             within = "" if self.in_time else say(" in the time given")
             said = [say("No single change that was tried{within} makes a plan possible.", within=within)]

@@ -25,7 +25,7 @@ _spoken = ENGLISH
 
 def say(message: str, **values: object) -> str:
     """The message in the language spoken, its fields `{name}` filled with the values; English where it has no other."""
-    text = message if _spoken == ENGLISH else _catalogue(_spoken).gettext(message)
+    text = _catalogue(_spoken).gettext(message) if message and _spoken != ENGLISH else message
     return text.format(**values) if values else text
 
 

@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import RECOMPUTE_KINDS, SEARCHED_SCHEDULES, SHARDED, Schedule, Strategy
 
 Part = Literal["layout", "variant", "frame", "run", "stages"]
@@ -118,23 +117,23 @@ _TABLE = (
         "Megatron sequence parallelism: ",
         values=(True, False),
         free=True,
-        label=later("sequence parallel"),
+        label="sequence parallel",
     ),
     _flag(
         "distributed_optimizer",
         "sharding",
         "true",
         "optimizer state sharded over dp: ",
-        label=later("distr. optimizer"),
+        label="distr. optimizer",
     ),
-    _flag("flash_attention", "flags", "true", default=True, free=True, label=later("flash attention")),
+    _flag("flash_attention", "flags", "true", default=True, free=True, label="flash attention"),
     _flag(
         "expert_overlap",
         "flags",
         "false",
         "experts' all-to-alls under another microbatch's compute: ",
         default=False,
-        label=later("experts overlapped"),
+        label="experts overlapped",
     ),
     _flag("cp_gather", "exchange", "false", "keys and values gathered over cp, not ringed: ", default=False),
     _size("ulysses", "variant", "exchange", "1", "of the cp ranks, those that exchange heads (all-to-all)"),

@@ -46,7 +46,7 @@ def advice_report(problem: Problem, best: Plan, advice: Advice) -> Iterator[Rend
             )
         )
     for note in dict.fromkeys(note for one in advice.found for note in one.notes):
-        yield Text(f"{_sentence(note)}", style="dim")
+        yield Text(_sentence(note), style="dim")
     if left := _left(advice):
         yield Text(left, style="dim")
 
@@ -109,7 +109,7 @@ def _claim(problem: Problem, best: Plan, one: Suggestion) -> str:
 
 
 def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
+    return say("{said}.", said=f"{note[:1].upper()}{note[1:]}")
 
 
 def _in_all(problem: Problem, best: Plan, one: Suggestion) -> str:

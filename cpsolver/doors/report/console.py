@@ -105,7 +105,7 @@ def chance_lines(problem: Problem, columns: Sequence[ShownPlan]) -> Iterator[Ren
             else say("; {title} has {fastest}", title=likeliest.title, fastest=chance(likeliest.fastest))
         )
         why = say("What is uncertain of all of them alike is left out; their order rests on the rest.")
-        yield Text(f"\n{what}{other}. {why}", style="yellow")
+        yield Text("\n" + say("{what}{other}. {why}", what=what, other=other, why=why), style="yellow")
 
 
 def task(problem: Problem) -> Group:
@@ -206,14 +206,23 @@ def legality(violations: Sequence[Violation]) -> Text:
 
 def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
     """The best plan, what is proven of it, and where there is none why."""
-    proof = result.proof
-    considered = plural(proof.considered, "candidate")
     if result.plans:
         yield headline(problem, say("Best plan"), columns[0])
         yield from whole_training(problem, columns[0])
         strategies, probability = [column.strategy for column in columns], columns[0].outlook.deadline_probability
         if said := fewest_line(problem, strategies, probability):
             yield Text(said, style="green")
+    yield from _settled(problem, result)
+    if result.reasons:
+        table = Table.grid(padding=(0, 1, 0, 0))
+        for reason in result.reasons:
+            table.add_row("-", Text(reason))
+        yield table
+
+
+def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
+    """What is proven, and what was still open where the search stopped."""
+    proof, considered = result.proof, plural(result.proof.considered, "candidate")
     if result.status == "optimal":
         best = best_word(problem)
         found = sum(not plan.added for plan in result.plans)
@@ -266,11 +275,6 @@ def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> I
             considered=proof.considered,
         )
         yield Text(say("{text}are open. A longer time limit may find one.", text=text), style="bold yellow")
-    if result.reasons:
-        table = Table.grid(padding=(0, 1, 0, 0))
-        for reason in result.reasons:
-            table.add_row("-", Text(reason))
-        yield table
 
 
 def _details(

@@ -131,4 +131,4 @@ def outlook_words(problem: Problem, found: Outlook) -> str:
             deadline_probability=chance(found.deadline_probability),
             days=deadline.days,
         )
-    return f"{said}."
+    return say("{said}.", said=said)
