@@ -1,12 +1,15 @@
-"""Settings of the property tests: the same examples every time, and no wall-clock deadline. What stays is set aside."""
+"""Settings of the property tests: the same examples every time, no deadline, one locale. What stays is set aside."""
 
 import gc
+import os
 
 import pytest
 from hypothesis import settings
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+os.environ.pop("LC_MESSAGES", None)
+os.environ["LC_ALL"] = "C.UTF-8"  # a developer's own locale would choose the language that the commands speak
 
 
 def pytest_collection_finish() -> None:

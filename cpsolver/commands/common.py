@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cpsolver.commands import completion
+from cpsolver.inputs.language import ENGLISH, say, speaking
 
 if TYPE_CHECKING:
     from cpsolver import InputError, Result
@@ -18,7 +19,7 @@ EXIT_BAD_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN_IN_TIME, EXIT_INTERRUPTED, EXIT_BU
 
 def say_error(text: str) -> None:
     """One line on stderr."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
+    click.echo(f"{click.style(say('error:'), fg='red', bold=True)} {text}", err=True)
 
 
 def print_troubles(error: InputError, as_json: bool) -> None:
@@ -61,9 +62,10 @@ def exit_with(result: Result) -> None:
 
 
 def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-    """Errors are told as JSON too: remembered where the group finds it."""
+    """Errors are told as JSON too: remembered where the group finds it. Machines are spoken to in English."""
     if value:
         ctx.find_root().ensure_object(dict)["json"] = True
+        ctx.find_root().with_resource(speaking(ENGLISH))
     return value
 
 

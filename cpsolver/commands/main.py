@@ -14,6 +14,10 @@ import click
 
 from cpsolver.commands import COMMANDS
 from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
+from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, speaking
+
+SPEAKS = ("plan", "solve", "open", "evaluate", "check", "explain")
+"""The commands that speak the user's language; all others, what they write for machines above all, speak English."""
 
 
 class _Commands(click.Group):
@@ -29,11 +33,15 @@ class _Commands(click.Group):
         function = f"{name}_" if iskeyword(name) else name
         command = getattr(import_module(f"cpsolver.commands.{module}"), function)
         assert isinstance(command, click.Command)
+        if name in SPEAKS and language_option not in command.params:
+            command.params.append(language_option)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in SPEAKS:
+            ctx.with_resource(speaking(ENGLISH))
         near = [] if args[0] in COMMANDS else get_close_matches(args[0], COMMANDS, 1)
         if near:
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
@@ -70,8 +78,25 @@ class _Commands(click.Group):
             ctx.exit(EXIT_BUG)
 
 
+def _speak(ctx: click.Context, _param: click.Parameter, asked: str | None) -> None:
+    """To the end of the program, so that errors are told so too; what stands behind the command's name holds."""
+    if asked is not None or ctx.parent is None:
+        ctx.find_root().with_resource(speaking(asked or of_locale(os.environ)))
+
+
+language_option = click.Option(
+    ["--lang"],
+    type=click.Choice(LANGUAGES),
+    expose_value=False,
+    is_eager=True,
+    callback=_speak,
+    help="What to speak: English or Chinese; by default what the locale says (LC_ALL, LC_MESSAGES, LANG).",
+)
+
+
 @click.group(
     cls=_Commands,
+    params=[language_option],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 a plan; 2 bad input; 3 proven infeasible; 4 no plan within the time limit.",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cpsolver.commands.common import calibration_option, exit_code, time_limit_option, verbose_option
+from cpsolver.inputs.language import ENGLISH, speaking
 
 if TYPE_CHECKING:
     from cpsolver.inputs.errors import Trouble
@@ -67,8 +68,9 @@ def _solved(file: str, options: dict[str, Any]) -> tuple[str, int]:
         from cpsolver.doors.report.html.choices import choices_page
 
         _only_of_one_spec(options, "a sweep")
-        answer = solved_sweep(SweepRequest(file, **limits))
-        return choices_page(sweep_page(answer)), sweep_exit_code(answer)
+        with speaking(ENGLISH):  # the script of these pages speaks no other language
+            answer = solved_sweep(SweepRequest(file, **limits))
+            return choices_page(sweep_page(answer)), sweep_exit_code(answer)
     import cpsolver
     from cpsolver.doors.report.progress import Terminal
 
@@ -87,8 +89,9 @@ def _compared(files: Sequence[str], options: dict[str, Any]) -> tuple[str, int]:
 
     _only_of_one_spec(options, "a comparison")
     limits = {name: options[name] for name in ("time_limit_s", "calibration")}
-    found = compare(ComparisonRequest(tuple(files), **limits), Terminal(options["verbose"]))
-    return choices_page(comparison_page(found)), compared_exit_code(found)
+    with speaking(ENGLISH):  # as above
+        found = compare(ComparisonRequest(tuple(files), **limits), Terminal(options["verbose"]))
+        return choices_page(comparison_page(found)), compared_exit_code(found)
 
 
 def _only_of_one_spec(options: dict[str, Any], what: str) -> None:

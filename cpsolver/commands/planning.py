@@ -24,6 +24,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.next_steps import Given, next_steps
+from cpsolver.inputs.language import ENGLISH, speaking
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -272,7 +273,8 @@ def _write_trace(path: str, problem: Problem, plan: Plan | None, missing: str) -
     if plan is None:
         click.echo(f"note: {missing}: no trace was written to {path}", err=True)
         return
-    trace = plan_trace(problem, plan)
+    with speaking(ENGLISH):  # a file for another program
+        trace = plan_trace(problem, plan)
     try:
         write_chrome_trace(path, trace)
     except OSError as error:

@@ -13,6 +13,7 @@ from math import exp
 from typing import Literal
 
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.inputs.language import counted, say
 from cpsolver.plans.replicas import MixedReplicas
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -95,7 +96,7 @@ def _rows(overlay: Overlay, problem: Problem, strategy: Strategy) -> str:
         for each in overlay.covers
         if each.stack == problem.stack.name and each.chip in set(strategy.stage_chips)
     )
-    return f"{runs:,} run{'' if runs == 1 else 's'}"
+    return counted(runs, "run")
 
 
 def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -> tuple[float, float, str]:
@@ -103,9 +104,11 @@ def _published(problem: Problem, strategy: Strategy, calibration: Calibration) -
     unknown, kind = _unknowns(problem, strategy, calibration), kind_of(problem)
     group = calibration.residuals[UNSEEN[kind]]
     wider = _WIDER ** len(unknown)
-    models = "dense models" if kind == "dense" else "models with experts"
-    told = f"{group.rows} published runs of {models}, their publishers left out of the fit"
-    return wider * group.low, wider * group.high, "; half as wide again for ".join((told, *unknown))
+    models = say("dense models") if kind == "dense" else say("models with experts")
+    told = say(
+        "{runs} published runs of {models}, their publishers left out of the fit", runs=group.rows, models=models
+    )
+    return wider * group.low, wider * group.high, say("; half as wide again for ").join((told, *unknown))
 
 
 def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) -> list[str]:
@@ -118,9 +121,9 @@ def _unknowns(problem: Problem, strategy: Strategy, calibration: Calibration) ->
 def _of_chips(problem: Problem, names: tuple[str, ...], calibration: Calibration) -> list[str]:
     """What no published run has of a plan on these chip types."""
     measured = _architectures(calibration)
-    found = ["a pipeline over several chip types"] if len(names) > 1 else []
+    found = [say("a pipeline over several chip types")] if len(names) > 1 else []
     new = [name for name in names if problem.supply(name).chip.architecture not in measured]
-    return [*found, f"{' and '.join(new)}, a kind of chip that no run has"] if new else found
+    return [*found, say("{chips}, a kind of chip that no run has", chips=say(" and ").join(new))] if new else found
 
 
 def _architectures(calibration: Calibration) -> set[str]:

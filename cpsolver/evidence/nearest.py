@@ -17,6 +17,7 @@ from typing import Any
 
 from cpsolver.evidence.intervals import kind_of
 from cpsolver.evidence.reach import beyond_runs
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import CUTS, OF_DEVICES
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
@@ -147,22 +148,27 @@ def _pairs(problem: Problem, strategy: Strategy) -> Iterator[str]:
     runs, experts = published_runs(), kind_of(problem) == "experts"
     names = list(dict.fromkeys(strategy.stage_chips))
     if len(names) > 1:
-        yield "a pipeline over several chip types"
+        yield say("a pipeline over several chip types")
     if strategy.unequal:
-        yield "chip types with degrees of their own"
+        yield say("chip types with degrees of their own")
     for name in _architectures(problem, strategy):
         there = [run for run in runs if run.architecture == name]
         if not there:
-            yield f"a chip of the kind {name}"
+            yield say("a chip of the kind {name}", name=name)
         elif not any(run.stack == problem.stack.name for run in there):
-            yield f"{problem.stack.name} on {name}"
+            yield say("{stack} on {kind}", stack=problem.stack.name, kind=name)
         elif not any(run.stack == problem.stack.name and run.experts == experts for run in there):
-            yield f"{'experts' if experts else 'dense models'} with {problem.stack.name} on {name}"
+            yield say(
+                "{experts} with {stack} on {kind}",
+                experts=say("experts") if experts else say("dense models"),
+                stack=problem.stack.name,
+                kind=name,
+            )
         if there and strategy.cp > 1 and not any(run.cp > 1 for run in there):
-            yield f"cp on {name}"
+            yield say("cp on {name}", name=name)
     alike = [run for run in runs if run.experts == experts]
     if strategy.cp > 1 and not any(run.cp >= strategy.cp and run.sequence <= problem.sequence for run in alike):
-        yield f"cp {strategy.cp} at {problem.sequence:,} tokens"
+        yield say("cp {cp} at {sequence:,} tokens", cp=strategy.cp, sequence=problem.sequence)
 
 
 def _architectures(problem: Problem, strategy: Strategy) -> list[str]:

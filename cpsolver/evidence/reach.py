@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from cpsolver.inputs.data import package_schema
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.dimensions import DIMENSIONS, ROW
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -74,10 +75,10 @@ def _degree(name: str) -> Quantity:
 
 QUANTITIES: Mapping[str, Quantity] = {
     **{name: _degree(name) for name in DEGREES if name not in ("dp", "etp")},
-    "cp_tokens": Quantity(lambda s: s.context_tokens, "{} tokens on a rank of cp", "least"),
-    "ep_nodes": Quantity(lambda s: s.expert_nodes, "experts over {} nodes"),
-    "sequence": Quantity(lambda s: s.sequence, "sequences of {} tokens"),
-    "devices": Quantity(lambda s: s.devices, "{} GPUs"),
+    "cp_tokens": Quantity(lambda s: s.context_tokens, later("{} tokens on a rank of cp"), "least"),
+    "ep_nodes": Quantity(lambda s: s.expert_nodes, later("experts over {} nodes")),
+    "sequence": Quantity(lambda s: s.sequence, later("sequences of {} tokens")),
+    "devices": Quantity(lambda s: s.devices, later("{} GPUs")),
 }
 
 
@@ -95,20 +96,25 @@ def beyond_runs(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         value, limit = quantity.value(sizes), ranges[sizes.kind].get(name)
         if value is None or limit is None or not quantity.beyond(value, limit):
             continue
-        found.append(f"{quantity.words.format(f'{value:,.0f}')} ({quantity.end} measured: {limit:,.0f})")
+        size = say(quantity.words).format(f"{value:,.0f}")
+        most = quantity.end == "most"
+        said = say("{size} (most measured: {limit})") if most else say("{size} (least measured: {limit})")
+        found.append(said.format(size=size, limit=f"{limit:,.0f}"))
     unmeasured = (SPECIAL_LAYERS[name] for name in special_layers(problem.model) if name in WITHOUT_RUNS)
     training = problem.spec.training
-    optimizer = (f"optimizer {training.optimizer}",) * training.whole_matrices  # it takes time that Adam's does not
-    images = ("an encoder of images",) * (problem.encoder is not None)
+    optimizer = (
+        say("optimizer {optimizer}", optimizer=training.optimizer),
+    ) * training.whole_matrices  # it takes time that Adam's does not
+    images = (say("an encoder of images"),) * (problem.encoder is not None)
     return (*found, *unmeasured, *optimizer, *images, *_of_finetuning(problem), *_of_cluster(problem, strategy))
 
 
 def _of_finetuning(problem: Problem) -> Iterator[str]:
     """Adapters and packed sequences: no published run that constants were fitted to has had these."""
     if problem.lora is not None:
-        yield "adapters beside frozen layers" + " in 4 bits" * (problem.lora.quantized_base is not None)
+        yield say("adapters beside frozen layers") + say(" in 4 bits") * (problem.lora.quantized_base is not None)
     if problem.spec.training.packs:
-        yield "attention within packed sequences"
+        yield say("attention within packed sequences")
 
 
 def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:
@@ -116,7 +122,7 @@ def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:
     requests = dict(zip(problem.chip_names, problem.spec.cluster.chips.values(), strict=False))
     for name in dict.fromkeys(strategy.stage_chips):
         if name in requests and requests[name].nvlink == "none":
-            yield f"{name} without NVLink"
+            yield say("{name} without NVLink", name=name)
     if problem.network is None:
         return
     for name in dict.fromkeys(strategy.stage_chips):
@@ -124,5 +130,5 @@ def _of_cluster(problem: Problem, strategy: Strategy) -> Iterator[str]:
         narrow = (tier for tier in others if tier.bandwidth_bytes_s < first.bandwidth_bytes_s)
         crossed = next((tier for tier in narrow if tier.unit < strategy.devices), None)
         if crossed is not None:
-            yield f"less bandwidth beyond {crossed.unit:,} devices of the network"
+            yield say("less bandwidth beyond {unit:,} devices of the network", unit=crossed.unit)
             return

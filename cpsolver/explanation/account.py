@@ -14,6 +14,7 @@ from cpsolver.explanation.advice import INTERRUPTED, Advice, advise, seconds_for
 from cpsolver.explanation.cause import SECONDS, Explanation, explain_deadline, explanation
 from cpsolver.explanation.favourite import FREED, Favourite, favourite
 from cpsolver.explanation.remedies import Prices, wish_prices
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Listener, Result
@@ -22,7 +23,7 @@ from cpsolver.search.space import Spaces
 
 _LEAST_S = 0.5
 """Seconds that reasons may take however little is left of the time."""
-_NO_PLAN = "there is no plan; looking for the reasons, and for changes that would help"
+_NO_PLAN = later("there is no plan; looking for the reasons, and for changes that would help")
 
 
 class SearchDisplay(Protocol):
@@ -82,7 +83,7 @@ def solve(problem: Problem, display: SearchDisplay = SILENT, spaces: Spaces | No
     limit, most = problem.spec.search.time_limit_s, SECONDS
     if limit is not None:
         most = min(SECONDS, max(_LEAST_S, limit - result.proof.seconds))
-    with display.waiting(_NO_PLAN):
+    with display.waiting(say(_NO_PLAN)):
         late = explain_deadline(problem, None if limit is None else most)
         return replace(result, reasons=late or explanation(problem, result, most).lines())
 
@@ -94,12 +95,12 @@ def explain_spec(problem: Problem, display: SearchDisplay = SILENT) -> Account:
         result = search(single, listener)
     if result.plans:
         return _with_plan(single, result, display)
-    with display.waiting(_NO_PLAN):
+    with display.waiting(say(_NO_PLAN)):
         late = explain_deadline(problem) if result.status == "infeasible" else ()
         why = Explanation(causes=list(late)) if late else explanation(problem, result)
     reasons = result.reasons or why.lines()
     if result.status != "infeasible":
-        reasons = ("No plan was found in the time given: a longer search.time_limit_s may find one, or prove it.",)
+        reasons = (say("No plan was found in the time given: a longer search.time_limit_s may find one, or prove it."),)
     return Account(problem, result, explanation=why, reasons=reasons)
 
 
@@ -108,16 +109,16 @@ def _with_plan(problem: Problem, result: Result, display: SearchDisplay) -> Acco
     best = result.plans[0]
     if result.proof.stop == "interrupted":
         return Account(problem, result, prices=Prices((), settled=False, interrupted=True), advice=INTERRUPTED)
-    with display.waiting("solving without each of the spec's wishes"):
+    with display.waiting(say("solving without each of the spec's wishes")):
         prices = wish_prices(problem, best)
     if prices.interrupted:
         return Account(problem, result, prices=prices, advice=INTERRUPTED)
-    with display.counting("solving with other batches, devices and stacks") as tell:
+    with display.counting(say("solving with other batches, devices and stacks")) as tell:
         advice = advise(problem, best, tell, seconds_for(result.proof.seconds))
         return Account(problem, result, prices=prices, advice=advice)
 
 
 def explain_plan(problem: Problem, strategy: Strategy, display: SearchDisplay = SILENT) -> Favourite:
     """What the plan breaks or loses against the best one, and which of its decisions, freed alone, help most."""
-    with display.counting("solving around the plan") as tell:
+    with display.counting(say("solving around the plan")) as tell:
         return favourite(problem, strategy, lambda done: tell(done, len(FREED) + 1))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cpsolver.explanation.alternatives import ALONE, ASKED_FOR, KINDS, TIED, Alternative
 from cpsolver.explanation.changes import Budget, Changer, Changes, best_plan
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.search.frontier import INFINITE
 from cpsolver.search.objective import deadline_step_s, rank
@@ -46,7 +47,7 @@ class Suggestion:
     @property
     def text(self) -> str:
         """The change in words."""
-        return " and ".join(part.text for part in self.parts)
+        return say(" and ").join(part.text for part in self.parts)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from cpsolver.cost.shard import Candidates
 from cpsolver.explanation.changes import SHORTEST, Changes, grown
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import load_calibration
 from cpsolver.profiles.default_stack import foreign_kernels
@@ -77,9 +78,9 @@ def _batches(problem: Problem) -> Iterator[Alternative]:
         batches = (now + side * step for step in range(1, near + 1))
         ways = _ways(problem, layouts, (batch for batch in batches if 0 < batch <= MOST))
         for batch in _promising(ways, now)[:_TRIES]:
-            text = f"a batch of {batch:,} sequences instead of {now:,}"
+            text = say("a batch of {batch:,} sequences instead of {now:,}", batch=batch, now=now)
             off = f"{100 * abs(batch / now - 1):.2g} %"
-            note = f"a batch of {batch:,} is another training than {now:,} by {off}"
+            note = say("a batch of {batch:,} is another training than {now:,} by {off}", batch=batch, now=now, off=off)
             changes: Changes = {("training", "global_batch_size"): batch}
             yield Alternative("batch", side, changes, text, note, abs(batch / now - 1))
 
@@ -97,8 +98,8 @@ def _devices(problem: Problem) -> Iterator[Alternative]:
         order = _promising(ways, now)
         nearest = [count for count in order[1:] if abs(count - now) <= _NEAR_NODES * node]
         for count in order[:1] + nearest:
-            raised = " (chip limits raised to match)" if side > 0 and _limited(problem) else ""
-            text = f"{count:,} GPUs instead of {now:,}{raised}"
+            raised = say(" (chip limits raised to match)") if side > 0 and _limited(problem) else ""
+            text = say("{count:,} GPUs instead of {now:,}{raised}", count=count, now=now, raised=raised)
             yield Alternative("devices", side, grown(problem, count), text, "", abs(count / now - 1))
 
 
@@ -118,7 +119,7 @@ def _stacks(problem: Problem) -> Iterator[Alternative]:
     for name in sorted(fits, key=lambda name: -fits[name]):
         other = load_stack(name)
         if name != problem.stack.name and (launcher is None or _goes_with(other, launcher.stack)):
-            text = f"stack {name} instead of {problem.stack.name}"
+            text = say("stack {name} instead of {name2}", name=name, name2=problem.stack.name)
             yield Alternative("stack", 0, {("stack",): name}, text, _stack_note(problem, other))
 
 
@@ -135,11 +136,17 @@ def _measured(problem: Problem, stack: str) -> int:
 
 
 def _stack_note(problem: Problem, stack: Stack) -> str:
-    chips = " and ".join(dict.fromkeys(str(supply.chip.architecture) for supply in problem.supplies))
-    note = f"stack {stack.name} is {stack.title}; {_measured(problem, stack.name)} measured runs on {chips}"
+    chips = say(" and ").join(dict.fromkeys(str(supply.chip.architecture) for supply in problem.supplies))
+    note = say(
+        "stack {name} is {title}; {measured} measured runs on {chips}",
+        name=stack.name,
+        title=stack.title,
+        measured=_measured(problem, stack.name),
+        chips=chips,
+    )
     own, now = float(stack.memory_margin), problem.memory_margin
     if problem.spec.cluster.memory_margin is None and own != now:
-        note += f"; its own memory margin is {100 * own:g} %, not {100 * now:g} %"
+        note += say("; its own memory margin is {own:g} %, not {now:g} %", own=100 * own, now=100 * now)
     return note
 
 
@@ -151,12 +158,15 @@ def _launchers(problem: Problem) -> Iterator[Alternative]:
         if now is None or name == now.name or other.stack is None:
             continue
         changes: dict[tuple[str, ...], Any] = {("launcher",): name}
-        text, note = f"launcher {name} instead of {now.name}", f"launcher {name} is {other.title}"
+        text, note = (
+            say("launcher {name} instead of {name2}", name=name, name2=now.name),
+            say("launcher {name} is {title}", name=name, title=other.title),
+        )
         if not _goes_with(problem.stack, other.stack):
             if not _measured(problem, other.stack):
                 continue
             changes["stack",] = other.stack
-            text += f", with its stack {other.stack}"
+            text += say(", with its stack {stack}", stack=other.stack)
             note = _stack_note(problem, load_stack(other.stack))
         yield Alternative("launcher", 0, changes, text, note)
 
@@ -171,9 +181,15 @@ def _degrees(problem: Problem) -> Iterator[Alternative]:
         return  # experts' grids of any launcher are too many for the seconds that advice has
     changes: dict[tuple[str, ...], Any] = {("search", "degrees_by_chip"): True}
     changes |= {} if now is None else {("launcher",): runs_them[0]}
-    known = " and ".join(runs_them)
-    text = "degrees of its own for each chip type" + ("" if now is None else f", with launcher {runs_them[0]}")
-    note = f"tp, cp, dp and ep by chip type are what {known} alone runs (launcher: {runs_them[0]}), with vpp 1"
+    known = say(" and ").join(runs_them)
+    text = say("degrees of its own for each chip type") + (
+        "" if now is None else say(", with launcher {runs_them}", runs_them=runs_them[0])
+    )
+    note = say(
+        "tp, cp, dp and ep by chip type are what {known} alone runs (launcher: {runs_them}), with vpp 1",
+        known=known,
+        runs_them=runs_them[0],
+    )
     yield Alternative("degrees", 0, changes, text, note)
 
 
@@ -181,8 +197,8 @@ def _margins(problem: Problem) -> Iterator[Alternative]:
     """Half of the margin, and none."""
     now = problem.memory_margin
     for margin in (now / 2, 0.0) if now > 0 else ():
-        text = f"a memory margin of {100 * margin:g} % instead of {100 * now:g} %"
-        note = "with a smaller memory margin it is likelier that memory runs out"
+        text = say("a memory margin of {margin:g} % instead of {now:g} %", margin=100 * margin, now=100 * now)
+        note = say("with a smaller memory margin it is likelier that memory runs out")
         yield Alternative("memory margin", -1, {("cluster", "memory_margin"): margin}, text, note)
 
 
@@ -192,19 +208,28 @@ def _sequences(problem: Problem) -> Iterator[Alternative]:
     if problem.sequence % 2 or length < SHORTEST or batch > MOST or problem.spec.training.lengths is not None:
         return
     changes: Changes = {("training", "sequence_length"): length, ("training", "global_batch_size"): batch}
-    text = f"{batch:,} sequences of {length:,} tokens instead of {problem.batch:,} of {problem.sequence:,}"
-    note = f"sequences of {length:,} tokens are for short documents: longer ones are cut, which is another training"
+    text = say(
+        "{batch:,} sequences of {length:,} tokens instead of {batch2:,} of {sequence:,}",
+        batch=batch,
+        length=length,
+        batch2=problem.batch,
+        sequence=problem.sequence,
+    )
+    note = say(
+        "sequences of {length:,} tokens are for short documents: longer ones are cut, which is another training",
+        length=length,
+    )
     yield Alternative("sequence length", -1, changes, text, note)
 
 
 KINDS: Mapping[str, Callable[[Problem], Iterator[Alternative]]] = {
-    "batch": _batches,
-    "devices": _devices,
-    "stack": _stacks,
-    "launcher": _launchers,
-    "degrees": _degrees,
-    "memory margin": _margins,
-    "sequence length": _sequences,
+    later("batch"): _batches,
+    later("devices"): _devices,
+    later("stack"): _stacks,
+    later("launcher"): _launchers,
+    later("degrees"): _degrees,
+    later("memory margin"): _margins,
+    later("sequence length"): _sequences,
 }
 """Kind -> its alternatives for a problem, of each side the most promising first."""
 TIED = ("batch", "devices")

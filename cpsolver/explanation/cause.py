@@ -12,6 +12,7 @@ from cpsolver.explanation.closest import Closest, closest_plan, memory_lines
 from cpsolver.explanation.conflict import Conflict, conflict_line, find_conflict
 from cpsolver.explanation.remedies import remedies
 from cpsolver.explanation.wishes import wishes
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import RECOMPUTE_KINDS
 from cpsolver.problem.problem import Problem
 from cpsolver.search.arrangements import arrangements, mixes
@@ -46,10 +47,10 @@ class Explanation:
 
     def lines(self) -> tuple[str, ...]:
         """All of it for people."""
-        said = [f"{str(remedy)[:1].upper()}{str(remedy)[1:]}." for remedy in self.remedies]
+        said = [say("{said}.", said=f"{text[:1].upper()}{text[1:]}") for text in map(str, self.remedies)]
         if self.causes and not said and not self.interrupted:
-            within = "" if self.in_time else " in the time given"
-            said = [f"No single change that was tried{within} makes a plan possible."]
+            within = "" if self.in_time else say(" in the time given")
+            said = [say("No single change that was tried{within} makes a plan possible.", within=within)]
         return (*self.causes, *said)
 
 
@@ -76,8 +77,15 @@ def explanation(problem: Problem, result: Result, seconds: float = SECONDS) -> E
 def _causes(problem: Problem, found: Explanation, budget: Budget) -> None:
     if wrong_layer_sum(problem):
         layers = problem.spec.search.pin.layers or ()
-        total = f"search.pin.layers has {sum(layers)} layers in all"
-        found.causes.append(f"{total}, the model {problem.model.name} has {problem.model.layers}.")
+        total = say("search.pin.layers has {sum} layers in all", sum=sum(layers))
+        found.causes.append(
+            say(
+                "{total}, the model {name} has {layers}.",
+                total=total,
+                name=problem.model.name,
+                layers=problem.model.layers,
+            )
+        )
     elif not len(enumerate_rows(problem)):
         found.conflict = find_conflict(problem)
     if found.conflict is not None:
@@ -95,11 +103,16 @@ def _causes(problem: Problem, found: Explanation, budget: Budget) -> None:
 
 def _no_fit(problem: Problem) -> str:
     asked = [str(wish) for wish in wishes(problem)]
-    under = f" under {'; '.join(asked)}" if asked else ""
+    under = say(" under {asked}", asked="; ".join(asked)) if asked else ""
     chips = ", ".join(problem.chip_names)
-    return (
-        f"Too little memory: {problem.model.name} with sequences of {problem.sequence:,} tokens does not fit on "
-        f"{problem.num_gpus:,} GPUs ({chips}){under}."
+    return say(
+        "Too little memory: {name} with sequences of {sequence:,} tokens does not fit on "
+        "{num_gpus:,} GPUs ({chips}){under}.",
+        name=problem.model.name,
+        sequence=problem.sequence,
+        num_gpus=problem.num_gpus,
+        chips=chips,
+        under=under,
     )
 
 
@@ -121,32 +134,54 @@ def _contradictions(problem: Problem, budget: Budget) -> Iterator[str]:
         if budget.left <= 0 or any(len(arrangements(problem, mix)) for mix in table[:_MIXES]):
             return
     if shared:
-        yield f"No order of the chip types along the pipeline keeps {asked} within the limits {limits}."
+        yield say(
+            "No order of the chip types along the pipeline keeps {asked} within the limits {limits}.",
+            asked=asked,
+            limits=limits,
+        )
     elif asked or problem.mixed:
         yield (
-            f"No share of the stages among the chip types is legal{f' with {asked}' if asked else ''}: "
-            f"limits {limits}, whole nodes of {problem.node} where chips mix."
+            say(
+                "No share of the stages among the chip types is legal{asked}: limits {limits}, whole nodes "
+                "of {node} where chips mix.",
+                asked=say(" with {asked}", asked=asked) if asked else "",
+                limits=limits,
+                node=problem.node,
+            )
         )
 
 
 def _no_kinds(problem: Problem, chip: str) -> Iterator[str]:
     pinned = pinned_for(problem.spec.search.pin.recompute, chip) or ()
-    for what, profile in (("launcher", problem.named_launcher), ("stack", problem.stack.runs)):
+    for what, profile in ((later("launcher"), problem.named_launcher), (later("stack"), problem.stack.runs)):
         if pinned and profile is not None and not profile.kinds(pinned):
             yield (
-                f"Recomputation on {chip} cannot be {' or '.join(pinned)}: {what} {profile.name} has "
-                f"{', '.join(('none', *profile.recompute))}."
+                say(
+                    "Recomputation on {chip} cannot be {pinned}: {what} {name} has {kinds}.",
+                    chip=chip,
+                    pinned=say(" or ").join(pinned),
+                    what=say(what),
+                    name=profile.name,
+                    kinds=", ".join(("none", *profile.recompute)),
+                )
             )
 
 
 def _no_modules(problem: Problem, chip: str) -> Iterator[str]:
     pinned = pinned_for(problem.spec.search.pin.recompute_modules, chip)
     if pinned and not allowed_modules(problem, chip):
-        wished = " or ".join(", ".join(names) for names in pinned)
-        where = "" if problem.launcher is None else f" that {problem.launcher.name} recomputes"
+        wished = say(" or ").join(", ".join(names) for names in pinned)
+        where = "" if problem.launcher is None else say(" that {name} recomputes", name=problem.launcher.name)
         yield (
-            f"Recomputation on {chip} cannot be of {wished} alone: the modules of {problem.model.name}'s layers{where} "
-            f"are {', '.join(applicable(problem)) or 'none'}."
+            say(
+                "Recomputation on {chip} cannot be of {wished} alone: the modules of {name}'s "
+                "layers{where} are {applicable}.",
+                chip=chip,
+                wished=wished,
+                name=problem.model.name,
+                where=where,
+                applicable=", ".join(applicable(problem)) or "none",
+            )
         )
 
 
@@ -162,8 +197,12 @@ def _no_recompute(problem: Problem, chip: str) -> Iterator[str]:
     if not (numbered and max(numbers) > 0) and not (plain and 0 in numbers):
         asked = "; ".join(str(wish) for wish in wishes(problem) if wish.name.startswith("recompute"))
         yield (
-            f"Recomputation on {chip} cannot be as wished ({asked}): block and uniform have a number of 1 or more, "
-            "none and selective have 0."
+            say(
+                "Recomputation on {chip} cannot be as wished ({asked}): block and uniform have a number of "
+                "1 or more, none and selective have 0.",
+                chip=chip,
+                asked=asked,
+            )
         )
 
 
@@ -172,8 +211,8 @@ def _unknown(problem: Problem) -> str:
     asked = [str(wish) for wish in wishes(problem)]
     asked += [f"search.layer_split = {search.layer_split}"] if search.layer_split != "auto" else []
     if not asked:
-        return "No legal split of the layers over the stages was found, even with unlimited memory."
-    return f"No plan was found that keeps all of this, even with unlimited memory: {'; '.join(asked)}."
+        return say("No legal split of the layers over the stages was found, even with unlimited memory.")
+    return say("No plan was found that keeps all of this, even with unlimited memory: {asked}.", asked="; ".join(asked))
 
 
 def without_deadline(problem: Problem) -> Problem:
@@ -193,6 +232,15 @@ def explain_deadline(problem: Problem, seconds: float | None = None) -> tuple[st
     if not plans:
         return ()
     step = plans[0].evaluation.step_time_s
-    asked = f"{wanted.tokens:,.0f} tokens in {wanted.days:g} days ask for steps of at most {seconds_words(limit)}"
-    best = f"the fastest plan takes {seconds_words(step)}, on {plans[0].strategy.devices:,} devices"
-    return (f"{asked}; {best}: {wanted.days * step / limit:,.1f} days.",)
+    asked = say(
+        "{tokens:,.0f} tokens in {days:g} days ask for steps of at most {seconds_words}",
+        tokens=wanted.tokens,
+        days=wanted.days,
+        seconds_words=seconds_words(limit),
+    )
+    best = say(
+        "the fastest plan takes {seconds_words}, on {devices:,} devices",
+        seconds_words=seconds_words(step),
+        devices=plans[0].strategy.devices,
+    )
+    return (say("{asked}; {best}: {days:,.1f} days.", asked=asked, best=best, days=wanted.days * step / limit),)

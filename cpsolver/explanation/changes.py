@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
 from cpsolver.search.frontier import INFINITE
@@ -57,7 +58,12 @@ class Remedy:
 
     def __str__(self) -> str:
         step = seconds_words(self.plan.evaluation.step_time_s)
-        return f"{self.text} a plan exists: {step} a step{'' if self.plan.proven else ' or less'}"
+        return say(
+            "{text} a plan exists: {step} a step{proven}",
+            text=self.text,
+            step=step,
+            proven="" if self.plan.proven else say(" or less"),
+        )
 
 
 class Changer:

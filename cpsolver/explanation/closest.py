@@ -10,6 +10,7 @@ from cpsolver.cost.states import base_bytes, held
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import StageEvaluation
 from cpsolver.explanation.changes import Budget, best_plan, leanest
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
@@ -19,6 +20,16 @@ from models_zoo.params import total_parameters
 
 _UNLIMITED = 1e6  # times the memory: no limit in practice
 _CLOSE = 1.01  # the search for the closest plan ends when it is known this well
+
+_PARTS = (
+    later("weights"),
+    later("gradients"),
+    later("optimizer"),
+    later("activations"),
+    later("buffers"),
+    later("framework"),
+)
+"""Of a stage's memory, as `StageMemory` has them."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +98,33 @@ def memory_lines(problem: Problem, closest: Closest) -> Iterator[str]:
     index, margin = closest.fullest, problem.memory_margin
     stage = closest.stages[index]
     need = stage.memory
-    parts = ("weights", "gradients", "optimizer", "activations", "buffers", "framework")
-    each = ", ".join(f"{name} {getattr(need, name) / GIB:.1f}" for name in parts)
+    each = ", ".join(f"{say(name)} {getattr(need, name) / GIB:.1f}" for name in _PARTS)
     chip = problem.supply(stage.chip).chip
-    less = f" ({chip.memory_capacity_bytes / GIB:.1f} less the margin of {margin * 100:g} %)" if margin else ""
-    found = "Closest plan found" if closest.settled else "Closest plan found in the time given"
+    less = (
+        say(
+            " ({memory_capacity_bytes:.1f} less the margin of {margin:g} %)",
+            memory_capacity_bytes=chip.memory_capacity_bytes / GIB,
+            margin=margin * 100,
+        )
+        if margin
+        else ""
+    )
+    found = say("Closest plan found") if closest.settled else say("Closest plan found in the time given")
     over = (need.total - stage.capacity_bytes) / GIB
     yield (
-        f"{found}: {strategy_text(closest.strategy)}. Its stage {index} on {stage.chip} needs "
-        f"{need.total / GIB:.1f} GiB on each device ({each}); {stage.capacity_bytes / GIB:.1f} GiB are free for it"
-        f"{less}: {over:.1f} GiB too much."
+        say(
+            "{found}: {strategy_text}. Its stage {index} on {chip} needs {total:.1f} GiB on each "
+            "device ({each}); {capacity_bytes:.1f} GiB are free for it{less}: {over:.1f} GiB too much.",
+            found=found,
+            strategy_text=strategy_text(closest.strategy),
+            index=index,
+            chip=stage.chip,
+            total=need.total / GIB,
+            each=each,
+            capacity_bytes=stage.capacity_bytes / GIB,
+            less=less,
+            over=over,
+        )
     )
     yield _states_line(problem)
 
@@ -111,12 +139,18 @@ def strategy_text(strategy: Strategy) -> str:
         amounts = sorted(set(group.stage_recompute_layers))
         number = f" {'/'.join(map(str, amounts))}" if amounts != [0] else ""
         number += f" ({', '.join(group.modules)})" if group.modules not in ((), CORE) else ""
-        chip = f" on {group.chip}" if len(strategy.groups) > 1 else ""
-        recomputed.append(f"recompute {group.recompute}{number}{chip}")
+        chip = say(" on {chip}", chip=group.chip) if len(strategy.groups) > 1 else ""
+        recomputed.append(
+            say("recompute {recompute}{number}{chip}", recompute=group.recompute, number=number, chip=chip)
+        )
     sharded = ""
     if strategy.zero_stage:
-        within = f" in groups of {strategy.sharding_ranks}" if strategy.grouped else ""
-        sharded = f", distributed optimizer (ZeRO-{strategy.zero_stage}{within})"
+        within = (
+            say(" in groups of {sharding_ranks}", sharding_ranks=strategy.sharding_ranks) if strategy.grouped else ""
+        )
+        sharded = say(
+            ", distributed optimizer (ZeRO-{zero_stage}{within})", zero_stage=strategy.zero_stage, within=within
+        )
     return f"{degrees}, {', '.join(recomputed)}{sharded}"
 
 
@@ -148,9 +182,15 @@ def _one_copy(problem: Problem) -> float:
 def _states_line(problem: Problem) -> str:
     parameters, each = total_parameters(problem.model), _one_copy(problem) / total_parameters(problem.model)
     need, have = _states_bytes(problem)
-    verdict = "more than" if need > have else "of"
-    return (
-        f"Weights, gradients and optimizer state of {parameters / 1e9:,.1f} billion parameters need "
-        f"{need / GIB:,.0f} GiB ({each:g} bytes each, one copy), {verdict} the {have / GIB:,.0f} GiB free on "
-        f"{problem.num_gpus:,} GPUs; activations, buffers and the framework come on top."
+    verdict = say("more than") if need > have else say("of")
+    return say(
+        "Weights, gradients and optimizer state of {parameters:,.1f} billion parameters need "
+        "{need:,.0f} GiB ({each:g} bytes each, one copy), {verdict} the {have:,.0f} GiB free on "
+        "{num_gpus:,} GPUs; activations, buffers and the framework come on top.",
+        parameters=parameters / 1e9,
+        need=need / GIB,
+        each=each,
+        verdict=verdict,
+        have=have / GIB,
+        num_gpus=problem.num_gpus,
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from cpsolver.cost.shard import Bools, Candidates, Ints
 from cpsolver.explanation.wishes import Wish, only_wish, wishes
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import RULES
 from cpsolver.search.filters import FRAME_FILTERS, LAYOUT_FILTERS, VARIANT_FILTERS, Filter
@@ -105,15 +106,20 @@ def _smallest_cover(broken: set[frozenset[int]]) -> tuple[int, ...] | None:
 def conflict_line(problem: Problem, conflict: Conflict) -> str:
     """The conflict in one sentence."""
     parts = [str(wish) for wish in conflict.wishes] + _rule_texts(problem, conflict)
-    of = f"tp x cp x pp x dp = {problem.num_gpus:,} GPUs"
+    of = say("tp x cp x pp x dp = {num_gpus:,} GPUs", num_gpus=problem.num_gpus)
     if len(parts) == 1 and conflict.wishes:
-        return f"{parts[0]} leaves no plan: {of}, and mbs x dp must divide the global batch of {problem.batch:,}."
+        return say(
+            "{parts} leaves no plan: {of}, and mbs x dp must divide the global batch of {batch:,}.",
+            parts=parts[0],
+            of=of,
+            batch=problem.batch,
+        )
     if len(parts) == 1:
-        return f"No layout is legal: {parts[0]}, and none does with {of}."
-    text = f"These cannot all hold with {of}: {'; '.join(parts)}."
+        return say("No layout is legal: {parts}, and none does with {of}.", parts=parts[0], of=of)
+    text = say("These cannot all hold with {of}: {parts}.", of=of, parts="; ".join(parts))
     if conflict.dps and all(problem.batch % dp for dp in conflict.dps):
         some = ", ".join(map(str, conflict.dps[:8])) + (", …" if len(conflict.dps) > 8 else "")
-        text += f" dp could only be one of {some}: none divides {problem.batch:,}."
+        text += say(" dp could only be one of {some}: none divides {batch:,}.", some=some, batch=problem.batch)
     return text
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.changes import Budget, Changer, best_plan, is_better, rank_of
+from cpsolver.inputs.language import later
 from cpsolver.plans.dimensions import Group, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -23,15 +24,15 @@ _SECONDS = 60.0  # for all that is solved
 _BEST_S = 30.0  # of them for the best plan
 
 FREED: dict[str, tuple[Group, ...]] = {
-    "sizes": ("sizes", "exchange", "chips", "layers"),
-    "micro batch": ("micro batch",),
-    "chunks": ("chunks", "layers"),
-    "layers by stage": ("layers",),
-    "chips along the pipeline": ("chips", "layers"),
-    "recomputation": ("recomputation",),
-    "recomputation and micro batch": ("micro batch", "recomputation"),
-    "flags": ("flags",),
-    "sharding": ("sharding",),
+    later("sizes"): ("sizes", "exchange", "chips", "layers"),
+    later("micro batch"): ("micro batch",),
+    later("chunks"): ("chunks", "layers"),
+    later("layers by stage"): ("layers",),
+    later("chips along the pipeline"): ("chips", "layers"),
+    later("recomputation"): ("recomputation",),
+    later("recomputation and micro batch"): ("micro batch", "recomputation"),
+    later("flags"): ("flags",),
+    later("sharding"): ("sharding",),
 }
 """Groups of decisions that are freed together, by what a user calls them: the layers follow the stages."""
 

@@ -22,6 +22,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evidence.chances import loss_if_unmeasured, margin_for, out_of_memory_probability
 from cpsolver.evidence.nearest import avoidable, unmeasured_values
 from cpsolver.explanation.account import SILENT, SearchDisplay, solve
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
@@ -84,7 +85,7 @@ def recommended(problem: Problem, display: SearchDisplay = SILENT) -> Result:
     """The search's answer, with the reasons where there is no plan, and with a recommendation where there are some."""
     spaces = Spaces()
     result = solve(problem, display, spaces)
-    with display.waiting("looking for what to recommend: safer and simpler plans"):
+    with display.waiting(say("looking for what to recommend: safer and simpler plans")):
         return recommend(problem, result, spaces)
 
 

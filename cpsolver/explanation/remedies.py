@@ -11,6 +11,7 @@ from cpsolver.explanation.alternatives import layouts_without
 from cpsolver.explanation.changes import SHORTEST, Budget, Changer, Remedy, grown, is_better, rank_of
 from cpsolver.explanation.closest import states_share
 from cpsolver.explanation.wishes import taken, wishes
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.default_stack import usual_stack
 from cpsolver.profiles.switches import DTYPES
@@ -59,13 +60,23 @@ def _wishes(changer: Changer) -> Iterator[Remedy | None]:
     found = wishes(changer.problem)
     helped = False
     for wish in found:
-        remedy = changer.remedy({wish.path: None}, f"without {wish}", 0.0)
+        remedy = changer.remedy({wish.path: None}, say("without {wish}", wish=wish), 0.0)
         if remedy is not None:
             helped = True
-            yield replace(remedy, text=f"{remedy.text} ({wish.name} {taken(remedy.plan.strategy, wish.name)} instead)")
+            yield replace(
+                remedy,
+                text=say(
+                    "{text} ({name} {taken} instead)",
+                    text=remedy.text,
+                    name=wish.name,
+                    taken=taken(remedy.plan.strategy, wish.name),
+                ),
+            )
     if len(found) > 1 and not helped:
         none: dict[Path, Any] = {wish.path: None for wish in found}
-        yield changer.remedy(none, f"without all {len(found)} entries of search.pin and search.forbid", 0.01)
+        yield changer.remedy(
+            none, say("without all {found} entries of search.pin and search.forbid", found=len(found)), 0.01
+        )
 
 
 def _settings(changer: Changer) -> Iterator[Remedy | None]:
@@ -78,14 +89,21 @@ def settings_freed(problem: Problem) -> list[tuple[dict[Path, Any], str]]:
     found: list[tuple[dict[Path, Any], str]] = []
     launcher, stack, search = problem.named_launcher, problem.stack, problem.spec.search
     if launcher is not None:
-        found.append(({("launcher",): None}, f"with another launcher than {launcher.name}"))
+        found.append(({("launcher",): None}, say("with another launcher than {name}", name=launcher.name)))
     if stack.runs is not None:
         other = usual_stack()
-        found.append(({("stack",): other}, f"with another stack than {stack.name} ({other})"))
+        found.append(
+            ({("stack",): other}, say("with another stack than {name} ({other})", name=stack.name, other=other))
+        )
     wider = {"layer_split": (search.layer_split, "auto"), "recompute_scope": (search.recompute_scope, "stage")}
     for name, (now, free) in wider.items():
         if now != free:
-            found.append(({("search", name): free}, f"with search.{name} {free} instead of {now}"))
+            found.append(
+                (
+                    {("search", name): free},
+                    say("with search.{name} {free} instead of {now}", name=name, free=free, now=now),
+                )
+            )
     return found
 
 
@@ -100,7 +118,9 @@ def _margin(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
     best, low, high = None, 0, int(margin * 1000)
     while low <= high:
         middle = (low + high) // 2 if best else 0
-        text = f"with a memory margin of {middle / 10:g} % instead of {margin * 100:g} %"
+        text = say(
+            "with a memory margin of {middle:g} % instead of {margin:g} %", middle=middle / 10, margin=margin * 100
+        )
         remedy = changer.remedy({path: middle / 1000}, text, margin - middle / 1000)
         best = remedy or best
         if best is None:
@@ -112,8 +132,8 @@ def _margin(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
 def _with_gpus(changer: Changer, num_gpus: int) -> Remedy | None:
     now = changer.problem.num_gpus
     limited = any(request.max is not None for request in changer.problem.spec.cluster.chips.values())
-    more = " (chip limits raised to match)" if limited and num_gpus > now else ""
-    text = f"with {num_gpus:,} GPUs instead of {now:,}{more}"
+    more = say(" (chip limits raised to match)") if limited and num_gpus > now else ""
+    text = say("with {num_gpus:,} GPUs instead of {now:,}{more}", num_gpus=num_gpus, now=now, more=more)
     return changer.remedy(grown(changer.problem, num_gpus), text, abs(num_gpus / now - 1))
 
 
@@ -142,7 +162,7 @@ def _shorter(changer: Changer) -> Iterator[Remedy | None]:
         return
     for times in (2**power for power in range(1, _TIMES.bit_length())):
         if now % times == 0 and now // times >= SHORTEST:
-            text = f"with sequences of {now // times:,} tokens instead of {now:,}"
+            text = say("with sequences of {now:,} tokens instead of {now2:,}", now=now // times, now2=now)
             if remedy := changer.remedy({_SEQUENCE: now // times}, text, times - 1):
                 yield remedy
                 return
@@ -166,7 +186,12 @@ def _chips(changer: Changer, least_factor: float) -> Iterator[Remedy | None]:
     larger.sort(key=lambda chip: (chip.vendor not in vendors, chip.memory_capacity_bytes, chip.name))
     for chip in larger[:_TRIES]:
         gib = chip.memory_capacity_bytes / GIB
-        text = f"with {chip.name} ({gib:.1f} GiB) in place of {', '.join(c.name for c in present)}"
+        text = say(
+            "with {name} ({gib:.1f} GiB) in place of {present}",
+            name=chip.name,
+            gib=gib,
+            present=", ".join(c.name for c in present),
+        )
         size = chip.memory_capacity_bytes / most - 1
         if remedy := changer.remedy({("cluster", "chips"): {chip.name: {}}}, text, size):
             yield remedy
@@ -193,12 +218,14 @@ def _limits(changer: Changer) -> Iterator[Remedy | None]:
     for name in limited:
         now = problem.spec.cluster.chips[name].max or 0
         path = ("cluster", "chips", name, "max")
-        remedy = changer.remedy({path: None}, f"with no limit on {name} ({now:,} now)", problem.num_gpus / now)
+        remedy = changer.remedy(
+            {path: None}, say("with no limit on {name} ({now:,} now)", name=name, now=now), problem.num_gpus / now
+        )
         helped = helped or remedy is not None
         yield remedy
     if len(limited) > 1 and not helped:
         none: dict[Path, Any] = {("cluster", "chips", name, "max"): None for name in limited}
-        yield changer.remedy(none, "with no limit on any chip type", float(len(limited)))
+        yield changer.remedy(none, say("with no limit on any chip type"), float(len(limited)))
 
 
 def _batches(changer: Changer) -> Iterator[Remedy | None]:
@@ -221,7 +248,7 @@ def _batches(changer: Changer) -> Iterator[Remedy | None]:
 
 def _with_batch(changer: Changer, batch: int) -> Remedy | None:
     now = changer.problem.batch
-    text = f"with a global batch of {batch:,} instead of {now:,}"
+    text = say("with a global batch of {batch:,} instead of {now:,}", batch=batch, now=now)
     return changer.remedy({_BATCH: batch}, text, abs(batch / now - 1))
 
 
@@ -239,7 +266,7 @@ def _nodes(changer: Changer) -> Iterator[Remedy | None]:
     now, total = changer.problem.node, changer.problem.num_gpus
     sizes = sorted((size for size in divisors(total) if size != now and size <= 8 * now), key=lambda s: abs(s - now))
     for size in sizes[:_TRIES]:
-        text = f"with {size} GPUs in a node instead of {now}"
+        text = say("with {size} GPUs in a node instead of {now}", size=size, now=now)
         if remedy := changer.remedy({("cluster", "gpus_per_node"): size}, text, abs(size - now) / min(size, now)):
             yield remedy
             return
@@ -264,7 +291,9 @@ def wish_prices(problem: Problem, best: Plan, seconds: float = _PRICES_S) -> Pri
     """
     budget, interrupted = Budget(seconds), False
     changer = Changer(problem, budget)
-    single: list[tuple[dict[Path, Any], str]] = [({wish.path: None}, f"without {wish}") for wish in wishes(problem)]
+    single: list[tuple[dict[Path, Any], str]] = [
+        ({wish.path: None}, say("without {wish}", wish=wish)) for wish in wishes(problem)
+    ]
     single += settings_freed(problem)
     tried: list[Remedy] = []
     try:

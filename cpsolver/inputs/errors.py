@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cpsolver.inputs.language import later, say
+
 EXIT_BAD_INPUT = 2
 """The input is wrong; every problem found was listed."""
 EXIT_INFEASIBLE = 3
@@ -79,12 +81,12 @@ class Trouble:
         where = one_line(self.where)
         name = where + (f" = {shown(self.value)}" if self.value is not None and where else "")
         head = " ".join(part for part in (self.place, name) if part)
-        message = one_line(self.message)
+        message = one_line(say(self.message))
         text = f"{head}: {message}" if head else message
         if self.allowed:
-            text += f" (allowed: {one_line(self.allowed)})"
+            text += say(" (allowed: {allowed})", allowed=one_line(self.allowed))
         if self.nearest:
-            text += f"; did you mean {' or '.join(repr(name) for name in self.nearest)}?"
+            text += say("; did you mean {names}?", names=say(" or ").join(repr(name) for name in self.nearest))
         return text
 
     def as_dict(self) -> dict[str, object]:
@@ -139,35 +141,35 @@ def nearest_names(name: object, candidates: Iterable[str], most: int = 2) -> tup
 
 
 _BOUNDS = (
-    ("greater_than_equal", "ge", "at least"),
-    ("greater_than", "gt", "more than"),
-    ("less_than_equal", "le", "at most"),
-    ("less_than", "lt", "less than"),
+    ("greater_than_equal", "ge", later("must be at least {number}")),
+    ("greater_than", "gt", later("must be more than {number}")),
+    ("less_than_equal", "le", later("must be at most {number}")),
+    ("less_than", "lt", later("must be less than {number}")),
 )
 _NOT_A = {
-    "bool_type": "must be true or false",
-    "string_type": "must be text",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "model_type": "must be a mapping of fields",
-    "model_attributes_type": "must be a mapping of fields",
-    "dict_type": "must be a mapping",
-    "mapping_type": "must be a mapping",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "too_short": "must name at least one value",
-    "string_too_short": "must not be empty",
-    "invalid_key": "is not text, and a field's name is",
-    "missing": "is required, and missing",
-    "extra_forbidden": "is not a known field",
+    "bool_type": later("must be true or false"),
+    "string_type": later("must be text"),
+    "float_type": later("must be a number"),
+    "finite_number": later("must be a finite number"),
+    "model_type": later("must be a mapping of fields"),
+    "model_attributes_type": later("must be a mapping of fields"),
+    "dict_type": later("must be a mapping"),
+    "mapping_type": later("must be a mapping"),
+    "tuple_type": later("must be a list"),
+    "list_type": later("must be a list"),
+    "too_short": later("must name at least one value"),
+    "string_too_short": later("must not be empty"),
+    "invalid_key": later("is not text, and a field's name is"),
+    "missing": later("is required, and missing"),
+    "extra_forbidden": later("is not a known field"),
 }
 _IS_A: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (type(None), ", and nothing is given"),
-    (bool, ", not true or false"),
-    (str, ", not text"),
-    ((float, int), ", not a number"),
-    (Mapping, ", not a mapping"),
-    ((list, tuple), ", not a list"),
+    (type(None), later(", and nothing is given")),
+    (bool, later(", not true or false")),
+    (str, later(", not text")),
+    ((float, int), later(", not a number")),
+    (Mapping, later(", not a mapping")),
+    ((list, tuple), later(", not a list")),
 )
 
 
@@ -180,18 +182,19 @@ def _explain(kind: str, value: object, context: Mapping[str, Any], fallback: str
     """A validation error of pydantic, by its type, in plain words: what must be, and how the value is not."""
     for name, key, words in _BOUNDS:
         if kind == name and key in context:
-            return f"must be {words} {number(context[key])}"
+            return say(words, number=number(context[key]))
     if kind == "literal_error":
-        return "is not one of the choices"
+        return say("is not one of the choices")
     if kind in ("int_type", "int_from_float", "int_parsing_size", "int_parsing"):
         point = isinstance(value, float)
-        return "must be a whole number" + (", written without a decimal point or exponent" if point else _is_a(value))
-    text = _NOT_A.get(kind, fallback)
+        told = say(", written without a decimal point or exponent") if point else _is_a(value)
+        return say("must be a whole number") + told
+    text = say(_NOT_A.get(kind, fallback))
     return text + _is_a(value) if kind.endswith("_type") else text
 
 
 def _is_a(value: object) -> str:
-    return next((words for kind, words in _IS_A if isinstance(value, kind)), "")
+    return next((say(words) for kind, words in _IS_A if isinstance(value, kind)), "")
 
 
 FieldsAt = Callable[[Path], Mapping[str, Any]]
@@ -240,4 +243,8 @@ def _bounds(loc: Path, fields_at: FieldsAt) -> str | None:
     least = most = None
     for rule in getattr(field, "metadata", ()):
         least, most = getattr(rule, "ge", least), getattr(rule, "le", most)
-    return f"{number(least)} to {number(most)}" if least is not None and most is not None else None
+    return (
+        say("{least} to {most}", least=number(least), most=number(most))
+        if least is not None and most is not None
+        else None
+    )

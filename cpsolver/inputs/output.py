@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -37,7 +38,7 @@ def check_writable(path: str | None, *inputs: str) -> None:
     if target.is_dir():
         raise file_error(path, "cannot be written: it is a directory")
     if not target.parent.is_dir():
-        raise file_error(path, f"cannot be written: there is no directory {target.parent}")
+        raise file_error(path, say("cannot be written: there is no directory {folder}", folder=target.parent))
     if not os.access(target if target.exists() else target.parent, os.W_OK):
         raise file_error(path, "cannot be written: permission denied")
 

@@ -8,6 +8,7 @@ from io import StringIO
 from itertools import groupby
 
 from cpsolver.inputs.errors import number
+from cpsolver.inputs.language import counted
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a text starts with that spreadsheets take for a formula."""
@@ -65,8 +66,8 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def plural(amount: int, word: str) -> str:
-    """`1 plan`, `2 plans`."""
-    return f"{amount:,} {word}" if amount == 1 else f"{amount:,} {word}s"
+    """`1 plan`, `2 plans`; the word is of the catalogue of messages."""
+    return counted(amount, word)
 
 
 def runs(values: Sequence[object]) -> str:

@@ -119,7 +119,13 @@ _TABLE = (
         free=True,
         label="sequence parallel",
     ),
-    _flag("distributed_optimizer", "sharding", "true", "optimizer state sharded over dp: ", label="distr. optimizer"),
+    _flag(
+        "distributed_optimizer",
+        "sharding",
+        "true",
+        "optimizer state sharded over dp: ",
+        label="distr. optimizer",
+    ),
     _flag("flash_attention", "flags", "true", default=True, free=True, label="flash attention"),
     _flag(
         "expert_overlap",

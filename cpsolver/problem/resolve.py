@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, validation_trouble
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Sharded
 from cpsolver.problem.chip_changes import change_troubles, changed_chip, drops_fabric
 from cpsolver.problem.network import ClusterNetwork
@@ -384,8 +385,8 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
 
 
 def _unknown(kind: str, where: str, value: str, nearest: tuple[str, ...], path: KeyPath) -> InputError:
-    allowed = f"a name that `apss-cp {kind}s` lists, or the {kind}'s own fields"
-    return InputError(Trouble(where, f"unknown {kind}", value, allowed, nearest, path=path))
+    allowed = say("a name that `apss-cp {kind}s` lists, or the {kind}'s own fields", kind=kind)
+    return InputError(Trouble(where, say("unknown {kind}", kind=say(kind)), value, allowed, nearest, path=path))
 
 
 def _plain(trouble: Trouble) -> dict[str, Any]:

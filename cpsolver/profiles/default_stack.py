@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cpsolver.inputs.data import package_data
+from cpsolver.inputs.language import say
 from cpsolver.profiles.framework import Framework
 from cpsolver.profiles.stack import Stack
 from hw_specs import Chip
@@ -37,11 +38,15 @@ def choose_stack(named: str | None, launcher: Framework | None, chips: Iterable[
     if named is not None:
         return StackChoice(named, NAMED)
     if launcher is not None and launcher.stack is not None:
-        return StackChoice(launcher.stack, f"the launcher {launcher.name}'s own, as the spec names no stack")
+        return StackChoice(
+            launcher.stack, say("the launcher {name}'s own, as the spec names no stack", name=launcher.name)
+        )
     vendors = {chip.vendor for chip in chips}
     entry = _by_vendor().get(vendors.pop() if len(vendors) == 1 else _ANY, _by_vendor()[_ANY])
-    without = "" if launcher is None else f" nor has the launcher {launcher.name} one of its own"
-    return StackChoice(str(entry["stack"]), f"{entry['why']}, as the spec names no stack{without}")
+    without = "" if launcher is None else say(" nor has the launcher {name} one of its own", name=launcher.name)
+    return StackChoice(
+        str(entry["stack"]), say("{entry}, as the spec names no stack{without}", entry=entry["why"], without=without)
+    )
 
 
 def foreign_kernels(stack: Stack, chips: Iterable[Chip]) -> str | None:
@@ -49,9 +54,12 @@ def foreign_kernels(stack: Stack, chips: Iterable[Chip]) -> str | None:
     vendors = dict.fromkeys(chip.vendor for chip in chips if chip.vendor not in (stack.kernels, _UNKNOWN))
     if not vendors:
         return None
-    return (
-        f"Stack {stack.name} has kernels for {stack.kernels} chips; on {' and '.join(vendors)} chips its overlaps, its "
-        "fp8 and its step times are a guess that no run bears on."
+    return say(
+        "Stack {name} has kernels for {kernels} chips; on {vendors} chips its overlaps, its fp8 "
+        "and its step times are a guess that no run bears on.",
+        name=stack.name,
+        kernels=stack.kernels,
+        vendors=" and ".join(vendors),
     )
 
 

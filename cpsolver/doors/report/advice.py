@@ -12,6 +12,7 @@ from cpsolver.doors.report.goals import chance, cost_and_devices
 from cpsolver.doors.report.layout import item
 from cpsolver.evidence.chances import out_of_memory_probability
 from cpsolver.explanation.advice import PAIRS, Advice, Suggestion
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import count, percent, plural, seconds
 from cpsolver.plans.dimensions import sizes_text
 from cpsolver.problem.problem import Problem
@@ -20,9 +21,9 @@ from cpsolver.search.result import Plan
 
 _RISKIER = 0.05  # a chance of running out of memory that is higher by more is told
 _GAINS = {
-    "throughput": "+{} tokens/s per GPU, to {}",
-    "cost": "{} fewer dollars per token",
-    "fewest_chips": "{} fewer GPUs",
+    "throughput": later("+{} tokens/s per GPU, to {}"),
+    "cost": later("{} fewer dollars per token"),
+    "fewest_chips": later("{} fewer GPUs"),
 }
 """What a gain is of, by objective."""
 
@@ -30,13 +31,22 @@ _GAINS = {
 def advice_report(problem: Problem, best: Plan, advice: Advice) -> Iterator[RenderableType]:
     """A line for each suggestion, the best first, what else there is to know of them, and what was not settled."""
     if advice.found:
-        yield Text("Small changes of the spec that gain, alone and in pairs, each solved:")
+        yield Text(say("Small changes of the spec that gain, alone and in pairs, each solved:"))
     for one in advice.found:
         degrees = sizes_text(one.plan.strategy)
-        step, sure = seconds(one.plan.evaluation.step_time_s), "" if one.plan.proven else "; not proven"
-        yield item(f"{_claim(problem, best, one)} ({step} a step{_goal(one)}; {degrees}{sure})")
+        step, sure = seconds(one.plan.evaluation.step_time_s), "" if one.plan.proven else say("; not proven")
+        yield item(
+            say(
+                "{claim} ({step} a step{goal}; {degrees}{sure})",
+                claim=_claim(problem, best, one),
+                step=step,
+                goal=_goal(one),
+                degrees=degrees,
+                sure=sure,
+            )
+        )
     for note in dict.fromkeys(note for one in advice.found for note in one.notes):
-        yield Text(f"{_sentence(note)}", style="dim")
+        yield Text(_sentence(note), style="dim")
     if left := _left(advice):
         yield Text(left, style="dim")
 
@@ -45,16 +55,25 @@ def nothing_gains(advice: Advice) -> str:
     """What was tried in vain, to end a sentence; empty where something gains, or is not settled."""
     if advice.found or advice.left or advice.interrupted:
         return ""
-    return f"and no other value nearby gains a percent ({', '.join(advice.settled)})"
+    return say("and no other value nearby gains a percent ({settled})", settled=", ".join(advice.settled))
 
 
 def _left(advice: Advice) -> str:
     """What was not settled, and why; empty where everything was."""
     pairs, left = advice.left.get(PAIRS, 0), {kind: number for kind, number in advice.left.items() if kind != PAIRS}
-    why = "Interrupted" if advice.interrupted else "The time given was too short" if advice.left else ""
-    parts = [f"{kind} ({number} of {number + advice.settled.get(kind, 0)})" for kind, number in left.items()]
+    why = say("Interrupted") if advice.interrupted else say("The time given was too short") if advice.left else ""
+    parts = [
+        say("{kind} ({left} of {all})", kind=say(kind), left=number, all=number + advice.settled.get(kind, 0))
+        for kind, number in left.items()
+    ]
     parts += [plural(pairs, "pair")] if pairs else []
-    rest = f": not settled: {', '.join(parts)}" if parts else ": there may be more to say" if why else ""
+    rest = (
+        say(": not settled: {parts}", parts=", ".join(parts))
+        if parts
+        else say(": there may be more to say")
+        if why
+        else ""
+    )
     return f"{why}{rest}." if why else ""
 
 
@@ -85,12 +104,12 @@ def suggestion_text(problem: Problem, best: Plan, one: Suggestion) -> str:
 
 
 def _claim(problem: Problem, best: Plan, one: Suggestion) -> str:
-    gain = _GAINS[problem.spec.search.objective].format(percent(one.gain), _rate(one.plan))
+    gain = say(_GAINS[problem.spec.search.objective]).format(percent(one.gain), _rate(one.plan))
     return f"{one.text[:1].upper()}{one.text[1:]}: {gain}{_in_all(problem, best, one)}{_riskier(problem, best, one)}"
 
 
 def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
+    return say("{said}.", said=f"{note[:1].upper()}{note[1:]}")
 
 
 def _in_all(problem: Problem, best: Plan, one: Suggestion) -> str:
@@ -98,14 +117,19 @@ def _in_all(problem: Problem, best: Plan, one: Suggestion) -> str:
     if one.problem.num_gpus == problem.num_gpus:
         return ""
     more = one.plan.evaluation.tokens_per_s / best.evaluation.tokens_per_s - 1
-    return f", {percent(abs(more))} {'more' if more > 0 else 'fewer'} tokens/s in all"
+    said = say(", {share} more tokens/s in all") if more > 0 else say(", {share} fewer tokens/s in all")
+    return said.format(share=percent(abs(more)))
 
 
 def _riskier(problem: Problem, best: Plan, one: Suggestion) -> str:
     """The chance of running out of memory, where that is what the change is about, or it is clearly higher."""
     own, other = _risk(problem, best), _risk(one.problem, one.plan)
     told = "memory margin" in one.kinds or other > own + _RISKIER
-    return f", a chance of {chance(other)} to run out of memory instead of {chance(own)}" if told else ""
+    return (
+        say(", a chance of {other} to run out of memory instead of {own}", other=chance(other), own=chance(own))
+        if told
+        else ""
+    )
 
 
 def _risk(problem: Problem, plan: Plan) -> float:

@@ -21,6 +21,7 @@ from cpsolver.doors.report.first_screen import FirstScreen
 from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.legend import legend
 from cpsolver.explanation.open_switches import open_switches
+from cpsolver.inputs.language import say
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
 
@@ -47,12 +48,12 @@ def _parts(problem: Problem, result: Result, asked: Collection[Part]) -> Iterato
     plans = shown_result(problem, result)
     run = plans[to_run(result)] if plans else None
     if run is not None:
-        yield from _of_plan(problem, run, asked, f" of {run.title}" if len(plans) > 1 else "")
+        yield from _of_plan(problem, run, asked, say(" of {title}", title=run.title) if len(plans) > 1 else "")
     if "proof" in asked:
-        yield from section("Proof", proof_account(problem, result))
+        yield from section(say("Proof"), proof_account(problem, result))
     if "evidence" in asked:
         used = list(dict.fromkeys(run.strategy.stage_chips)) if run else []
-        yield from section("What this is", *disclaimer(problem, run.interval if run else None, used))
+        yield from section(say("What this is"), *disclaimer(problem, run.interval if run else None, used))
 
 
 def _of_plan(problem: Problem, run: ShownPlan, asked: Collection[Part], whose: str) -> Iterator[RenderableType]:
@@ -63,4 +64,4 @@ def _of_plan(problem: Problem, run: ShownPlan, asked: Collection[Part], whose: s
     if "memory" in asked:
         yield from memory_section(problem, evaluation, whose)
     if "evidence" in asked:
-        yield from section(EVIDENCE, *evidence(problem, strategy))
+        yield from section(say(EVIDENCE), *evidence(problem, strategy))

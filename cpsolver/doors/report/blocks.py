@@ -1,14 +1,17 @@
 """Lines beside labels, and which of them stay where there is no room for all: what the first screen is laid out with.
 
-A line never breaks inside a word, nor between a number and its unit: hard blanks join these.
+A line never breaks inside a word, nor between a number and its unit: hard blanks join these. Chinese has no blanks
+between words: there a line breaks between any two characters, but before no mark that ends something.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 LABEL = 10
@@ -16,6 +19,13 @@ LABEL = 10
 _HARD = "\N{NO-BREAK SPACE}"
 _ASCII = str.maketrans({"·": "|", "×": "x", "–": "-", "−": "-", "—": "-", "▸": ">", "…": "~", "≤": "<", "█": "#"})
 """Signs for terminals without UTF-8; whatever else they lack they show as a question mark."""
+_WIDE = "[\u2e80-\u9fff\uff00-\uffef]"
+_ENDS = "，。；：！？、）》”」·"
+_JOINT = "\N{WORD JOINER}"
+"""Between characters that no line breaks between, where wide ones are among them."""
+_UNBROKEN = re.compile(rf"[（《“]?(?:[^ ]{_JOINT})*(?:{_WIDE}|(?:(?!{_WIDE})[^ ])+)[{_ENDS}]*[ ]*|[ ]+")
+"""What a line does not break in: a word, or a wide character, with the marks that follow it."""
+_LEFT_OFF = " ;,.；，。、"
 
 
 @dataclass(frozen=True)
@@ -37,27 +47,48 @@ class Block:
         if len(self.lines) == 1:
             return replace(self, lines=())
         *kept, last = self.lines[:-1]
-        words = last.plain.split(" ")
-        while len(words) > 1 and len(" ".join(words)) + 2 > width - self.indent:
+        words = _unbroken(last.plain)
+        while len(words) > 1 and cell_len("".join(words).rstrip()) + 2 > width - self.indent:
             words.pop()
-        return replace(self, lines=(*kept, Text(f"{' '.join(words).rstrip(';,.')} …", style=last.style)))
+        return replace(self, lines=(*kept, Text(f"{''.join(words).rstrip(_LEFT_OFF)} …", style=last.style)))
 
 
 def joined(text: str) -> str:
     """A text that no line breaks in."""
-    return text.replace(" ", _HARD)
+    return (_JOINT if re.search(_WIDE, text) else "").join(text.replace(" ", _HARD))
 
 
 def paragraph(text: str, width: int, style: str = "", hanging: str = "") -> tuple[Text, ...]:
     """A text in lines of that width at most, all but the first after `hanging`; none for an empty one."""
-    lines = wrap(text, width, break_on_hyphens=False, subsequent_indent=hanging)
-    return tuple(Text(line.replace(_HARD, " "), style=style) for line in lines)
+    wide = re.search(_WIDE, text)
+    lines = (
+        _wrapped(text, width, hanging) if wide else wrap(text, width, break_on_hyphens=False, subsequent_indent=hanging)
+    )
+    return tuple(Text(line.replace(_HARD, " ").replace(_JOINT, ""), style=style) for line in lines)
+
+
+def _unbroken(text: str) -> list[str]:
+    return _UNBROKEN.findall(text)
+
+
+def _wrapped(text: str, width: int, hanging: str) -> list[str]:
+    """The lines of a text in which some characters are two columns wide."""
+    lines = [""]
+    for word in _unbroken(text):
+        if lines[-1].strip() and cell_len(lines[-1] + word.rstrip(" ")) > width:
+            lines.append(hanging)
+        lines[-1] += word
+        while cell_len(lines[-1].rstrip(" ")) > width:
+            fits = set_cell_size(lines[-1], width).rstrip(" ")
+            lines[-1:] = [fits, hanging + lines[-1][len(fits) :]]
+    return [line.rstrip(" ") for line in lines]
 
 
 def pieces(said: Iterable[str], width: int, style: str = "") -> tuple[Text, ...]:
     """What belongs together, ` · ` between, with lines that break after one of them only."""
-    whole = [joined(one) if len(one) < width else one for one in said]
-    return paragraph(" ".join([*(f"{one}{_HARD}·" for one in whole[:-1]), *whole[-1:]]), width, style)
+    *first, last = said
+    whole = [joined(f"{one} ·") if cell_len(one) < width else f"{one}{_HARD}·" for one in first]
+    return paragraph(" ".join([*whole, joined(last) if cell_len(last) < width else last]), width, style)
 
 
 def fitted(blocks: Sequence[Block], width: int, most: int) -> list[Block]:
@@ -87,7 +118,8 @@ def drawn(blocks: Iterable[Block], utf8: bool) -> Iterator[Text]:
         if block.apart:
             yield Text()
         for number, line in enumerate(block.lines):
-            label = (block.label if number == 0 else "").ljust(block.indent)
+            label = block.label if number == 0 else ""
+            label += " " * (block.indent - cell_len(label))
             whole = Text.assemble((label, block.style), line) if block.indent else line
             yield whole if utf8 else _in_ascii(whole)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.degrees import layer_traffic
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_names
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import bar, percent, runs, seconds, span_text
 from cpsolver.plans.strategy import Strategy
 from hw_specs.units import bytes_to_gib
@@ -19,16 +21,18 @@ from hw_specs.units import bytes_to_gib
 _MOST_LINES = 16  # a deeper pipeline is shown by its ends and its fullest stages
 _Line = tuple[str, StageEvaluation]
 _PARTS = {
-    "weights": "param",
-    "gradients": "grads",
-    "optimizer": "optim",
-    "activations": "activ",
-    "buffers": "buff",
-    "fragments": "frag",
-    "framework": "frame",
+    "weights": later("param"),
+    "gradients": later("grads"),
+    "optimizer": later("optim"),
+    "activations": later("activ"),
+    "buffers": later("buff"),
+    "fragments": later("frag"),
+    "framework": later("frame"),
 }
 """The parts of a stage's memory and the heads of their columns, short enough for 80 columns in all."""
-_LEGEND = "param: weights; buff: short-lived tensors; frag: of no use between tensors; frame: context and communicators"
+_LEGEND = later(
+    "param: weights; buff: short-lived tensors; frag: of no use between tensors; frame: context and communicators"
+)
 _FIXED = 74  # columns of the table beside the chip's name and the bar
 _NOTHING = 1e-9  # a part of a step smaller than this share is rounding
 
@@ -44,7 +48,7 @@ class TimeBreakdown:
 
     def __init__(self, evaluation: Evaluation, strategy: Strategy) -> None:
         self._evaluation = evaluation
-        self._names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([strategy])} communication"}
+        self._names = part_names(layer_traffic([strategy]))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         total = self._evaluation.step_time_s
@@ -57,7 +61,7 @@ class TimeBreakdown:
         for name, value in parts.items():
             drawn = bar(value / widest, room, console.encoding)
             table.add_row(self._names.get(name, name), seconds(value, of=total), percent(value / total), drawn)
-        table.add_row("step", seconds(total), percent(1.0), "", style="bold")
+        table.add_row(say("step"), seconds(total), percent(1.0), "", style="bold")
         yield table
 
 
@@ -68,17 +72,23 @@ class MemoryByStage:
         self._stages = stages
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        chip_width = max(len("chip"), min(12, max(len(stage.chip) for stage in self._stages)))
+        chip_width = max(cell_len(say("chip")), min(12, max(len(stage.chip) for stage in self._stages)))
         room = options.max_width - _FIXED - chip_width
         capacity = room >= 0  # what is usable stands in the table of plans too
         table = Table.grid(padding=(0, 1, 0, 0))
-        heads = ("layers", *_PARTS.values(), "total", *(("usable",) if capacity else ()), "full")
-        table.add_column("stage", no_wrap=True)
-        table.add_column("chip", width=chip_width, overflow="ellipsis", no_wrap=True)
+        heads = (
+            say("layers"),
+            *map(say, _PARTS.values()),
+            say("total"),
+            *((say("usable"),) if capacity else ()),
+            say("full"),
+        )
+        table.add_column(say("stage"), no_wrap=True)
+        table.add_column(say("chip"), width=chip_width, overflow="ellipsis", no_wrap=True)
         for head in heads:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column("", style="cyan", no_wrap=True)
-        table.add_row("stage", "chip", *heads, "", style="dim")
+        table.add_row(say("stage"), say("chip"), *heads, "", style="dim")
         for label, stage in _chosen(list(_alike(self._stages))):
             if stage is None:
                 table.add_row(label, "…", style="dim")
@@ -88,7 +98,7 @@ class MemoryByStage:
             cells = _cells(stage) if capacity else _cells(stage)[:-1]
             table.add_row(label, *map(Text, cells), f"{share * 100:.0f} %", drawn, style="red" if share > 1 else None)
         yield table
-        yield Text(_LEGEND, style="dim")
+        yield Text(say(_LEGEND), style="dim")
 
 
 def _chosen(lines: list[_Line]) -> Iterator[tuple[str, StageEvaluation | None]]:
@@ -127,5 +137,9 @@ def stage_times(stages: Sequence[StageEvaluation]) -> str:
         return times[0]
     if len(list(groupby(times))) > _MOST_LINES:
         least, most = (pick(stages, key=lambda stage: stage.microbatch_s) for pick in (min, max))
-        return f"{seconds(least.microbatch_s)} to {seconds(most.microbatch_s)} on a stage"
-    return f"{runs(times)} on stages 0 to {len(stages) - 1}"
+        return say(
+            "{microbatch_s} to {microbatch_s2} on a stage",
+            microbatch_s=seconds(least.microbatch_s),
+            microbatch_s2=seconds(most.microbatch_s),
+        )
+    return say("{times} on stages 0 to {stages}", times=runs(times), stages=len(stages) - 1)

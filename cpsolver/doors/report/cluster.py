@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from cpsolver.inputs.errors import number
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.chip_changes import ChipChanges, chip_changes
 from cpsolver.problem.network import Tier
 from cpsolver.problem.problem import Problem, Supply
@@ -15,13 +16,13 @@ from hw_specs.network import MOST_DEVICES
 
 _GBIT_S, _US = 8e-9, 1e6
 _FACTORS = {
-    "gemm": "GEMMs",
-    "gemm_fp8": "GEMMs in fp8",
-    "gemm_fp4": "GEMMs in fp4",
-    "attention": "attention",
-    "memory": "memory bandwidth",
-    "fabric": "fast fabric",
-    "network": "network",
+    "gemm": later("GEMMs"),
+    "gemm_fp8": later("GEMMs in fp8"),
+    "gemm_fp4": later("GEMMs in fp4"),
+    "attention": later("attention"),
+    "memory": later("memory bandwidth"),
+    "fabric": later("fast fabric"),
+    "network": later("network"),
 }
 
 
@@ -43,14 +44,20 @@ def changed_mark(problem: Problem, supply: Supply) -> str:
 def changes_lines(problem: Problem) -> Iterator[Text]:
     """What the spec changes of the catalogue's chips, and which factors fitted to published runs still hold."""
     for each in chip_changes(problem.spec.cluster.chips):
-        told = f"{each.chip} is not the catalogue's: {', '.join(each.fields)}."
+        told = say("{chip} is not the catalogue's: {fields}.", chip=each.chip, fields=", ".join(each.fields))
         yield Text(f"{told} {_factors(each)}")
 
 
 def _factors(changes: ChipChanges) -> str:
-    kept, dropped = (", ".join(_FACTORS.get(name, name) for name in names) for names in (changes.kept, changes.dropped))
-    words = f"Fitted factors that still hold: {kept or 'none'}."
-    return f"{words} No longer: {dropped} (measured on PCIe cards instead)." if dropped else words
+    kept, dropped = (
+        ", ".join(say(_FACTORS.get(name, name)) for name in names) for names in (changes.kept, changes.dropped)
+    )
+    words = say("Fitted factors that still hold: {kept}.", kept=kept or "none")
+    return (
+        say("{words} No longer: {dropped} (measured on PCIe cards instead).", words=words, dropped=dropped)
+        if dropped
+        else words
+    )
 
 
 def cluster_document(problem: Problem) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cpsolver.doors.report.degrees import flag_rows, schedule_rows, size_rows, size_words
 from cpsolver.doors.report.goals import (
-    best_word,
+    best_role,
     chance,
     comparable,
     goal_numbers,
@@ -24,6 +24,7 @@ from cpsolver.doors.report.interval import Interval, interval_of, ties
 from cpsolver.doors.report.outlook import UNKNOWN, Outlook, days_text, outlook, total_dollars
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evidence.chances import best_chances, out_of_memory_probability
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -106,7 +107,9 @@ def compared(problem: Problem, plans: Sequence[ShownPlan]) -> list[ShownPlan]:
 
 def shown_result(problem: Problem, result: Result) -> list[ShownPlan]:
     """The plans of a search's answer under their ranks, with their roles."""
-    plans = [shown_plan(problem, f"plan {plan.rank}", plan.strategy, plan.evaluation) for plan in result.plans]
+    plans = [
+        shown_plan(problem, say("plan {rank}", rank=plan.rank), plan.strategy, plan.evaluation) for plan in result.plans
+    ]
     roles = role_names(problem, result)
     return [replace(plan, roles=roles[place]) for place, plan in enumerate(compared(problem, plans))]
 
@@ -123,7 +126,7 @@ def role_names(problem: Problem, result: Result) -> list[tuple[str, ...]]:
     Without a recommendation the first plan is the fastest.
     """
     told = result.recommendation or Recommendation(None, 0, None, None)
-    best = {"fastest": best_word(problem).split()[0]}
+    best = {"fastest": best_role(problem)}
     names = {one.name: best.get(one.name, one.name.replace("_", " ")) for one in fields(told)}
     roles = {name: getattr(told, attribute) for attribute, name in names.items()}
     return [tuple(name for name, at in roles.items() if at == place) for place in range(len(result.plans))]
@@ -131,26 +134,26 @@ def role_names(problem: Problem, result: Result) -> list[tuple[str, ...]]:
 
 def _row(label: str, cell: Callable[[ShownPlan], str]) -> Callable[[Problem, Sequence[ShownPlan]], Sequence[Row]]:
     """One row, whatever the plans are."""
-    return lambda _problem, _plans: ((label, cell),)
+    return lambda _problem, _plans: ((say(label), cell),)
 
 
 def _role_rows(_problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
     """What each plan is recommended as, where several are shown."""
     several = len(plans) > 1 and any(plan.roles for plan in plans)
-    return [("recommended as", lambda p: ", ".join(p.roles) or "–")] if several else []
+    return [(say("recommended as"), lambda p: ", ".join(map(say, p.roles)) or "–")] if several else []
 
 
 def _step_rows(problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row]:
     """The step time and its interval, in the unit of the best plan's; by how much a plan falls behind that."""
     best, best_s = plans[0].strategy, plans[0].evaluation.step_time_s
     rows: list[Row] = [
-        ("step time", lambda p: seconds(p.evaluation.step_time_s, of=best_s)),
-        ("  80 % interval", lambda p: f"{about(p.interval.low_s, best_s)}–{about(p.interval.high_s, best_s)}"),
+        (say("step time"), lambda p: seconds(p.evaluation.step_time_s, of=best_s)),
+        (say("  80 % interval"), lambda p: f"{about(p.interval.low_s, best_s)}–{about(p.interval.high_s, best_s)}"),
     ]
     if len(plans) > 1:
         label, cell = worse_than_best(problem, best, best_s)
         rows.append((label, lambda p: cell(p.strategy, p.evaluation)))
-        rows.append((f"  P({best_word(problem).split()[0]})", lambda p: chance(p.fastest)))
+        rows.append((say("  P({role})", role=say(best_role(problem))), lambda p: chance(p.fastest)))
     return rows
 
 
@@ -183,9 +186,9 @@ def _outlook_rows(_problem: Problem, plans: Sequence[ShownPlan]) -> Sequence[Row
         return "?" if probability is None else chance(probability)
 
     known = [plan.outlook for plan in plans]
-    rows: list[Row] = [("days", days)] if any(one.days for one in known) else []
-    rows += [("$ in all", dollars)] if any(one.dollars for one in known) else []
-    rows += [("in time, chance", in_time)] if any(one.deadline_probability is not None for one in known) else []
+    rows: list[Row] = [(say("days"), days)] if any(one.days for one in known) else []
+    rows += [(say("$ in all"), dollars)] if any(one.dollars for one in known) else []
+    rows += [(say("in time, chance"), in_time)] if any(one.deadline_probability is not None for one in known) else []
     return rows
 
 
@@ -230,7 +233,7 @@ def _memory_fields(problem: Problem, plan: ShownPlan) -> Fields:
 
 
 def _chip_order(problem: Problem, _plans: Sequence[ShownPlan]) -> Sequence[Row]:
-    order: Row = ("chips in order", lambda p: ", ".join(dict.fromkeys(p.strategy.stage_chips)))
+    order: Row = (say("chips in order"), lambda p: ", ".join(dict.fromkeys(p.strategy.stage_chips)))
     return [order] if problem.mixed else []
 
 
@@ -251,7 +254,7 @@ FIGURES = (
         (SweepColumn("tokens_per_s", "real", "tokens a second", "throughput_tokens_per_s"),),
     ),
     PlanFigure(
-        _row("tokens/s per GPU", lambda p: f"{p.evaluation.tokens_per_s_per_gpu:,.1f}"),
+        _row(later("tokens/s per GPU"), lambda p: f"{p.evaluation.tokens_per_s_per_gpu:,.1f}"),
         lambda _, p: {"throughput_tokens_per_s_per_gpu": p.evaluation.tokens_per_s_per_gpu},
         (SweepColumn("tokens_per_s_per_gpu", "real", "tokens a second and device", "throughput_tokens_per_s_per_gpu"),),
     ),
@@ -278,17 +281,17 @@ FIGURES = (
         ),
     ),
     PlanFigure(_of_strategies(lambda problem, plans: size_rows(plans, problem.model.moe is not None))),
-    PlanFigure(_row("micro batch (mbs)", lambda p: size_words(p.strategy, "mbs"))),
+    PlanFigure(_row(later("micro batch (mbs)"), lambda p: size_words(p.strategy, "mbs"))),
     PlanFigure(
-        lambda problem, _: [("microbatches", lambda p: count(p.strategy.microbatches(problem.batch)))],
+        lambda problem, _: [(say("microbatches"), lambda p: count(p.strategy.microbatches(problem.batch)))],
         lambda problem, p: {"microbatches": p.strategy.microbatches(problem.batch)},
     ),
-    PlanFigure(_row("chunks (vpp)", lambda p: count(p.strategy.vpp))),
+    PlanFigure(_row(later("chunks (vpp)"), lambda p: count(p.strategy.vpp))),
     PlanFigure(_of_strategies(lambda _, plans: schedule_rows(plans))),
     PlanFigure(_of_strategies(lambda _, plans: flag_rows(plans))),
     PlanFigure(_chip_order),
     PlanFigure(
-        _row("P(out of memory)", lambda p: chance(p.out_of_memory)),
+        _row(later("P(out of memory)"), lambda p: chance(p.out_of_memory)),
         fields=_memory_fields,
         kept=(
             SweepColumn(

@@ -41,6 +41,7 @@ from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.evidence.nearest import unmeasured as unmeasured_parts
 from cpsolver.explanation.open_switches import OpenSwitches, open_switches
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, count, elapsed, percent, plural, seconds, signed_percent, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -50,7 +51,7 @@ from cpsolver.search.result import Result
 from hw_specs.units import bytes_to_gib
 
 _NEARLY_FULL = 0.97  # of the usable memory: from here on a report warns
-STOPS = {"time_limit": "the time limit", "interrupted": "the interruption", "complete": "the end"}
+STOPS = {"time_limit": later("the time limit"), "interrupted": later("the interruption"), "complete": later("the end")}
 
 
 def result_report(problem: Problem, result: Result) -> RenderableType:
@@ -60,15 +61,15 @@ def result_report(problem: Problem, result: Result) -> RenderableType:
     if columns:
         run = columns[to_run(result)]
         if run is not columns[0]:
-            parts.append(headline(problem, f"Run this, {run.title}", run))
+            parts.append(headline(problem, say("Run this, {title}", title=run.title), run))
         left_open = open_switches(problem, run.strategy, run.evaluation, searched=True)
         parts += [*tight(problem, run.evaluation), *unmeasured(problem, run.strategy), *open_line(left_open)]
-        parts += section("Plans", PlanTable(problem, columns), *chance_lines(problem, columns))
-        whose = f" of {run.title}" if len(columns) > 1 else ""
+        parts += section(say("Plans"), PlanTable(problem, columns), *chance_lines(problem, columns))
+        whose = say(" of {title}", title=run.title) if len(columns) > 1 else ""
         parts += _details(problem, run.strategy, run.evaluation, whose, left_open)
-    parts += section("Proof", proof_account(problem, result))
+    parts += section(say("Proof"), proof_account(problem, result))
     used = list(dict.fromkeys(chip for plan in result.plans for chip in plan.strategy.stage_chips))
-    parts += section("What this is", *disclaimer(problem, columns[0].interval if columns else None, used))
+    parts += section(say("What this is"), *disclaimer(problem, columns[0].interval if columns else None, used))
     return Group(*parts)
 
 
@@ -77,16 +78,16 @@ def evaluation_report(
 ) -> RenderableType:
     """The report of a given plan: its numbers, and every rule that it breaks."""
     column = shown_plan(problem, "", strategy, evaluation)
-    parts: list[RenderableType] = [task(problem), "", headline(problem, "The plan", column)]
+    parts: list[RenderableType] = [task(problem), "", headline(problem, say("The plan"), column)]
     parts += [*whole_training(problem, column), legality(violations)]
     left_open = open_of_plan(problem, strategy, evaluation)
     parts += [*foreign(problem), *tight(problem, evaluation), *unmeasured(problem, strategy), *open_line(left_open)]
     if violations:
-        parts += section("Broken rules", *(Text(str(found), style="red") for found in violations))
-    parts += section("Plan", PlanTable(problem, [column]))
+        parts += section(say("Broken rules"), *(Text(str(found), style="red") for found in violations))
+    parts += section(say("Plan"), PlanTable(problem, [column]))
     parts += _details(problem, strategy, evaluation, "", left_open)
     used = list(dict.fromkeys(strategy.stage_chips))
-    parts += section("What this is", *disclaimer(problem, column.interval, used))
+    parts += section(say("What this is"), *disclaimer(problem, column.interval, used))
     return Group(*parts)
 
 
@@ -94,11 +95,17 @@ def chance_lines(problem: Problem, columns: Sequence[ShownPlan]) -> Iterator[Ren
     """How likely the first plan is truly the best of those shown; nothing of a plan alone."""
     if len(columns) > 1:
         best = best_word(problem)
-        what = f"Chance that plan 1 is truly the {best} of these: {chance(columns[0].fastest)}"
+        what = say(
+            "Chance that plan 1 is truly the {best} of these: {fastest}", best=best, fastest=chance(columns[0].fastest)
+        )
         likeliest = max(columns, key=lambda column: column.fastest)
-        other = "" if likeliest is columns[0] else f"; {likeliest.title} has {chance(likeliest.fastest)}"
-        why = "What is uncertain of all of them alike is left out; their order rests on the rest."
-        yield Text(f"\n{what}{other}. {why}", style="yellow")
+        other = (
+            ""
+            if likeliest is columns[0]
+            else say("; {title} has {fastest}", title=likeliest.title, fastest=chance(likeliest.fastest))
+        )
+        why = say("What is uncertain of all of them alike is left out; their order rests on the rest.")
+        yield Text("\n" + say("{what}{other}. {why}", what=what, other=other, why=why), style="yellow")
 
 
 def task(problem: Problem) -> Group:
@@ -107,15 +114,27 @@ def task(problem: Problem) -> Group:
     for supply in problem.supplies:
         limit = supply.limit
         name = supply.name + changed_mark(problem, supply)
-        chips.append(name if limit >= problem.num_gpus else f"{name} (up to {limit:,})")
+        chips.append(name if limit >= problem.num_gpus else say("{name} (up to {limit:,})", name=name, limit=limit))
     training = problem.spec.training
-    batch = f"global batch {problem.batch:,} × {problem.sequence:,} tokens, {training.precision}, {problem.stack.name}"
-    batch += f", launcher {problem.named_launcher.name}" if problem.named_launcher else ""
-    most = "up to " if problem.may_idle else ""
-    nodes = f"{most}{plural(problem.num_gpus, 'GPU')} in nodes of {problem.node}: {', '.join(chips)}"
-    nodes += f", network {problem.network.name}" if problem.network else ""
+    batch = say(
+        "global batch {batch:,} × {sequence:,} tokens, {precision}, {name}",
+        batch=problem.batch,
+        sequence=problem.sequence,
+        precision=training.precision,
+        name=problem.stack.name,
+    )
+    batch += say(", launcher {name}", name=problem.named_launcher.name) if problem.named_launcher else ""
+    most = say("up to ") if problem.may_idle else ""
+    nodes = say(
+        "{most}{num_gpus} in nodes of {node}: {chips}",
+        most=most,
+        num_gpus=plural(problem.num_gpus, "GPU"),
+        node=problem.node,
+        chips=", ".join(chips),
+    )
+    nodes += say(", network {name}", name=problem.network.name) if problem.network else ""
     batch = "\n".join(filter(None, (batch, task_words(problem), objective_line(problem))))
-    return Group(Text.assemble((problem.model.name, "bold"), f" on {nodes}"), Text(batch, style="dim"))
+    return Group(Text.assemble((problem.model.name, "bold"), say(" on {nodes}", nodes=nodes)), Text(batch, style="dim"))
 
 
 def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
@@ -124,9 +143,17 @@ def headline(problem: Problem, subject: str, column: ShownPlan) -> Text:
     step = evaluation.step_time_s
     return Text.assemble(
         (f"{subject}: ", "bold"),
-        (f"{about(step)} {unit(step)} per step", "bold green"),
-        f" (80 % interval {in_words(column.interval, step)}), {count(evaluation.tokens_per_s)} tokens/s ",
-        f"({evaluation.tokens_per_s_per_gpu:,.1f} per GPU), MFU {percent(evaluation.mfu)}",
+        (say("{step} {unit} per step", step=about(step), unit=unit(step)), "bold green"),
+        say(
+            " (80 % interval {in_words}), {tokens_per_s} tokens/s ",
+            in_words=in_words(column.interval, step),
+            tokens_per_s=count(evaluation.tokens_per_s),
+        ),
+        say(
+            "({tokens_per_s_per_gpu:,.1f} per GPU), MFU {mfu}",
+            tokens_per_s_per_gpu=evaluation.tokens_per_s_per_gpu,
+            mfu=percent(evaluation.mfu),
+        ),
         cost_and_devices(problem, column.strategy, evaluation),
     )
 
@@ -149,8 +176,10 @@ def foreign(problem: Problem) -> Iterator[RenderableType]:
 def unmeasured(problem: Problem, strategy: Strategy) -> Iterator[RenderableType]:
     """A word of warning where no published run has had what a plan has."""
     if told := unmeasured_parts(problem, strategy):
-        kind = "models with experts" if problem.model.moe is not None else "dense models"
-        yield Text(f"Beyond every published run of {kind}: {'; '.join(told)}.", style="yellow")
+        kind = say("models with experts") if problem.model.moe is not None else say("dense models")
+        yield Text(
+            say("Beyond every published run of {kind}: {told}.", kind=kind, told="; ".join(told)), style="yellow"
+        )
 
 
 def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
@@ -159,51 +188,93 @@ def tight(problem: Problem, evaluation: Evaluation) -> Iterator[RenderableType]:
     share = fullest.memory.total / fullest.capacity_bytes
     if _NEARLY_FULL < share <= 1:
         margin = percent(problem.memory_margin)
-        text = f"Tight: {fullest.chip} is filled to {share * 100:.0f} % of what is usable after a margin of {margin}; "
-        yield Text(f"{text}a larger cluster.memory_margin plans for a wider berth.", style="yellow")
+        text = say(
+            "Tight: {chip} is filled to {share:.0f} % of what is usable after a margin of {margin}; ",
+            chip=fullest.chip,
+            share=share * 100,
+            margin=margin,
+        )
+        yield Text(say("{text}a larger cluster.memory_margin plans for a wider berth.", text=text), style="yellow")
 
 
 def legality(violations: Sequence[Violation]) -> Text:
     """Whether a given plan keeps every rule."""
     if not violations:
-        return Text("Legal: it keeps every rule and fits in memory.", style="green")
-    return Text(f"Not legal: {plural(len(violations), 'violation')}.", style="bold red")
+        return Text(say("Legal: it keeps every rule and fits in memory."), style="green")
+    return Text(say("Not legal: {violations}.", violations=plural(len(violations), "violation")), style="bold red")
 
 
 def verdict(problem: Problem, result: Result, columns: Sequence[ShownPlan]) -> Iterator[RenderableType]:
     """The best plan, what is proven of it, and where there is none why."""
-    proof = result.proof
-    considered = plural(proof.considered, "candidate")
     if result.plans:
-        yield headline(problem, "Best plan", columns[0])
+        yield headline(problem, say("Best plan"), columns[0])
         yield from whole_training(problem, columns[0])
         strategies, probability = [column.strategy for column in columns], columns[0].outlook.deadline_probability
         if said := fewest_line(problem, strategies, probability):
             yield Text(said, style="green")
-    if result.status == "optimal":
-        best = best_word(problem)
-        found = sum(not plan.added for plan in result.plans)
-        what = f"the {best}" if found == 1 else f"the {found} {best}"
-        yield Text(f"Proven: {what} of {considered}, in {elapsed(proof.seconds)}.", style="green")
-    elif result.status == "feasible":
-        open_still = f"{plural(proof.open, 'candidate')} of {proof.considered:,} were open at {STOPS[proof.stop]}"
-        gap = result.plans[0].gap
-        better = better_word(problem)
-        sure = f"Proven the {best_word(problem)}, but" if gap == 0 else None
-        sure = sure or f"Another plan may be up to {percent(gap)} {better}:"
-        yield Text(f"{sure} {open_still}; more or {better} plans may follow it.", style="yellow")
-    elif result.status == "infeasible":
-        counts = proof.device_counts
-        numbers = "" if counts is None else f", on any of {plural(counts.considered, 'number')} of GPUs"
-        yield Text(f"There is no plan: proven for all of {considered}{numbers}.", style="bold red")
-    else:
-        text = f"No plan found by {STOPS[proof.stop]}; {plural(proof.open, 'candidate')} of {proof.considered:,} "
-        yield Text(f"{text}are open. A longer time limit may find one.", style="bold yellow")
+    yield from _settled(problem, result)
     if result.reasons:
         table = Table.grid(padding=(0, 1, 0, 0))
         for reason in result.reasons:
             table.add_row("-", Text(reason))
         yield table
+
+
+def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
+    """What is proven, and what was still open where the search stopped."""
+    proof, considered = result.proof, plural(result.proof.considered, "candidate")
+    if result.status == "optimal":
+        best = best_word(problem)
+        found = sum(not plan.added for plan in result.plans)
+        what = say("the {best}", best=best) if found == 1 else say("the {found} {best}", found=found, best=best)
+        yield Text(
+            say(
+                "Proven: {what} of {considered}, in {seconds}.",
+                what=what,
+                considered=considered,
+                seconds=elapsed(proof.seconds),
+            ),
+            style="green",
+        )
+    elif result.status == "feasible":
+        open_still = say(
+            "{open} of {considered:,} were open at {stop}",
+            open=plural(proof.open, "candidate"),
+            considered=proof.considered,
+            stop=say(STOPS[proof.stop]),
+        )
+        gap = result.plans[0].gap
+        better = better_word(problem)
+        sure = say("Proven the {best_word}, but", best_word=best_word(problem)) if gap == 0 else None
+        sure = sure or say("Another plan may be up to {gap} {better}:", gap=percent(gap), better=better)
+        yield Text(
+            say(
+                "{sure} {open_still}; more or {better} plans may follow it.",
+                sure=sure,
+                open_still=open_still,
+                better=better,
+            ),
+            style="yellow",
+        )
+    elif result.status == "infeasible":
+        counts = proof.device_counts
+        numbers = (
+            ""
+            if counts is None
+            else say(", on any of {considered} of GPUs", considered=plural(counts.considered, "number"))
+        )
+        yield Text(
+            say("There is no plan: proven for all of {considered}{numbers}.", considered=considered, numbers=numbers),
+            style="bold red",
+        )
+    else:
+        text = say(
+            "No plan found by {stop}; {open} of {considered:,} ",
+            stop=say(STOPS[proof.stop]),
+            open=plural(proof.open, "candidate"),
+            considered=proof.considered,
+        )
+        yield Text(say("{text}are open. A longer time limit may find one.", text=text), style="bold yellow")
 
 
 def _details(
@@ -212,7 +283,7 @@ def _details(
     return [
         *time_sections(problem, strategy, evaluation, whose, left_open),
         *memory_section(problem, evaluation, whose),
-        *section(EVIDENCE, *evidence(problem, strategy)),
+        *section(say(EVIDENCE), *evidence(problem, strategy)),
     ]
 
 
@@ -223,18 +294,26 @@ def time_sections(
 
     `whose`: what stands behind the titles, ` of plan 1` say.
     """
-    said = f"a microbatch takes {stage_times(evaluation.stages)}"
+    said = say("a microbatch takes {stage_times}", stage_times=stage_times(evaluation.stages))
     simulated = simulated_step_s(strategy, evaluation, strategy.microbatches(problem.batch))
     if simulated is not None:
         off = simulated / evaluation.step_time_s - 1
-        said += f"\nthe schedule run event by event: {seconds(simulated)} ({signed_percent(off)})"
+        said += say(
+            "\nthe schedule run event by event: {simulated} ({off})",
+            simulated=seconds(simulated),
+            off=signed_percent(off),
+        )
     said += "".join(f"\n{line}" for line in matrices_notes(problem, strategy))
     times = Text(said, style="dim")
     operators = compute_by_operator(problem, strategy, evaluation)
     return [
-        *section(f"Where the time goes: a step{whose}", TimeBreakdown(evaluation, strategy), times),
+        *section(say("Where the time goes: a step{whose}", whose=whose), TimeBreakdown(evaluation, strategy), times),
         *section(f"{operators_title(operators, strategy.pp)}{whose}", *operators_table(operators)),
-        *(section(f"{TITLE}: a step{whose}", *switches_table(left_open)) if left_open else ()),
+        *(
+            section(say("{title}: a step{whose}", title=say(TITLE), whose=whose), *switches_table(left_open))
+            if left_open
+            else ()
+        ),
         *timeline_section(strategy, evaluation, strategy.microbatches(problem.batch), whose),
     ]
 
@@ -242,43 +321,76 @@ def time_sections(
 def memory_section(problem: Problem, evaluation: Evaluation, whose: str) -> list[RenderableType]:
     """Where the memory goes, stage by stage."""
     memory = MemoryByStage(evaluation.stages), Text("\n".join(memory_notes(problem, evaluation)), style="dim")
-    return section(f"Where the memory goes: GiB per GPU{whose}", *memory)
+    return section(say("Where the memory goes: GiB per GPU{whose}", whose=whose), *memory)
 
 
 def memory_notes(problem: Problem, evaluation: Evaluation) -> Iterator[str]:
     """What the memory's numbers leave out."""
     if problem.spec.cluster.memory_margin is None and problem.stack.constants.memory_margin.confidence == "fitted":
         yield (
-            f"{percent(problem.memory_margin)} of device memory is kept free (cluster.memory_margin): published runs "
-            f"on {problem.stack.name} needed up to so much more than predicted."
+            say(
+                "{memory_margin} of device memory is kept free (cluster.memory_margin): published runs on "
+                "{name} needed up to so much more than predicted.",
+                memory_margin=percent(problem.memory_margin),
+                name=problem.stack.name,
+            )
         )
     fullest = max(evaluation.stages, key=lambda stage: stage.memory.device).memory
     most, held = bytes_to_gib(fullest.device), bytes_to_gib(fullest.cached)
-    yield f"The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back."
+    yield say(
+        "The driver's meter may show {most:.1f} GiB: the framework holds {held:.1f} GiB that it can give back.",
+        most=most,
+        held=held,
+    )
 
 
 def proof_account(problem: Problem, result: Result) -> Group:
     """How every candidate ended: a table, then what else there is to say."""
     proof = result.proof
     table = Table.grid(Column(justify="right", no_wrap=True), Column(), padding=(0, 2, 0, 0))
-    table.add_row(count(proof.considered), "candidates: sizes, micro batch, chunks, flags, sharding", style="bold")
+    table.add_row(count(proof.considered), say("candidates: sizes, micro batch, chunks, flags, sharding"), style="bold")
     for rule, rows in sorted(proof.refused.items(), key=lambda item: -item[1]):
-        table.add_row(count(rows), Text.assemble(f"cut by {rule}", (f": {RULES[rule].words}", "dim")))
+        table.add_row(
+            count(rows), Text.assemble(say("cut by {rule}", rule=rule), (f": {say(RULES[rule].words)}", "dim"))
+        )
     if proof.memory:
-        table.add_row(count(proof.memory), "do not fit in memory, however the layers are split")
+        table.add_row(count(proof.memory), say("do not fit in memory, however the layers are split"))
     if proof.bounded:
         found = sum(not plan.added for plan in result.plans)
-        slowest = f": {worse_word(problem)} than plan {found}" if found else ""
-        what = "cost" if problem.spec.search.objective == "cost" else "step time"
-        table.add_row(count(proof.bounded), f"cut by a lower bound on their {what}{slowest}")
-    table.add_row(count(proof.solved), f"solved exactly, with {plural(proof.solver_calls, 'CP-SAT model')}")
+        slowest = say(": {worse_word} than plan {found}", worse_word=worse_word(problem), found=found) if found else ""
+        what = "cost" if problem.spec.search.objective == say("cost") else say("step time")
+        table.add_row(
+            count(proof.bounded), say("cut by a lower bound on their {what}{slowest}", what=what, slowest=slowest)
+        )
+    table.add_row(
+        count(proof.solved),
+        say("solved exactly, with {solver_calls}", solver_calls=plural(proof.solver_calls, "CP-SAT model")),
+    )
     if proof.open:
-        none = f"none {better_word(problem)} than {bound_words(problem, proof)}"
-        table.add_row(count(proof.open), f"still open, {none}", style="yellow")
+        none = say(
+            "none {better_word} than {bound_words}",
+            better_word=better_word(problem),
+            bound_words=bound_words(problem, proof),
+        )
+        table.add_row(count(proof.open), say("still open, {none}", none=none), style="yellow")
     gap = max((plan.gap for plan in result.plans), default=None)
-    told = "" if gap is None else "gap 0 %: proven; " if proof.complete else f"gap {percent(gap)}, not all settled; "
-    line = f"{told}{elapsed(proof.seconds)} in all, {elapsed(proof.solver_seconds)} of it in the solver"
-    known = f"of pp, tp, dp, sp, vp and mbs alone: {plural(proof.combinations, 'legal combination')}"
+    told = (
+        ""
+        if gap is None
+        else say("gap 0 %: proven; ")
+        if proof.complete
+        else say("gap {gap}, not all settled; ", gap=percent(gap))
+    )
+    line = say(
+        "{told}{seconds} in all, {solver_seconds} of it in the solver",
+        told=told,
+        seconds=elapsed(proof.seconds),
+        solver_seconds=elapsed(proof.solver_seconds),
+    )
+    known = say(
+        "of pp, tp, dp, sp, vp and mbs alone: {combinations}",
+        combinations=plural(proof.combinations, "legal combination"),
+    )
     told = "\n".join(filter(None, (counts_line(proof), meshes_line(proof), by_events_line(proof), known, line)))
     told = "\n".join(filter(None, (told, verification_line(result.verification))))
     return Group(table, Text(told, style="dim"))
@@ -289,6 +401,6 @@ def disclaimer(problem: Problem, interval: Interval | None, chips: Sequence[str]
     for line in provenance(interval):
         yield Text(line)
     if problem.stack_why != NAMED:
-        yield Text(f"Stack {problem.stack.name}: {problem.stack_why}.")
+        yield Text(say("Stack {name}: {stack_why}.", name=problem.stack.name, stack_why=problem.stack_why))
     for line in assumptions(problem, chips):
         yield Text(line, style="dim")

@@ -21,7 +21,7 @@ from cpsolver.doors.report.operators import (
     operators_table,
     operators_title,
 )
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_name
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.operators import compute_by_operator
 from cpsolver.explanation.account import Account
@@ -33,6 +33,7 @@ from cpsolver.explanation.favourite import Favourite
 from cpsolver.explanation.open_switches import OpenSwitches, open_switches
 from cpsolver.explanation.remedies import Prices
 from cpsolver.inputs.errors import dotted
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import percent, seconds
 from cpsolver.plans.strategy import SEARCHED_SCHEDULES, Strategy
 from cpsolver.problem.problem import Problem
@@ -53,12 +54,14 @@ def check_report(strategy: Strategy, broken: Sequence[Violation], evaluation: Ev
     parts: list[RenderableType] = [Text(strategy_text(strategy), style="bold"), *_fullness(evaluation)]
     asked = [name for name in RULES if evaluation is not None or name in STRUCTURE]
     kept = [name for name in asked if name not in named]
-    parts.append(Text(f"Kept: {', '.join(kept)}.", style="dim"))
+    parts.append(Text(say("Kept: {kept}.", kept=", ".join(kept)), style="dim"))
     if len(asked) < len(RULES):
-        parts.append(Text("Memory is not judged: the sizes do not add up.", style="dim"))
+        parts.append(Text(say("Memory is not judged: the sizes do not add up."), style="dim"))
     if not broken:
-        return Group(*parts, Text(f"Legal: all {len(RULES)} rules are kept.", style="bold green"))
-    verdict = Text(f"Not legal: {len(named)} of {len(RULES)} rules broken.", style="bold red")
+        return Group(*parts, Text(say("Legal: all {rules} rules are kept.", rules=len(RULES)), style="bold green"))
+    verdict = Text(
+        say("Not legal: {named} of {rules} rules broken.", named=len(named), rules=len(RULES)), style="bold red"
+    )
     return Group(*parts, verdict, *(Text(f"- {found}", style="red") for found in broken))
 
 
@@ -66,8 +69,11 @@ def _fullness(evaluation: Evaluation | None) -> Iterator[Text]:
     for index, stage in enumerate(evaluation.stages if evaluation else ()):
         share = stage.memory.total / stage.capacity_bytes
         need, room = bytes_to_gib(stage.memory.total), bytes_to_gib(stage.capacity_bytes)
-        told = f"{need:.1f} of {room:.1f} GiB ({percent(share)})"
-        yield Text(f"stage {index} on {stage.chip}: {told}", style="dim" if share <= 1 else "red")
+        told = say("{need:.1f} of {room:.1f} GiB ({share})", need=need, room=room, share=percent(share))
+        yield Text(
+            say("stage {index} on {chip}: {told}", index=index, chip=stage.chip, told=told),
+            style="dim" if share <= 1 else "red",
+        )
 
 
 def check_document(strategy: Strategy, broken: Sequence[Violation]) -> dict[str, Any]:
@@ -144,31 +150,51 @@ def _changes(path: tuple[str, ...], one: Any, other: Any) -> Iterator[tuple[str,
 
 def prices_report(problem: Problem, best: Plan, prices: Prices, advice: Advice) -> RenderableType:
     """That there is a plan, by how much each wish makes it slower, or dearer, and what small changes gain."""
-    told = f"{seconds(best.evaluation.step_time_s)} a step{_goal(problem, best)}"
-    head = Text(f"There is a plan: {told} ({strategy_text(best.strategy)}).", style="bold green")
+    told = say(
+        "{step_time_s} a step{goal}", step_time_s=seconds(best.evaluation.step_time_s), goal=_goal(problem, best)
+    )
+    head = Text(
+        say("There is a plan: {told} ({strategy_text}).", told=told, strategy_text=strategy_text(best.strategy)),
+        style="bold green",
+    )
     left_open = _left_open(problem, best)
     lines: list[RenderableType] = [head, *open_line(left_open), *_price_lines(problem, best, prices, advice)]
     lines += advice_report(problem, best, advice)
     operators = compute_by_operator(problem, best.strategy, best.evaluation)
     lines += section(operators_title(operators, best.strategy.pp), *operators_table(operators))
     lines += [Text(note, style="dim") for note in matrices_notes(problem, best.strategy)]
-    return Group(*lines, *(section(f"{TITLE}: a step", *switches_table(left_open)) if left_open else ()))
+    return Group(
+        *lines,
+        *(
+            section(say("{title}: a step{whose}", title=say(TITLE), whose=""), *switches_table(left_open))
+            if left_open
+            else ()
+        ),
+    )
 
 
 def _price_lines(problem: Problem, best: Plan, prices: Prices, advice: Advice) -> Iterator[RenderableType]:
     step, worse = best.evaluation.step_time_s, worse_word(problem)
     if prices.found:
-        yield Text("What the spec asks for, and what it costs alone:")
+        yield Text(say("What the spec asks for, and what it costs alone:"))
     elif nothing := nothing_gains(advice):
-        yield Text(f"Nothing that the spec asks for makes it {worse}, as far as it was tried alone, {nothing}.")
+        yield Text(
+            say(
+                "Nothing that the spec asks for makes it {worse}, as far as it was tried alone, {nothing}.",
+                worse=worse,
+                nothing=nothing,
+            )
+        )
     elif not prices.interrupted:
-        yield Text(f"No pin, ban or setting of the spec makes it {worse}, as far as each was tried alone.")
+        yield Text(
+            say("No pin, ban or setting of the spec makes it {worse}, as far as each was tried alone.", worse=worse)
+        )
     for price in prices.found:
         without = price.plan.evaluation.step_time_s
-        less = f", {percent(1 - without / step)} less a step" if without < step else ""
+        less = say(", {without} less a step", without=percent(1 - without / step)) if without < step else ""
         yield item(f"{price.text}: {seconds(without)}{less}{_goal(problem, price.plan)}")
     if not prices.settled and not prices.interrupted:
-        yield Text("Not everything was settled in the time given.", style="dim")
+        yield Text(say("Not everything was settled in the time given."), style="dim")
 
 
 def _left_open(problem: Problem, best: Plan) -> OpenSwitches | None:
@@ -199,29 +225,48 @@ def prices_document(problem: Problem, best: Plan, prices: Prices, advice: Advice
 
 def favourite_report(problem: Problem, found: Favourite) -> RenderableType:
     """What the plan breaks or loses against the best one, and what freeing one group of its decisions gives."""
-    parts: list[RenderableType] = [Text(f"Yours: {strategy_text(found.strategy)}", style="bold")]
+    parts: list[RenderableType] = [
+        Text(say("Yours: {strategy_text}", strategy_text=strategy_text(found.strategy)), style="bold")
+    ]
     if found.broken:
-        parts += [Text(f"It is not legal. {violation}", style="red") for violation in found.broken]
+        parts += [
+            Text(say("It is not legal. {violation}", violation=violation), style="red") for violation in found.broken
+        ]
     if found.best is None:
-        parts.append(Text("No legal plan was found in the time given.", style="yellow"))
+        parts.append(Text(say("No legal plan was found in the time given."), style="yellow"))
     else:
-        parts.append(Text(f"Best:  {strategy_text(found.best.strategy)}", style="bold"))
+        parts.append(
+            Text(say("Best:  {strategy_text}", strategy_text=strategy_text(found.best.strategy)), style="bold")
+        )
         if found.evaluation is not None:
             parts += _against(problem, found, found.evaluation, found.best)
     parts += _one_change(problem, found)
     if not found.in_time:
-        parts.append(Text("Not everything was settled in the time given: there may be better.", style="dim"))
+        parts.append(Text(say("Not everything was settled in the time given: there may be better."), style="dim"))
     return Group(*parts)
 
 
 def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) -> Iterator[RenderableType]:
     other = best.evaluation
     slower = own.step_time_s / other.step_time_s - 1
-    word = f"{percent(slower)} slower" if slower > 0 else f"{percent(-slower)} faster" if slower < 0 else "as fast"
-    yield Text(f"{seconds(own.step_time_s)} a step against {seconds(other.step_time_s)}: {word}.")
+    word = (
+        say("{slower} slower", slower=percent(slower))
+        if slower > 0
+        else say("{slower} faster", slower=percent(-slower))
+        if slower < 0
+        else say("as fast")
+    )
+    yield Text(
+        say(
+            "{step_time_s} a step against {step_time_s2}: {word}.",
+            step_time_s=seconds(own.step_time_s),
+            step_time_s2=seconds(other.step_time_s),
+            word=word,
+        )
+    )
     figures = (Column(justify="right", no_wrap=True) for _ in range(3))
     table = Table.grid(*figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
-    table.add_row("yours", "best", "difference", "", style="dim")
+    table.add_row(say("yours"), say("best"), say("difference"), "", style="dim")
     size = max(own.step_time_s, other.step_time_s)
     for name, mine, its in _differing_parts(own, other, size):
         more = f"{'+' if mine > its else '-'}{seconds(abs(mine - its), of=size)}"
@@ -231,7 +276,7 @@ def _against(problem: Problem, found: Favourite, own: Evaluation, best: Plan) ->
     yield from differing_table(*(compute_by_operator(problem, strategy, evaluation) for strategy, evaluation in plans))
     theirs = interval_of(problem, best.strategy, other.step_time_s)
     if not found.broken and interval_of(problem, found.strategy, own.step_time_s).overlaps(theirs):
-        yield Text("Their 80 % intervals overlap: a tie within what is known.", style="yellow")
+        yield Text(say("Their 80 % intervals overlap: a tie within what is known."), style="yellow")
 
 
 def _differing_parts(own: Evaluation, other: Evaluation, size: float) -> list[tuple[str, float, float]]:
@@ -240,23 +285,27 @@ def _differing_parts(own: Evaluation, other: Evaluation, size: float) -> list[tu
     parts = [(name, own.breakdown_s.get(name, 0.0), other.breakdown_s.get(name, 0.0)) for name in names]
     large = [part for part in parts if abs(part[1] - part[2]) > _PART * size]
     rest = [part for part in parts if part not in large]
-    named = [(PART_NAMES.get(name, name), mine, its) for name, mine, its in large]
-    return [*named, ("all else", sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
+    named = [(part_name(name), mine, its) for name, mine, its in large]
+    return [*named, (say("all else"), sum(part[1] for part in rest), sum(part[2] for part in rest))] if rest else named
 
 
 def _one_change(problem: Problem, found: Favourite) -> Iterator[RenderableType]:
     if not found.changes:
         better = "legal" if found.broken else better_word(problem)
-        yield Text(f"No group of its decisions, freed alone, makes it {better}.")
+        yield Text(say("No group of its decisions, freed alone, makes it {better}.", better=better))
         return
     s = found.strategy
-    odd = ", but with 1F1B and microbatches of one size" if s.schedule not in SEARCHED_SCHEDULES or s.dynamic else ""
-    yield Text(f"With all else as yours{odd}, one group of decisions freed:")
+    odd = (
+        say(", but with 1F1B and microbatches of one size") if s.schedule not in SEARCHED_SCHEDULES or s.dynamic else ""
+    )
+    yield Text(say("With all else as yours{odd}, one group of decisions freed:", odd=odd))
     for change in found.changes:
         step = change.plan.evaluation.step_time_s
-        gain = "" if change.gain is None or change.gain <= 0 else f" ({seconds(change.gain, of=step)} less)"
+        gain = (
+            "" if change.gain is None or change.gain <= 0 else say(" ({gain} less)", gain=seconds(change.gain, of=step))
+        )
         told = f"{seconds(step)}{gain}{_goal(problem, change.plan)}"
-        yield item(f"{change.freed}: {told}: {strategy_text(change.plan.strategy)}")
+        yield item(f"{say(change.freed)}: {told}: {strategy_text(change.plan.strategy)}")
 
 
 def favourite_document(problem: Problem, found: Favourite) -> dict[str, Any]:

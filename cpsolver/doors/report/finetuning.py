@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cpsolver.cost.adapters import trained_in_all
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.evaluation.long_tail import long_tail_s
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import percent, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -24,8 +25,15 @@ def _adapters(problem: Problem) -> str:
         return ""
     beside = ", ".join(name.removeprefix("linear_") for name in lora.targets)
     whole = total_parameters(problem.model) / 1e9
-    base = f", frozen layers in {lora.quantized_base}" if lora.quantized_base else ""
-    return f"LoRA of rank {lora.rank} beside {beside}: {trained / 1e6:,.1f} M trained, {whole:,.1f} B frozen{base}"
+    base = say(", frozen layers in {quantized_base}", quantized_base=lora.quantized_base) if lora.quantized_base else ""
+    return say(
+        "LoRA of rank {rank} beside {beside}: {trained:,.1f} M trained, {whole:,.1f} B frozen{base}",
+        rank=lora.rank,
+        beside=beside,
+        trained=trained / 1e6,
+        whole=whole,
+        base=base,
+    )
 
 
 def _sequences(problem: Problem) -> str:
@@ -33,9 +41,18 @@ def _sequences(problem: Problem) -> str:
     if training.lengths is None:
         return ""
     lengths = [length.tokens for length in training.lengths]
-    told = f"{min(lengths):,} to {max(lengths):,}" if len(lengths) > 1 else f"{lengths[0]:,}"
-    way = "packed" if training.packs else "padded"
-    return f"sequences of {told} tokens, {way}: {percent(1 - problem.windows.useful)} padding"
+    told = (
+        say("{lengths:,} to {lengths2:,}", lengths=min(lengths), lengths2=max(lengths))
+        if len(lengths) > 1
+        else f"{lengths[0]:,}"
+    )
+    way = say("packed") if training.packs else say("padded")
+    return say(
+        "sequences of {told} tokens, {way}: {useful} padding",
+        told=told,
+        way=way,
+        useful=percent(1 - problem.windows.useful),
+    )
 
 
 def long_tail_words(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> Iterator[str]:
@@ -43,10 +60,15 @@ def long_tail_words(problem: Problem, strategy: Strategy, evaluation: Evaluation
     wait = long_tail_s(problem, strategy, evaluation)
     if wait is None or strategy.dp == 1:
         return
-    least = "at least " if strategy.pp > 1 else ""
+    least = say("at least ") if strategy.pp > 1 else ""
     share = percent(wait / evaluation.step_time_s)
-    told = f"Replicas wait for the one with the longest sequences: {least}{seconds(wait)} a step in the mean ({share})"
-    yield f"{told}, which the step time leaves out."
+    told = say(
+        "Replicas wait for the one with the longest sequences: {least}{wait} a step in the mean ({share})",
+        least=least,
+        wait=seconds(wait),
+        share=share,
+    )
+    yield say("{told}, which the step time leaves out.", told=told)
 
 
 def finetuning_fields(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> dict[str, float | None]:

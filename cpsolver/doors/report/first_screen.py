@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
@@ -33,6 +34,7 @@ from cpsolver.doors.report.plan_words import layout_words, stage_words, twin_wor
 from cpsolver.doors.report.step_bars import memory_lines, time_line
 from cpsolver.evidence.nearest import unmeasured
 from cpsolver.explanation.open_switches import open_switches
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import about, count, percent, plural, unit
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
@@ -74,15 +76,29 @@ class FirstScreen:
 def _task(problem: Problem, width: int) -> Iterator[Block]:
     """The model on its chips, the batch, and what else was asked for."""
     whole = [supply for supply in problem.supplies if supply.limit >= problem.num_gpus]
-    chips = [f"{supply.name} (up to {min(supply.limit, problem.num_gpus):,})" for supply in problem.supplies]
-    most = "up to " if problem.may_idle else ""
+    chips = [
+        say("{name} (up to {limit:,})", name=supply.name, limit=min(supply.limit, problem.num_gpus))
+        for supply in problem.supplies
+    ]
+    most = say("up to ") if problem.may_idle else ""
     one = f"{problem.num_gpus:,} × {problem.supplies[0].name}"
-    where = one if len(problem.supplies) == len(whole) == 1 else f"{problem.num_gpus:,} GPUs: {', '.join(chips)}"
+    where = (
+        one
+        if len(problem.supplies) == len(whole) == 1
+        else say("{num_gpus:,} GPUs: {chips}", num_gpus=problem.num_gpus, chips=", ".join(chips))
+    )
     training = problem.spec.training
-    said = f"{problem.model.name} on {most}{where}; {problem.batch:,} × {problem.sequence:,} tokens a step, "
+    said = say(
+        "{name} on {most}{where}; {batch:,} × {sequence:,} tokens a step, ",
+        name=problem.model.name,
+        most=most,
+        where=where,
+        batch=problem.batch,
+        sequence=problem.sequence,
+    )
     said += f"{training.precision}, {problem.stack.name}"
     launcher = problem.named_launcher
-    said += f", launcher {launcher.name}" if launcher and launcher.name != problem.stack.name else ""
+    said += say(", launcher {name}", name=launcher.name) if launcher and launcher.name != problem.stack.name else ""
     said += f"; {words}" if (words := task_words(problem)) else ""
     yield Block("", paragraph(said, width, "bold"), yields=2, indent=0)
     yield Block("", paragraph(objective_line(problem), width, "dim"), yields=2, indent=0)
@@ -92,18 +108,18 @@ def _no_plan(problem: Problem, result: Result, width: int) -> Iterator[Block]:
     """That there is none, or none yet, and why."""
     told = [line.plain for line in verdict(problem, result, []) if isinstance(line, Text)]
     style = f"bold {WRONG if result.status == 'infeasible' else DOUBTFUL}"
-    yield Block("Answer", paragraph(" ".join(told), width - LABEL, style), apart=True)
+    yield Block(say("Answer"), paragraph(" ".join(told), width - LABEL, style), apart=True)
     reasons = [paragraph(_hard(f"- {reason}"), width - LABEL, hanging="  ") for reason in result.reasons]
-    yield Block("Why", tuple(line for lines in reasons for line in lines), yields=3, least=3, apart=True)
+    yield Block(say("Why"), tuple(line for lines in reasons for line in lines), yields=3, least=3, apart=True)
 
 
 def _commands(steps: Sequence[str], width: int) -> Block:
     """Commands that a shell takes as they stand: one that is too long goes on after a backslash."""
     rows = [row for step in steps for row in _rows(step, width)]
-    label = "Next"
+    label = say("Next")
     lines = [Text(row) for row in rows]
     if lines:
-        lines[0] = Text.assemble((label, "bold"), rows[0][len(label) :])
+        lines[0] = Text.assemble((label, "bold"), rows[0][cell_len(label) :])
     return Block("", tuple(lines), apart=True, indent=0)
 
 
@@ -152,9 +168,9 @@ class _Answer:
         yield from self._run(inside)
         yield from self._sure(inside)
         yield from self._doubts(inside)
-        yield Block("Time", (time_line(run.evaluation, inside, utf8),), yields=1, least=0)
+        yield Block(say("Time"), (time_line(run.evaluation, inside, utf8),), yields=1, least=0)
         memory = memory_lines(problem, run, inside, utf8, self.risk)
-        yield Block("Memory", memory, yields=5)
+        yield Block(say("Memory"), memory, yields=5)
         if len(self.plans) > 1:
             yield plans_block(problem, self.plans, self.place, width, self.risk)
 
@@ -163,22 +179,29 @@ class _Answer:
         problem, run = self.problem, self.plans[self.place]
         strategy, evaluation, step = run.strategy, run.evaluation, run.evaluation.step_time_s
         others = [role for role in run.roles if role != "run this"]
-        also = f", also {_together([f'the {role}' for role in others])}" if others else ""
-        title = f"plan {self.place + 1}{also}" if len(self.plans) > 1 else "the one plan that was asked for"
+        names = [say("the {role}", role=say(role)) for role in others]
+        also = say(", also {roles}", roles=_together(names)) if names else ""
+        title = (
+            say("plan {place}{also}", place=self.place + 1, also=also)
+            if len(self.plans) > 1
+            else say("the one plan that was asked for")
+        )
         lines = paragraph(_hard(f"{title}{self._given_up()}"), width)
-        yield Block("Run this", lines, apart=True, style=f"bold {GOOD}", yields=2)
+        yield Block(say("Run this"), lines, apart=True, style=f"bold {GOOD}", yields=2)
         yield Block("", pieces(layout_words(strategy), width, "bold"))
         yield Block("", paragraph(stage_words(strategy), width), yields=3)
         low, high = (about(end, step) for end in (run.interval.low_s, run.interval.high_s))
-        figures = [f"{about(step)} {unit(step)} a step ({low}–{high}, 80 % sure)"]
+        figures = [
+            say("{step} {unit} a step ({low}–{high}, 80 % sure)", step=about(step), unit=unit(step), low=low, high=high)
+        ]
         figures += [f"{count(evaluation.tokens_per_s_per_gpu)} tokens/s/GPU", f"MFU {percent(evaluation.mfu)}"]
         figures += filter(None, cost_and_devices(problem, strategy, evaluation).split(", "))
-        yield Block("Speed", pieces(figures, width))
+        yield Block(say("Speed"), pieces(figures, width))
         probability = run.outlook.deadline_probability
         style = "" if probability is None else GOOD if probability >= _LIKELY else DOUBTFUL
-        yield Block("Training", paragraph(_hard(outlook_words(problem, run.outlook)), width, style), yields=2)
+        yield Block(say("Training"), paragraph(_hard(outlook_words(problem, run.outlook)), width, style), yields=2)
         for said in long_tail_words(problem, strategy, evaluation):
-            yield Block("Long tail", paragraph(_hard(said), width), yields=4)
+            yield Block(say("Long tail"), paragraph(_hard(said), width), yields=4)
 
     def _given_up(self) -> str:
         """By how much the plan to run falls behind the best one, and what speaks against that one."""
@@ -189,15 +212,29 @@ class _Answer:
         beyond = [words for words in unmeasured(self.problem, best.strategy) if words not in known]
         against = ""
         if best.out_of_memory > run.out_of_memory and best.out_of_memory >= self.risk:
-            against = f", which is {chance(best.out_of_memory)} likely to run out of memory"
+            against = say(
+                ", which is {out_of_memory} likely to run out of memory", out_of_memory=chance(best.out_of_memory)
+            )
         elif beyond:
-            against = f", where no run has measured {', '.join(beyond)}"
+            against = say(", where no run has measured {beyond}", beyond=", ".join(beyond))
         if self.problem.spec.search.objective == "fewest_chips" and run.strategy.devices > best.strategy.devices:
-            return f": {plural(run.strategy.devices, 'GPU')}, where plan 1 needs {best.strategy.devices:,}{against}"
+            return say(
+                ": {devices}, where plan 1 needs {needed:,}{against}",
+                devices=plural(run.strategy.devices, "GPU"),
+                needed=best.strategy.devices,
+                against=against,
+            )
         lag, other = self._behind(), twin_words(best.strategy, run.strategy)
-        one = f"plan 1: the same but for its {other}" if other else "plan 1"
-        word = "less than 0.1 %" if lag < _SAME else percent(lag)
-        return f": {word} {worse_word(self.problem)} than the {best_word(self.problem)} ({one}){against}"
+        one = say("plan 1: the same but for its {other}", other=other) if other else say("plan 1")
+        word = say("less than 0.1 %") if lag < _SAME else percent(lag)
+        return say(
+            ": {word} {worse_word} than the {best_word} ({one}){against}",
+            word=word,
+            worse_word=worse_word(self.problem),
+            best_word=best_word(self.problem),
+            one=one,
+            against=against,
+        )
 
     def _behind(self) -> float:
         """By what share the plan to run falls behind the first one in the objective."""
@@ -212,33 +249,52 @@ class _Answer:
         considered, better = plural(proof.considered, "plan"), better_word(problem)
         if self.result.status == "optimal":
             lag = self._behind()
-            most = "" if lag < _SAME else f" more than {percent(lag)}"
-            said = f"proven, as predicted: none of {considered} is{most} {better}"
+            most = "" if lag < _SAME else say(" more than {lag}", lag=percent(lag))
+            said = say(
+                "proven, as predicted: none of {considered} is{most} {better}",
+                considered=considered,
+                most=most,
+                better=better,
+            )
             if problem.spec.search.objective == "fewest_chips":
                 fewest = plural(self.plans[0].strategy.devices, "GPU")
-                said = f"proven, as predicted: no plan on fewer than {fewest} is in time"
+                said = say("proven, as predicted: no plan on fewer than {fewest} is in time", fewest=fewest)
         else:
             gap = self.result.plans[0].gap
-            more = f"another plan may be {percent(gap)} {better} than plan 1" if gap else "the first plan is"
-            said = f"not proven: {more}; {count(proof.open)} of {considered} were open at {STOPS[proof.stop]}"
+            more = (
+                say("another plan may be {gap} {better} than plan 1", gap=percent(gap), better=better)
+                if gap
+                else say("the first plan is")
+            )
+            said = say(
+                "not proven: {more}; {open} of {considered} were open at {stop}",
+                more=more,
+                open=count(proof.open),
+                considered=considered,
+                stop=say(STOPS[proof.stop]),
+            )
         style = GOOD if self.result.status == "optimal" else DOUBTFUL
-        yield Block("How sure", paragraph(_hard(said), width, style), yields=2)
+        yield Block(say("How sure"), paragraph(_hard(said), width, style), yields=2)
         second = self.result.verification
         if second is not None:
             style = {"confirmed": GOOD, "contradicted": WRONG}.get(second.verdict, DOUBTFUL)
-            yield Block("Verified", paragraph(_hard(verification_line(second)), width, style), least=0)
+            yield Block(say("Verified"), paragraph(_hard(verification_line(second)), width, style), least=0)
 
     def _doubts(self, width: int) -> Iterator[Block]:
         """What the figures may be wrong for."""
         problem, run = self.problem, self.plans[self.place]
         beyond = unmeasured(problem, run.strategy)
-        said = [f"none of the published runs we have had: {'; '.join(beyond)}"] if beyond else []
+        said = [say("none of the published runs we have had: {beyond}", beyond="; ".join(beyond))] if beyond else []
         if problem.overlay is not None and problem.overlay.doubts:
-            said.append(f"the calibration was written in spite of doubts: {'; '.join(problem.overlay.doubts)}")
+            said.append(
+                say(
+                    "the calibration was written in spite of doubts: {doubts}", doubts="; ".join(problem.overlay.doubts)
+                )
+            )
         said += [line.plain for line in foreign(problem) if isinstance(line, Text)]
         switches = open_switches(problem, run.strategy, run.evaluation, searched=True)
-        said += [f"the spec leaves open {words}" for words in [open_words(switches)] if words]
-        label = "Unsure"
+        said += [say("the spec leaves open {words}", words=words) for words in [open_words(switches)] if words]
+        label = say("Unsure")
         for text in said:
             yield Block(label, paragraph(_hard(text), width, DOUBTFUL), yields=6)
             label = ""
@@ -251,4 +307,4 @@ def _hard(text: str) -> str:
 
 def _together(words: Sequence[str]) -> str:
     """`the fastest, the safest and the simplest`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return say(" and ").join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

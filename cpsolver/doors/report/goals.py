@@ -8,32 +8,42 @@ from typing import Any
 
 from cpsolver.doors.report.interval import Interval
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.objective import deadline_step_s, device_prices, dollars_per_million_tokens, objective_of
 from cpsolver.search.result import Proof, Verification
 
-_BEST = {"throughput": "fastest", "cost": "cheapest", "fewest_chips": "fastest on the fewest GPUs"}
-_BETTER = {"throughput": "faster", "cost": "cheaper", "fewest_chips": "faster"}
-_WORSE = {"throughput": "slower", "cost": "dearer", "fewest_chips": "slower"}
+_BEST = {
+    "throughput": later("fastest"),
+    "cost": later("cheapest"),
+    "fewest_chips": later("fastest on the fewest GPUs"),
+}
+_BETTER = {"throughput": later("faster"), "cost": later("cheaper"), "fewest_chips": later("faster")}
+_WORSE = {"throughput": later("slower"), "cost": later("dearer"), "fewest_chips": later("slower")}
 
 Cell = Callable[[Strategy, Evaluation], str]
 
 
 def best_word(problem: Problem) -> str:
     """The superlative of the objective: fastest."""
-    return _BEST[problem.spec.search.objective]
+    return say(_BEST[problem.spec.search.objective])
+
+
+def best_role(problem: Problem) -> str:
+    """What the best plan by the predictions is recommended as: fastest or cheapest; in English, as a name."""
+    return _BEST[problem.spec.search.objective].split()[0]
 
 
 def better_word(problem: Problem) -> str:
     """Its comparative: faster."""
-    return _BETTER[problem.spec.search.objective]
+    return say(_BETTER[problem.spec.search.objective])
 
 
 def worse_word(problem: Problem) -> str:
     """And the contrary: slower."""
-    return _WORSE[problem.spec.search.objective]
+    return say(_WORSE[problem.spec.search.objective])
 
 
 def dollars(value: float | None) -> str:
@@ -54,25 +64,29 @@ def objective_line(problem: Problem) -> str:
     """What is asked for other than the fastest plan on all devices; empty where it is just that."""
     search, parts = problem.spec.search, []
     if search.objective == "cost":
-        parts.append("the fewest dollars per token")
+        parts.append(say("the fewest dollars per token"))
     if search.objective == "fewest_chips":
-        parts.append("the fewest GPUs that meet the deadline")
+        parts.append(say("the fewest GPUs that meet the deadline"))
     deadline, limit_s = problem.spec.deadline, deadline_step_s(problem)
     if deadline is not None and limit_s is not None:
-        most = f"{seconds(limit_s)} per step at most"
-        parts.append(f"{deadline.tokens:.4g} tokens in {deadline.days:g} days: {most}")
+        most = say("{limit_s} per step at most", limit_s=seconds(limit_s))
+        parts.append(
+            say("{tokens:.4g} tokens in {days:g} days: {most}", tokens=deadline.tokens, days=deadline.days, most=most)
+        )
     if problem.may_idle:
-        parts.append("nodes may idle")
-    return "objective: " + "; ".join(parts) if parts else ""
+        parts.append(say("nodes may idle"))
+    return say("objective: ") + "; ".join(parts) if parts else ""
 
 
 def cost_and_devices(problem: Problem, strategy: Strategy, evaluation: Evaluation) -> str:
     """For the headline: dollars where prices are known, devices where some may idle."""
     said, cost = "", dollars_per_million_tokens(problem, strategy, evaluation.step_time_s)
     if cost is not None:
-        said += f", {dollars(cost)} per million tokens"
+        said += say(", {cost} per million tokens", cost=dollars(cost))
     if problem.may_idle:
-        said += f", on {plural(strategy.devices, 'GPU')} of {problem.num_gpus:,}"
+        said += say(
+            ", on {devices} of {num_gpus:,}", devices=plural(strategy.devices, "GPU"), num_gpus=problem.num_gpus
+        )
     return said
 
 
@@ -80,10 +94,12 @@ def goal_rows(problem: Problem) -> list[tuple[str, Cell]]:
     """Rows of the plan table: dollars, devices in use and idle."""
     rows: list[tuple[str, Cell]] = []
     if device_prices(problem):
-        rows.append(("$ per M tokens", lambda s, e: dollars(dollars_per_million_tokens(problem, s, e.step_time_s))))
+        rows.append(
+            (say("$ per M tokens"), lambda s, e: dollars(dollars_per_million_tokens(problem, s, e.step_time_s)))
+        )
     if problem.may_idle:
-        rows.append(("GPUs in use", lambda s, _: f"{s.devices:,}"))
-        rows.append(("  idle", lambda s, _: f"{problem.num_gpus - s.devices:,}"))
+        rows.append((say("GPUs in use"), lambda s, _: f"{s.devices:,}"))
+        rows.append((say("  idle"), lambda s, _: f"{problem.num_gpus - s.devices:,}"))
     return rows
 
 
@@ -94,9 +110,9 @@ def worse_than_best(problem: Problem, best: Strategy, best_s: float) -> tuple[st
 
     def cell(strategy: Strategy, evaluation: Evaluation) -> str:
         share = objective.score(strategy, evaluation.step_time_s) / first - 1
-        return "best" if share <= 0 else f"+{percent(share)}"
+        return say("best") if share <= 0 else f"+{percent(share)}"
 
-    return f"  {worse_word(problem)} than best", cell
+    return say("  {worse} than best", worse=worse_word(problem)), cell
 
 
 def comparable(problem: Problem, strategies: Sequence[Strategy], intervals: Sequence[Interval]) -> list[Interval]:
@@ -114,7 +130,7 @@ def score_rates(problem: Problem, strategies: Sequence[Strategy]) -> list[float]
 def bound_words(problem: Problem, proof: Proof) -> str:
     """The bound on what is open, in the objective's unit."""
     if problem.spec.search.objective == "cost":
-        return f"{dollars(proof.bound)} per million tokens"
+        return say("{bound} per million tokens", bound=dollars(proof.bound))
     return seconds(proof.bound_s)
 
 
@@ -123,9 +139,15 @@ def counts_line(proof: Proof) -> str:
     counts = proof.device_counts
     if counts is None:
         return ""
-    left = f", {counts.open:,} still open" if counts.open else ""
-    numbers = f"{plural(counts.considered, 'number')} of GPUs in whole nodes"
-    return f"{numbers}: {counts.searched:,} searched, {counts.cut:,} cut by a bound or needless{left}"
+    left = say(", {open:,} still open", open=counts.open) if counts.open else ""
+    numbers = say("{considered} of GPUs in whole nodes", considered=plural(counts.considered, "number"))
+    return say(
+        "{numbers}: {searched:,} searched, {cut:,} cut by a bound or needless{left}",
+        numbers=numbers,
+        searched=counts.searched,
+        cut=counts.cut,
+        left=left,
+    )
 
 
 def meshes_line(proof: Proof) -> str:
@@ -133,10 +155,15 @@ def meshes_line(proof: Proof) -> str:
     counts = proof.meshes
     if counts is None:
         return ""
-    left = f", {counts.open:,} parts of them still open" if counts.open else ""
-    return (
-        f"degrees by chip type: {counts.options:,} ways for a chip type to serve stages, {counts.combined:,} of their "
-        f"combinations bounded one by one, {counts.bounded:,} as plans, {counts.solved:,} solved{left}"
+    left = say(", {open:,} parts of them still open", open=counts.open) if counts.open else ""
+    return say(
+        "degrees by chip type: {options:,} ways for a chip type to serve stages, {combined:,} of "
+        "their combinations bounded one by one, {bounded:,} as plans, {solved:,} solved{left}",
+        options=counts.options,
+        combined=counts.combined,
+        bounded=counts.bounded,
+        solved=counts.solved,
+        left=left,
     )
 
 
@@ -145,10 +172,12 @@ def by_events_line(proof: Proof) -> str:
     counts = proof.by_events
     if counts is None:
         return ""
-    return (
-        f"order by the schedule run event by event: {plural(counts.run, 'plan')}, each with its best layers; no other "
-        f"is faster so than the first, unless its formula is {percent(counts.within)} or more above it; the order of "
-        "the others is of these plans alone"
+    return say(
+        "order by the schedule run event by event: {run}, each with its best layers; no other is "
+        "faster so than the first, unless its formula is {within} or more above it; the order of "
+        "the others is of these plans alone",
+        run=plural(counts.run, "plan"),
+        within=percent(counts.within),
     )
 
 
@@ -156,16 +185,34 @@ def verification_line(told: Verification | None) -> str:
     """What a second opinion came to; empty where none was asked for."""
     if told is None:
         return ""
-    model = f"one CP-SAT model of all {plural(told.plans, 'plan')} with bounds up to {percent(told.margin)} beyond it "
-    model += f"({told.variables:,} variables, {told.constraints:,} constraints)" if told.plans else ""
-    drawn = f"{plural(told.sampled, 'candidate')} drawn from all and solved apart, {told.solved:,} of them with a plan"
-    left = f"; not looked at: {'; '.join(told.left_out)}" if told.left_out else ""
+    model = say(
+        "one CP-SAT model of all {plans} with bounds up to {margin} beyond it ",
+        plans=plural(told.plans, "plan"),
+        margin=percent(told.margin),
+    )
+    model += (
+        say(
+            "({variables:,} variables, {constraints:,} constraints)",
+            variables=told.variables,
+            constraints=told.constraints,
+        )
+        if told.plans
+        else ""
+    )
+    drawn = say(
+        "{sampled} drawn from all and solved apart, {solved:,} of them with a plan",
+        sampled=plural(told.sampled, "candidate"),
+        solved=told.solved,
+    )
+    left = say("; not looked at: {left_out}", left_out="; ".join(told.left_out)) if told.left_out else ""
     looked = f"{f'{model}, and ' if told.plans else ''}{drawn}"
     words = {
-        "confirmed": f"a second opinion agrees: {looked}{left}",
-        "unfinished": f"a second opinion was not finished; what it looked at agrees: {looked}{left}",
-        "not verified": f"no second opinion: {'; '.join(told.left_out)}",
-        "contradicted": f"A SECOND OPINION CONTRADICTS THIS: {'; '.join(told.findings)}",
+        "confirmed": say("a second opinion agrees: {looked}{left}", looked=looked, left=left),
+        "unfinished": say(
+            "a second opinion was not finished; what it looked at agrees: {looked}{left}", looked=looked, left=left
+        ),
+        "not verified": say("no second opinion: {left_out}", left_out="; ".join(told.left_out)),
+        "contradicted": say("A SECOND OPINION CONTRADICTS THIS: {findings}", findings="; ".join(told.findings)),
     }
     return words[told.verdict]
 
@@ -178,9 +225,12 @@ def fewest_line(problem: Problem, plans: Sequence[Strategy], probability: float 
     if problem.spec.search.objective != "fewest_chips" or not plans or probability is None:
         return ""
     least = plural(plans[0].devices, "GPU")
-    return (
-        f"Proven of predicted times: no plan on fewer than {least} meets the deadline. The chance that these "
-        f"{plans[0].devices:,} do is {chance(probability)}."
+    return say(
+        "Proven of predicted times: no plan on fewer than {least} meets the deadline. The chance "
+        "that these {devices:,} do is {probability}.",
+        least=least,
+        devices=plans[0].devices,
+        probability=chance(probability),
     )
 
 

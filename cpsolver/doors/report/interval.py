@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import exp
 
 from cpsolver.evidence.intervals import EVERY, alike, spread
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, plural, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Calibration, load_calibration
 
-_INSIDE = "80 % interval: the true step time lies inside four times in five, "
+_INSIDE = later("80 % interval: the true step time lies inside four times in five, ")
 _ASIDE = 0.02
 """How far the middle of an interval may lie from the prediction before a report says so."""
 
@@ -44,7 +45,7 @@ def interval_of(
     low, high, basis = spread(problem, strategy, calibration)
     ends = seconds * exp(low), seconds * exp(high)
     if problem.overlay is not None:
-        doubts = f", which was written in spite of doubts: {'; '.join(problem.overlay.doubts)}"
+        doubts = say(", which was written in spite of doubts: {doubts}", doubts="; ".join(problem.overlay.doubts))
         basis += doubts if problem.overlay.doubts else ""
         return Interval(*ends, basis, alike=0, learnt=True, middle=exp((low + high) / 2) - 1)
     return Interval(*ends, basis, alike(problem, strategy, calibration or load_calibration()))
@@ -57,35 +58,53 @@ def ties(intervals: Sequence[Interval]) -> list[bool]:
 
 def in_words(interval: Interval, seconds: float) -> str:
     """The interval in the unit of the step time that it belongs to: `16.3 to 19.0 s`."""
-    return f"{about(interval.low_s, seconds)} to {about(interval.high_s, seconds)} {unit(seconds)}"
+    return say(
+        "{low_s} to {high_s} {unit}",
+        low_s=about(interval.low_s, seconds),
+        high_s=about(interval.high_s, seconds),
+        unit=unit(seconds),
+    )
 
 
 def provenance(interval: Interval | None, calibration: Calibration | None = None) -> list[str]:
     """What predictions and an interval rest on, a sentence or two a line; None where there is no plan."""
     runs = (calibration or load_calibration()).residuals.get(EVERY)
-    fitted = f"{plural(runs.rows, 'published run')}" if runs else "published runs"
-    own = " and then to your own runs" if interval is not None and interval.learnt else ""
+    fitted = f"{plural(runs.rows, 'published run')}" if runs else say("published runs")
+    own = say(" and then to your own runs") if interval is not None and interval.learnt else ""
     told = [
-        f"Predictions, not measurements, of a cost model whose constants were fitted to {fitted}{own}. "
-        "MFU: model FLOPs, causal attention, no recomputation."
+        say(
+            "Predictions, not measurements, of a cost model whose constants were fitted to "
+            "{fitted}{own}. MFU: model FLOPs, causal attention, no recomputation.",
+            fitted=fitted,
+            own=own,
+        )
     ]
     if interval is not None and interval.learnt:
-        told.append(f"{_INSIDE}{interval.basis}.{_aside(interval)}")
+        told.append(f"{say(_INSIDE)}{interval.basis}.{_aside(interval)}")
     elif interval is not None:
-        seen = f"{interval.alike:,}" if interval.alike else "Few or none"
+        seen = f"{interval.alike:,}" if interval.alike else say("Few or none")
         told.append(
-            f"{_INSIDE}by the errors on {interval.basis}. {seen} of the fitted runs have this software stack, "
-            "architecture of chips and kind of model. Your own runs make it narrower: `apss-cp calibrate`."
+            say(
+                "{inside}by the errors on {basis}. {seen} of the fitted runs have this software stack, "
+                "architecture of chips and kind of model. Your own runs make it narrower: `apss-cp "
+                "calibrate`.",
+                inside=say(_INSIDE),
+                basis=interval.basis,
+                seen=seen,
+            )
         )
-    return [*told, "How far off the predictions were, run by run: `apss-cp validate`; in prose: docs/accuracy.md."]
+    return [*told, say("How far off the predictions were, run by run: `apss-cp validate`; in prose: docs/accuracy.md.")]
 
 
 def _aside(interval: Interval) -> str:
     """Where the middle of the interval is not the prediction: what the runs showed that no constant can say."""
     if abs(interval.middle) <= _ASIDE:
         return ""
-    way = "slower" if interval.middle > 0 else "faster"
-    return (
-        f" Its middle lies {abs(interval.middle) * 100:.1f} % {'above' if interval.middle > 0 else 'below'} the "
-        f"prediction: layouts like this one ran {way} than the constants can say, which plans are compared by."
+    way = say("slower") if interval.middle > 0 else say("faster")
+    return say(
+        " Its middle lies {middle:.1f} % {side} the prediction: layouts like this one ran {way} "
+        "than the constants can say, which plans are compared by.",
+        middle=abs(interval.middle) * 100,
+        side=say("above") if interval.middle > 0 else say("below"),
+        way=way,
     )

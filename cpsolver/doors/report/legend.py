@@ -12,8 +12,9 @@ from rich.text import Text
 
 from cpsolver.doors.report.layout import section
 from cpsolver.inputs.data import package_schema
+from cpsolver.inputs.language import later, say
 
-TITLE = "What the words mean"
+TITLE = later("What the words mean")
 
 
 def legend_words() -> Mapping[str, str]:
@@ -26,13 +27,13 @@ def legend(screen: str) -> list[RenderableType]:
     table = Table.grid(Column(style="bold", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     for word, meaning in on_screen(screen):
         table.add_row(word, Text(meaning))
-    return section(TITLE, table)
+    return section(say(TITLE), table)
 
 
 def on_screen(screen: str) -> Iterator[tuple[str, str]]:
     """Words that stand there, with what they mean; words of the same meaning in one."""
     there: dict[str, list[str]] = {}
     for word, meaning in legend_words().items():
-        if re.search(rf"(?<![a-z]){re.escape(word)}", screen, re.IGNORECASE):
-            there.setdefault(meaning, []).append(word)
+        if re.search(rf"(?<![a-z]){re.escape(say(word))}", screen, re.IGNORECASE):
+            there.setdefault(say(meaning), []).append(say(word))
     yield from ((", ".join(words), meaning) for meaning, words in there.items())

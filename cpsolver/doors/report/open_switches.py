@@ -11,13 +11,14 @@ from rich.text import Text
 
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.explanation.open_switches import NaturalRouting, OpenSwitch, OpenSwitches, open_switches
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.result import Result
 
-TITLE = "Switches that the spec leaves open"
-HEADS = ("", "taken", "otherwise")
+TITLE = later("Switches that the spec leaves open")
+HEADS = ("", later("taken"), later("otherwise"))
 """Of the columns of `switch_rows`."""
 _WIDE = 0.03  # a range that is narrower, or a switch's, is not told on the first screen
 
@@ -47,14 +48,14 @@ def open_words(found: OpenSwitches | None) -> str:
 def open_line(found: OpenSwitches | None) -> Iterator[Text]:
     """The same as a line of a report."""
     if words := open_words(found):
-        yield Text(f"Not given: {words}.", style="yellow")
+        yield Text(say("Not given: {words}.", words=words), style="yellow")
 
 
 def switches_table(found: OpenSwitches) -> Iterator[RenderableType]:
     """Each switch with the value taken and the others, what all of them together give, and the experts' load."""
     if found.switches:
         table = Table.grid(Column(style="dim", no_wrap=True), Column(no_wrap=True), Column(), padding=(0, 2, 0, 0))
-        table.add_row(*HEADS, style="dim")
+        table.add_row(*(head and say(head) for head in HEADS), style="dim")
         for cells in switch_rows(found):
             table.add_row(*cells)
         yield table
@@ -80,9 +81,13 @@ def switches_lines(found: OpenSwitches) -> Iterator[str]:
     """What all switches give together, and what natural routing would."""
     if len(found.switches) > 1:
         fastest, slowest = _seconds(found.low_s), _seconds(found.high_s)
-        yield f"All at their fastest {fastest}, all at their slowest {slowest}; a spec that gives them is planned so."
+        yield say(
+            "All at their fastest {fastest}, all at their slowest {slowest}; a spec that gives them is planned so.",
+            fastest=fastest,
+            slowest=slowest,
+        )
     elif found.switches:
-        yield "A spec that gives it is planned so."
+        yield say("A spec that gives it is planned so.")
     if found.routing is not None:
         yield routing_sentence(found.routing)
 
@@ -90,18 +95,22 @@ def switches_lines(found: OpenSwitches) -> Iterator[str]:
 def routing_sentence(routing: NaturalRouting) -> str:
     """That experts are taken to be evenly loaded, and what a step takes where they are not."""
     loads, steps = list(routing.steps_s), list(routing.steps_s.values())
-    times = f"{loads[0]:g} to {loads[-1]:g}" if len(loads) > 1 else f"{loads[0]:g}"
+    times = say("{loads:g} to {loads2:g}", loads=loads[0], loads2=loads[-1]) if len(loads) > 1 else f"{loads[0]:g}"
     full = next((load for load, fits in routing.fits.items() if not fits), None)
-    memory = "" if full is None else f"; at {full:g} it does not fit in memory"
-    return (
-        "Experts are taken to be evenly loaded, as benchmarks force them to be. Routed naturally, the busiest device "
-        f"has {times} times its share (training.expert_imbalance): {_span(steps[0], steps[-1])}{memory}."
+    memory = "" if full is None else say("; at {full:g} it does not fit in memory", full=full)
+    return say(
+        "Experts are taken to be evenly loaded, as benchmarks force them to be. Routed naturally, "
+        "the busiest device has {times} times its share (training.expert_imbalance): "
+        "{span}{memory}.",
+        times=times,
+        span=_span(steps[0], steps[-1]),
+        memory=memory,
     )
 
 
 def _span(low: float, high: float) -> str:
     ends = dict.fromkeys((about(low, high), about(high, high)))
-    return f"{' to '.join(ends)} {unit(high)} a step"
+    return say("{ends} {unit} a step", ends=" to ".join(ends), unit=unit(high))
 
 
 def _seconds(value: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from cpsolver.evaluation.matrices import matrix_costs
 from cpsolver.evaluation.operators import OperatorSeconds, StageOperators
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import percent, plural, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -22,19 +23,20 @@ from hw_specs.units import bytes_to_gib
 _SHOWN = 0.001  # operators with a smaller share of compute are told together
 _DIFFERS = 0.002  # and differences that are a smaller share of it are not told
 _NO_PADDING_GIB = 0.05  # less would be shown as none
-_ELSE = "all else"
-HEADS = ("", "a step", "", "of peak", "known by")
+_ELSE = later("all else")
+HEADS = ("", later("a step"), "", later("of peak"), later("known by"))
 """Of the columns of `operator_rows`."""
+_ASSUMED = later("No measurement bears on {share} of it: {names} are assumed.")
 
 
 def operators_table(found: StageOperators) -> Iterator[RenderableType]:
     """The operators that take the most of it, all others as one, and what of it no measurement bears on."""
     figures = (Column(justify="right", no_wrap=True) for _ in range(3))
     table = Table.grid(Column(style="dim", no_wrap=True), *figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
-    table.add_row(*HEADS, style="dim")
+    table.add_row(*(head and say(head) for head in HEADS), style="dim")
     for cells in operator_rows(found):
         table.add_row(*cells)
-    table.add_row("compute", seconds(found.seconds), percent(1.0), "", "", style="bold")
+    table.add_row(say("compute"), seconds(found.seconds), percent(1.0), "", "", style="bold")
     yield table
     yield Text(unmeasured_text(found), style="dim")
 
@@ -47,7 +49,7 @@ def operator_rows(found: StageOperators) -> Iterator[tuple[str, str, str, str, s
         yield part.name, *_amount(part.seconds, found), close, basis_text(part)
     rest = sum(part.seconds for part in found.parts[len(large) :])
     if rest > 0:
-        yield _ELSE, *_amount(rest, found), "", ""
+        yield say(_ELSE), *_amount(rest, found), "", ""
 
 
 def _amount(value: float, found: StageOperators) -> tuple[str, str]:
@@ -56,17 +58,19 @@ def _amount(value: float, found: StageOperators) -> tuple[str, str]:
 
 def operators_title(found: StageOperators, pp: int) -> str:
     """Whose compute it is."""
-    slowest = f"stage {found.stage} ({found.chip}), the slowest" if pp > 1 else "a step"
-    return f"Where compute goes: {slowest}"
+    if pp == 1:
+        return say("Where compute goes: a step")
+    return say("Where compute goes: stage {stage} ({chip}), the slowest", stage=found.stage, chip=found.chip)
 
 
 def unmeasured_text(found: StageOperators) -> str:
     """What of compute no measurement bears on, in a sentence."""
     names = sorted({each.constant for part in found.parts for each in part.rests_on if each.basis == "assumed"})
     if not names:
-        return "Measurements bear on all of it."
-    verb = "is" if len(names) == 1 else "are"
-    return f"No measurement bears on {percent(found.unmeasured)} of it: {', '.join(names)} {verb} assumed."
+        return say("Measurements bear on all of it.")
+    one = len(names) == 1
+    told = say("No measurement bears on {share} of it: {names} is assumed.") if one else say(_ASSUMED)
+    return told.format(share=percent(found.unmeasured), names=", ".join(names))
 
 
 def basis_text(part: OperatorSeconds) -> str:
@@ -74,8 +78,14 @@ def basis_text(part: OperatorSeconds) -> str:
     found = part.weakest
     if found is None:
         return ""
-    runs = plural(found.runs, "run") if found.runs else "published runs"
-    words = {"given": "your spec", "measured": "your profile", "fitted": f"fit to {runs}", "learnt": f"your {runs}"}
+    runs = plural(found.runs, "run") if found.runs else say("published runs")
+    words = {
+        "given": say("your spec"),
+        "measured": say("your profile"),
+        "fitted": say("fit to {runs}", runs=runs),
+        "learnt": say("your {runs}", runs=runs),
+        "assumed": say("assumed"),
+    }
     return words.get(found.basis, found.basis)
 
 
@@ -111,14 +121,21 @@ def matrices_notes(problem: Problem, strategy: Strategy) -> Iterator[str]:
     costs = matrix_costs(problem, strategy)
     if costs is None:
         return
-    whose = f"{problem.spec.training.optimizer}'s matrices"
-    where = f"stage {costs.stage}'s fullest rank" if strategy.pp > 1 else "the fullest rank"
-    steps = f"{techniques().muon_steps:g} iterations"
-    yield f"{whose}: {seconds(costs.matrices_s)} of {where}, {steps} and the momentum; no run with it was measured"
+    one = say("the fullest rank")
+    yield say(
+        "{optimizer}'s matrices: {matrices_s} of {where}, {steps:g} iterations and the momentum; no run with it was "
+        "measured",
+        optimizer=problem.spec.training.optimizer,
+        matrices_s=seconds(costs.matrices_s),
+        where=say("stage {stage}'s fullest rank", stage=costs.stage) if strategy.pp > 1 else one,
+        steps=techniques().muon_steps,
+    )
     if (more := bytes_to_gib(costs.padding_bytes)) >= _NO_PADDING_GIB:
-        yield (
-            f"buffers of dense matrices are {costs.padded:.2f} times as long as these, for ranks take whole ones: "
-            f"{more:.1f} GiB, reduced and gathered too"
+        yield say(
+            "buffers of dense matrices are {padded:.2f} times as long as these, for ranks take whole ones: {more:.1f} "
+            "GiB, reduced and gathered too",
+            padded=costs.padded,
+            more=more,
         )
 
 
@@ -141,8 +158,8 @@ def differing_table(own: StageOperators, other: StageOperators) -> Iterator[Rend
     if not large:
         return
     rest = own.seconds - sum(each[1] for each in large), other.seconds - sum(each[2] for each in large)
-    large.append((_ELSE, *rest))
-    yield Text("Of compute, by each one's slowest stage:")
+    large.append((say(_ELSE), *rest))
+    yield Text(say("Of compute, by each one's slowest stage:"))
     figures = (Column(justify="right", no_wrap=True) for _ in range(3))
     table = Table.grid(*figures, Column(no_wrap=True), padding=(0, 2, 0, 0))
     for name, one, two in large:

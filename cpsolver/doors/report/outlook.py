@@ -13,6 +13,7 @@ from typing import Any
 from cpsolver.doors.report.goals import chance
 from cpsolver.doors.report.interval import Interval
 from cpsolver.evidence.step_times import StepTimes
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.search.objective import deadline_step_s, dollars_per_hour
@@ -113,11 +114,21 @@ def outlook_words(problem: Problem, found: Outlook) -> str:
     if found.days is None or problem.spec.tokens is None:
         return ""
     low, mean, high = (days_text(value) for value in astuple(found.days))
-    said = f"{problem.spec.tokens:.4g} tokens: {mean} days expected (80 % interval {low} to {high})"
+    said = say(
+        "{tokens:.4g} tokens: {mean} days expected (80 % interval {low} to {high})",
+        tokens=problem.spec.tokens,
+        mean=mean,
+        low=low,
+        high=high,
+    )
     if found.dollars is not None:
         low, mean, high = (total_dollars(value) for value in astuple(found.dollars))
-        said += f", {mean} ({low} to {high})"
+        said += say(", {mean} ({low} to {high})", mean=mean, low=low, high=high)
     deadline = problem.spec.deadline
     if deadline is not None and found.deadline_probability is not None:
-        said += f"; {chance(found.deadline_probability)} likely within {deadline.days:g} days"
-    return f"{said}."
+        said += say(
+            "; {deadline_probability} likely within {days:g} days",
+            deadline_probability=chance(found.deadline_probability),
+            days=deadline.days,
+        )
+    return say("{said}.", said=said)

@@ -21,17 +21,18 @@ from cpsolver.cost.schedules import SCHEDULES
 from cpsolver.cost.split_backward import V_MICROBATCHES
 from cpsolver.evaluation.evaluation import Evaluation, StageEvaluation
 from cpsolver.evaluation.timeline import link_delays_s, plan_timeline
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Strategy
 
 SpanKind = Literal["forward", "recompute", "backward", "data_parallel", "optimizer", "idle"]
 
 KINDS: dict[SpanKind, str] = {
-    "forward": "forward",
-    "recompute": "recomputation",
-    "backward": "backward",
-    "data_parallel": "gradients and parameters exchanged",
-    "optimizer": "optimizer step",
-    "idle": "waiting",
+    "forward": later("forward"),
+    "recompute": later("recomputation"),
+    "backward": later("backward"),
+    "data_parallel": later("gradients and parameters exchanged"),
+    "optimizer": later("optimizer step"),
+    "idle": later("waiting"),
 }
 """What a stage does at a time, and what a picture calls it."""
 
@@ -56,7 +57,7 @@ class Span:
     @property
     def label(self) -> str:
         """What a picture calls it."""
-        return "weights' gradients" if self.weights else KINDS[self.kind]
+        return later("weights' gradients") if self.weights else KINDS[self.kind]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from cpsolver.doors.report.breakdown import parts_used
 from cpsolver.doors.report.columns import Row, ShownPlan, plan_rows
 from cpsolver.doors.report.degrees import layer_traffic
 from cpsolver.doors.report.text import recompute_text
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import count, percent, runs
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -21,14 +22,14 @@ _LABEL, _COLUMN, _MOST = 19, 11, 18
 
 
 _SHORT_PARTS = {
-    "compute": "compute",
-    "tensor_parallel": "tensor parallel",
-    "recompute": "recompute",
-    "sharding": "sharding",
-    "pipeline_p2p": "pipeline p2p",
-    "bubble": "pipeline bubble",
-    "data_parallel": "data parallel",
-    "optimizer": "optimizer step",
+    "compute": later("compute"),
+    "tensor_parallel": later("tensor parallel"),
+    "recompute": later("recompute"),
+    "sharding": later("sharding"),
+    "pipeline_p2p": later("pipeline p2p"),
+    "bubble": later("pipeline bubble"),
+    "data_parallel": later("data parallel"),
+    "optimizer": later("optimizer step"),
 }
 """The parts of a step, in the width of a label."""
 _SHOWN = 0.0005  # a part of every plan's step smaller than this share would show as 0.0 %
@@ -56,12 +57,12 @@ class PlanTable:
         if len(self._columns) > 1:
             table.add_row("", *(column.title for column in columns), style="bold")
         for label, cell in plan_rows(self._problem, self._columns):
-            style = "bold" if label == "step time" else None
+            style = "bold" if label == say("step time") else None
             table.add_row(label, *(Text(cell(column)) for column in columns), style=style)
         for chip in self._chips(columns):
             self._add_chip(table, columns, chip)
         if len(self._columns) > 1:
-            table.add_row(Text("time, in parts", style="bold"))
+            table.add_row(Text(say("time, in parts"), style="bold"))
             for label, cell in self._parts():
                 table.add_row(label, *(Text(cell(column)) for column in columns))
         return table
@@ -74,20 +75,20 @@ class PlanTable:
         room = bytes_to_gib(self._problem.capacity_bytes(self._problem.supply(chip).chip))
         table.add_row(Text(chip, style="bold"))
         rows: list[Row] = [
-            ("  stages", lambda c: str(c.strategy.stage_chips.count(chip))),
-            ("  GPUs", lambda c: count(c.strategy.devices_on(chip))),
-            ("  layers a stage", lambda c: runs(_layers(c.strategy, chip))),
-            ("  recompute", lambda c: recompute_text(c.strategy, chip)),
-            ("  memory, fullest", lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB"),
+            (say("  stages"), lambda c: str(c.strategy.stage_chips.count(chip))),
+            (say("  GPUs"), lambda c: count(c.strategy.devices_on(chip))),
+            (say("  layers a stage"), lambda c: runs(_layers(c.strategy, chip))),
+            (say("  recompute"), lambda c: recompute_text(c.strategy, chip)),
+            (say("  memory, fullest"), lambda c: f"{bytes_to_gib(c.evaluation.memory_bytes_by_chip[chip]):.1f} GiB"),
         ]
         for label, cell in rows:
             cells = [cell(c) if chip in c.strategy.stage_chips else "–" for c in columns]
             table.add_row(label, *cells)
-        table.add_row("  memory usable", *(f"{room:.1f} GiB" for _ in columns))
+        table.add_row(say("  memory usable"), *(f"{room:.1f} GiB" for _ in columns))
 
     def _traffic(self) -> str:
         told = layer_traffic([column.strategy for column in self._columns])
-        return told.replace("-", " ") if "-" in told else f"{told.replace(' and ', ', ')} comm."
+        return told.replace("-", " ") if "-" in told else say("{ranks} comm.", ranks=told.replace(say(" and "), ", "))
 
     def _parts(self) -> list[Row]:
         """Where the time of each plan goes, for telling why one is faster than another; not what takes none."""
@@ -95,7 +96,7 @@ class PlanTable:
         def cell(part: str) -> Callable[[ShownPlan], str]:
             return lambda c: percent(c.evaluation.breakdown_s[part] / c.evaluation.step_time_s)
 
-        names = {**_SHORT_PARTS, "tensor_parallel": self._traffic()}
+        names = {**{part: say(name) for part, name in _SHORT_PARTS.items()}, "tensor_parallel": self._traffic()}
         used = {part for column in self._columns for part in parts_used(column.evaluation, _SHOWN)}
         return [(f"  {name}", cell(part)) for part, name in names.items() if part in used]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from cpsolver.doors.report.text import recompute_text
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import plural
 from cpsolver.plans.dimensions import DEGREES, DIMENSIONS, FLAGS, differences, shown_sizes
 from cpsolver.plans.strategy import StageGroup, Strategy
@@ -21,7 +22,7 @@ def layout_words(strategy: Strategy) -> list[str]:
     said = {name: f"{name} {size}" for name, size in shown_sizes(strategy).items()}
     if "cp" in said and strategy.cp > 1:
         said["cp"] += f" ({strategy.cp_comm_type})"
-    schedule = [] if strategy.schedule == "1f1b" else [f"schedule {strategy.schedule}"]
+    schedule = [] if strategy.schedule == "1f1b" else [say("schedule {schedule}", schedule=strategy.schedule)]
     return [*said.values(), *schedule, *_states(strategy), *_flags(strategy), *_recomputation(strategy)]
 
 
@@ -39,13 +40,17 @@ def stage_words(strategy: Strategy) -> str:
     alike = len({recompute_text(strategy, chip) for chip in strategy.stage_chips}) == 1
     said: list[str] = []
     for group in strategy.groups:
-        more = [] if alike else [f"recompute {recompute_text(strategy, group.chip)}"]
+        more = [] if alike else [say("recompute {recompute_text}", recompute_text=recompute_text(strategy, group.chip))]
         more = [*_degrees(strategy, group), *more]
         own = f" ({', '.join(more)})" if more else ""
         for layers, same in groupby(group.layers):
             stages = len(list(same))
-            said.append(f"then {stages} of {layers}" if said else f"{plural(stages, 'stage')} of {layers} layers")
-        said[-1] += f" on {group.chip}{own}"
+            said.append(
+                say("then {stages} of {layers}", stages=stages, layers=layers)
+                if said
+                else say("{stages} of {layers} layers", stages=plural(stages, "stage"), layers=layers)
+            )
+        said[-1] += say(" on {chip}{own}", chip=group.chip, own=own)
     return ", ".join(said)
 
 
@@ -59,9 +64,11 @@ def _degrees(strategy: Strategy, group: StageGroup) -> Iterator[str]:
 def _states(strategy: Strategy) -> Iterator[str]:
     """What replicas shard, in the field's word; nothing where there are none."""
     if strategy.zero_stage:
-        yield f"ZeRO-{strategy.zero_stage}" + (f" in groups of {strategy.sharding_ranks}" if strategy.grouped else "")
+        yield f"ZeRO-{strategy.zero_stage}" + (
+            say(" in groups of {sharding_ranks}", sharding_ranks=strategy.sharding_ranks) if strategy.grouped else ""
+        )
     elif strategy.replicas > 1:
-        yield "no ZeRO"
+        yield say("no ZeRO")
 
 
 def _flags(strategy: Strategy) -> Iterator[str]:
@@ -69,7 +76,7 @@ def _flags(strategy: Strategy) -> Iterator[str]:
     for one in (DIMENSIONS[name] for name in FLAGS if DIMENSIONS[name].label and DIMENSIONS[name].group == "flags"):
         on = bool(getattr(strategy, one.name))
         if on != bool(one.default):
-            yield one.label if on else f"no {one.label}"
+            yield say(one.label) if on else say("no {label}", label=say(one.label))
 
 
 def _recomputation(strategy: Strategy) -> Iterator[str]:
@@ -77,4 +84,4 @@ def _recomputation(strategy: Strategy) -> Iterator[str]:
     texts = {recompute_text(strategy, chip) for chip in strategy.stage_chips}
     if len(texts) == 1:
         text = texts.pop()
-        yield "no recomputation" if text == _NO_RECOMPUTE else f"recompute {text}"
+        yield say("no recomputation") if text == _NO_RECOMPUTE else say("recompute {text}", text=text)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
+from cpsolver.inputs.language import say
 from cpsolver.search.result import Progress
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Watcher(Waiting):
     """
 
     def __init__(self, verbose: bool = False) -> None:
-        super().__init__("listing the candidates")
+        super().__init__(say("listing the candidates"))
         self._verbose = verbose
         self._shows = not verbose
         self._first = math.inf
@@ -102,7 +103,9 @@ class Watcher(Waiting):
         if math.isfinite(progress.bound_s) and math.isinf(self._first):
             self._first = progress.bound_s
         told = how_far(progress, self._first, elapsed)
-        self.tell(f"{elapsed:.0f} s: {told} (Ctrl-C: stop)" if self._at_terminal else told)
+        self.tell(
+            say("{elapsed:.0f} s: {told} (Ctrl-C: stop)", elapsed=elapsed, told=told) if self._at_terminal else told
+        )
 
 
 def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
@@ -111,13 +114,19 @@ def how_far(progress: Progress, first_bound: float, elapsed_s: float) -> str:
     """
     bound, best = progress.bound_s, progress.best_s
     if math.isinf(best):
-        return f"no plan yet, {progress.waiting:,} candidates open"
-    best_said = f"best {best:,.4g} {progress.unit}"
+        return say("no plan yet, {waiting:,} candidates open", waiting=progress.waiting)
+    best_said = say("best {best:,.4g} {unit}", best=best, unit=progress.unit)
     if bound >= best:
-        return f"{best_said}, proven; looking for the next best"
+        return say("{best_said}, proven; looking for the next best", best_said=best_said)
     share = (bound - first_bound) / (best - first_bound)
-    rest = f", ~{_rough(elapsed_s * (1 - share) / share)} left" if share >= _LEAST_SHARE else ""
-    return f"{share * 100:.0f} % proven{rest}; {best_said}, at most {(1 - bound / best) * 100:.0f} % to gain"
+    rest = say(", ~{rough} left", rough=_rough(elapsed_s * (1 - share) / share)) if share >= _LEAST_SHARE else ""
+    return say(
+        "{share:.0f} % proven{rest}; {best_said}, at most {bound:.0f} % to gain",
+        share=share * 100,
+        rest=rest,
+        best_said=best_said,
+        bound=(1 - bound / best) * 100,
+    )
 
 
 def _pause(elapsed_s: float) -> float:
@@ -127,7 +136,7 @@ def _pause(elapsed_s: float) -> float:
 
 def _rough(seconds: float) -> str:
     """A time of which little is known: 8 s, 12 min, 3 h."""
-    for size, name in ((3600, "h"), (60, "min")):
+    for size, name in ((3600, say("h")), (60, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {name}"
     return f"{max(1.0, seconds):.0f} s"
@@ -135,9 +144,24 @@ def _rough(seconds: float) -> str:
 
 def describe(progress: Progress) -> str:
     """One event on one line."""
-    best = f"best {progress.best_s:.3f} {progress.unit}" if math.isfinite(progress.best_s) else "no plan yet"
-    bound = f"bound {progress.bound_s:.3f} {progress.unit}" if math.isfinite(progress.bound_s) else "nothing open"
-    return f"{bound}, {best}, {progress.plans} plans, {progress.waiting:,} waiting: {progress.message}"
+    best = (
+        say("best {best_s:.3f} {unit}", best_s=progress.best_s, unit=progress.unit)
+        if math.isfinite(progress.best_s)
+        else say("no plan yet")
+    )
+    bound = (
+        say("bound {bound_s:.3f} {unit}", bound_s=progress.bound_s, unit=progress.unit)
+        if math.isfinite(progress.bound_s)
+        else say("nothing open")
+    )
+    return say(
+        "{bound}, {best}, {plans} plans, {waiting:,} waiting: {text}",
+        bound=bound,
+        best=best,
+        plans=progress.plans,
+        waiting=progress.waiting,
+        text=progress.message,
+    )
 
 
 class Bar:
@@ -164,8 +188,19 @@ class Bar:
         elapsed = time.monotonic() - self._started
         if not self._at_terminal:
             if elapsed > self._next_s:
-                rest = f", ~{_rough(elapsed * (total - done) / done)} left" if done else ""
-                print(f"{elapsed:.0f} s: {self._what}: {done} of {total} done{rest}", file=sys.stderr, flush=True)
+                rest = say(", ~{rough} left", rough=_rough(elapsed * (total - done) / done)) if done else ""
+                print(
+                    say(
+                        "{elapsed:.0f} s: {what}: {done} of {total} done{rest}",
+                        elapsed=elapsed,
+                        what=self._what,
+                        done=done,
+                        total=total,
+                        rest=rest,
+                    ),
+                    file=sys.stderr,
+                    flush=True,
+                )
                 self._next_s = elapsed + _pause(elapsed)
             return
         if self._bar is None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cpsolver.doors.report.document import problem_document, versions
 from cpsolver.doors.report.layout import figure_table, section
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_name
 from cpsolver.evaluation.evaluation import PARTS, Evaluation
 from cpsolver.evidence.intervals import replicas_interval
 from cpsolver.inputs.text import percent, seconds
@@ -50,7 +50,7 @@ def replicas_report(problem: Problem, found: ReplicasPlan, counts: Counts) -> Re
         )
     parts += section("Shares of the batch", table)
     step = found.evaluation
-    shown = ((PART_NAMES.get(part, part), step.breakdown_s[part]) for part in PARTS if step.breakdown_s[part] > 0)
+    shown = ((part_name(part), step.breakdown_s[part]) for part in PARTS if step.breakdown_s[part] > 0)
     told = ", ".join(f"{name} {percent(part / step.step_time_s)}" for name, part in shown)
     parts += section("Where the time goes", Text(told))
     parts += section(f"Run by {_run_by(found, counts)}", *(Text(line) for line in launch_lines(found, counts)))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from cpsolver.doors.report.columns import ShownPlan
 from cpsolver.doors.report.compact_table import DOUBTFUL, GOOD, WRONG
 from cpsolver.doors.report.goals import chance
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import bar
 from cpsolver.problem.problem import Problem
 from hw_specs.units import bytes_to_gib
 
 _PARTS: Mapping[str, tuple[tuple[str, str], tuple[str, ...]]] = {
-    "compute": (("█", "#"), ("compute", "optimizer")),
-    "recompute": (("▓", "%"), ("recompute",)),
-    "transfers": (("▒", "="), ("tensor_parallel", "sharding", "pipeline_p2p", "data_parallel")),
-    "idle": (("░", "."), ("bubble",)),
+    later("compute"): (("█", "#"), ("compute", "optimizer")),
+    later("recompute"): (("▓", "%"), ("recompute",)),
+    later("transfers"): (("▒", "="), ("tensor_parallel", "sharding", "pipeline_p2p", "data_parallel")),
+    later("idle"): (("░", "."), ("bubble",)),
 }
 """What a newcomer tells apart: its name, its signs in UTF-8 and elsewhere, and the parts of a step that it holds."""
 _SHOWN = 0.005
@@ -38,9 +40,11 @@ def time_line(evaluation: Evaluation, width: int, utf8: bool) -> Text:
     """A bar of those that are no rounding, then what its signs mean."""
     shown = {name: share for name, share in shares(evaluation).items() if share >= _SHOWN}
     signs = {name: _PARTS[name][0][not utf8] for name in shown}
-    said = [f"{signs[name]} {name} {share * 100:.0f} %" for name, share in shown.items()]
-    keys = next((keys for keys in ("  ".join(said), " ".join(said)) if len(keys) + _WIDE_BAR < width), " ".join(said))
-    room = min(_MOST_BAR, width - len(keys) - 2)
+    said = [f"{signs[name]} {say(name)} {share * 100:.0f} %" for name, share in shown.items()]
+    keys = next(
+        (keys for keys in ("  ".join(said), " ".join(said)) if cell_len(keys) + _WIDE_BAR < width), " ".join(said)
+    )
+    room = min(_MOST_BAR, width - cell_len(keys) - 2)
     if room < _LEAST_BAR:
         return Text(keys)
     ends, at = [], 0.0
@@ -61,10 +65,12 @@ def memory_lines(problem: Problem, plan: ShownPlan, width: int, utf8: bool, risk
     order = sorted(used, key=lambda name: -used[name] / rooms[name])
     said = {}
     for name in order:
-        gib = f"{bytes_to_gib(used[name]):.0f} of {bytes_to_gib(rooms[name]):.0f} GiB usable"
-        said[name] = f"{gib} on {name}" if len(used) > 1 else gib
-    said[order[0]] += f", {chance(plan.out_of_memory)} likely to run out"
-    room = min(_MOST_BAR, width - max(map(len, said.values())) - 2)
+        gib = say(
+            "{used:.0f} of {rooms:.0f} GiB usable", used=bytes_to_gib(used[name]), rooms=bytes_to_gib(rooms[name])
+        )
+        said[name] = say("{gib} on {name}", gib=gib, name=name) if len(used) > 1 else gib
+    said[order[0]] += say(", {out_of_memory} likely to run out", out_of_memory=chance(plan.out_of_memory))
+    room = min(_MOST_BAR, width - max(map(cell_len, said.values())) - 2)
     lines = []
     for name, text in said.items():
         share = used[name] / rooms[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from cpsolver.doors.report.layout import section
 from cpsolver.doors.report.pipeline_run import PipelineRun, SpanKind, run_pipeline
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
 from cpsolver.evaluation.evaluation import Evaluation
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 
@@ -23,11 +25,11 @@ _LEAST_CELLS = 20
 _GAP = 3  # columns of the break between two windows
 
 _SIGNS: dict[SpanKind, tuple[str, str, str, str]] = {
-    "forward": ("▒", "F", "cyan", "forward"),
+    "forward": ("▒", "F", "cyan", later("forward")),
     "recompute": ("█", "B", "blue", ""),
-    "backward": ("█", "B", "blue", "backward"),
-    "idle": ("·", ".", "dim", "waiting"),
-    "data_parallel": ("░", "+", "magenta", "gradients, optimizer"),
+    "backward": ("█", "B", "blue", later("backward")),
+    "idle": ("·", ".", "dim", later("waiting")),
+    "data_parallel": ("░", "+", "magenta", later("gradients, optimizer")),
     "optimizer": ("░", "+", "magenta", ""),
 }
 """What stands for it in UTF-8 and elsewhere, its style, and its name in the legend, in which some have no entry."""
@@ -48,7 +50,9 @@ def timeline_section(strategy: Strategy, evaluation: Evaluation, microbatches: i
     """The section of a report; nothing for a plan of one stage, which has no pipeline."""
     if strategy.pp == 1:
         return []
-    return section(f"The pipeline over time: a step{whose}", TerminalTimeline(strategy, evaluation, microbatches))
+    return section(
+        say("The pipeline over time: a step{whose}", whose=whose), TerminalTimeline(strategy, evaluation, microbatches)
+    )
 
 
 def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[RenderableType]:
@@ -58,14 +62,14 @@ def drawn(run: PipelineRun, width: int, utf8: bool = True) -> Iterator[Renderabl
     labels = [
         f"{stage} {chip}" if len(set(chips)) > 1 else f"{stage}" for stage, chip in zip(stages, chips, strict=True)
     ]
-    label_width = min(16, max(len("stage"), *map(len, labels)))
+    label_width = min(16, max(cell_len(say("stage")), *map(len, labels)))
     idle_width = len("100.0 %") if run.whole else 0
     room = max(_LEAST_CELLS, width - label_width - idle_width - (2 if run.whole else 1) - _GAP * (len(shown) - 1))
     columns = Column(width=label_width, overflow="ellipsis", no_wrap=True), Column(no_wrap=True)
     table = Table.grid(*columns, padding=(0, 1, 0, 0))
     if run.whole:
         table.add_column(justify="right", no_wrap=True)
-        table.add_row("stage", "", "waits", style="dim")
+        table.add_row(say("stage"), "", say("waits"), style="dim")
     for label, stage in zip(labels, stages, strict=True):
         waits = [percent(float(run.idle_share[stage]))] if run.whole else []
         table.add_row(Text(label), _line(run, stage, shown, room // len(shown), utf8), *waits)
@@ -97,18 +101,26 @@ def _legend(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], ut
     for kind, (*letters, style, name) in _SIGNS.items():
         if kind in used and name:
             yield letters[not utf8], style
-            recomputed = ", recomputation" if kind == "backward" and "recompute" in used else ""
-            yield f" {name}{recomputed}  ", "dim"
+            recomputed = say(", recomputation") if kind == "backward" and "recompute" in used else ""
+            yield f" {say(name)}{recomputed}  ", "dim"
     told = []
     if len(shown) > 1:
-        told.append("the middle, which repeats itself, is left out")
+        told.append(say("the middle, which repeats itself, is left out"))
     if not run.whole:
-        told.append(f"drawn with {count(run.shown)} of {count(run.microbatches)} microbatches")
+        told.append(
+            say(
+                "drawn with {shown} of {microbatches} microbatches",
+                shown=count(run.shown),
+                microbatches=count(run.microbatches),
+            )
+        )
     if len(stages) < run.strategy.pp:
-        told.append(f"{len(stages)} of {run.strategy.pp} stages")
+        told.append(say("{stages} of {pp} stages", stages=len(stages), pp=run.strategy.pp))
     drawn_as = SCHEDULES[run.strategy.schedule].drawn_as
     if drawn_as != run.strategy.schedule:
-        told.append(f"drawn as {SCHEDULES[drawn_as].label}")
+        told.append(say("drawn as {label}", label=SCHEDULES[drawn_as].label))
     if run.whole:
-        told.append(f"waits: share of the pipeline's {seconds(run.pipeline_s)}, for transfers too")
+        told.append(
+            say("waits: share of the pipeline's {pipeline_s}, for transfers too", pipeline_s=seconds(run.pipeline_s))
+        )
     yield "\n" + "; ".join(told), "dim"

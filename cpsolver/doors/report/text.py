@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import runs
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
 
 PART_NAMES = {
-    "compute": "compute",
-    "tensor_parallel": "communication in layers",
-    "recompute": "recomputation",
-    "sharding": "sharded weights and gradients",
-    "pipeline_p2p": "pipeline transfers (p2p)",
-    "bubble": "pipeline bubble",
-    "data_parallel": "data-parallel communication",
-    "optimizer": "optimizer step",
+    "compute": later("compute"),
+    "tensor_parallel": later("communication in layers"),
+    "recompute": later("recomputation"),
+    "sharding": later("sharded weights and gradients"),
+    "pipeline_p2p": later("pipeline transfers (p2p)"),
+    "bubble": later("pipeline bubble"),
+    "data_parallel": later("data-parallel communication"),
+    "optimizer": later("optimizer step"),
 }
 """What the parts of a step's time are called."""
+
+
+def part_name(part: str) -> str:
+    """What a part of a step's time is called."""
+    return say(PART_NAMES.get(part, part))
+
+
+def part_names(traffic: str) -> dict[str, str]:
+    """What all of them are called; `traffic`: between which ranks data moves inside layers (degrees.layer_traffic)."""
+    within = say("{traffic} communication", traffic=traffic)
+    return {**{part: say(name) for part, name in PART_NAMES.items()}, "tensor_parallel": within}
 
 
 def recompute_text(strategy: Strategy, chip: str) -> str:
@@ -47,15 +59,22 @@ def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:
         doubtful = (figure for figure in figures if figure.confidence == "assumed")
         assumed = sum(figure.source != "given by the user" for figure in doubtful)
         if assumed:
-            lines.append(f"{name}: {assumed} of {len(figures)} catalogued efficiencies are assumed, not measured.")
+            lines.append(
+                say(
+                    "{name}: {assumed} of {figures} catalogued efficiencies are assumed, not measured.",
+                    name=name,
+                    assumed=assumed,
+                    figures=len(figures),
+                )
+            )
     longest = problem.model.max_positions
     if longest is not None and problem.sequence > longest:
-        published = f"{problem.model.name} was published for {longest:,} positions"
-        lines.append(f"{published}; the sequence has {problem.sequence:,}.")
+        published = say("{name} was published for {longest:,} positions", name=problem.model.name, longest=longest)
+        lines.append(say("{published}; the sequence has {sequence:,}.", published=published, sequence=problem.sequence))
     vendors = dict.fromkeys(problem.supply(name).chip.vendor for name in chips)
     if len(vendors) > 1:
-        mixed = f"Chips of {' and '.join(vendors)} in one job"
-        lines.append(f"{mixed}: the launcher must bridge their communication libraries.")
+        mixed = say("Chips of {vendors} in one job", vendors=" and ".join(vendors))
+        lines.append(say("{mixed}: the launcher must bridge their communication libraries.", mixed=mixed))
     if problem.model.proposal:
-        lines.append(f"{problem.model.name}: the shape is a proposal; nobody has published one.")
+        lines.append(say("{name}: the shape is a proposal; nobody has published one.", name=problem.model.name))
     return lines

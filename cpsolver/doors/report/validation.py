@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cpsolver.doors.report.layout import figure_table, section
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_name
 from cpsolver.evidence.runs.score import MemoryScore, Scored, TimeScore, worst
 from cpsolver.evidence.runs.validation import Validation
 from cpsolver.inputs.text import percent, plural, seconds, signed_percent
@@ -134,7 +134,7 @@ def _parts(one: Scored) -> str:
     total = one.prediction.step_time_s
     parts = sorted(one.prediction.breakdown_s.items(), key=lambda part: -part[1])
     least = total * _SMALLEST_PART
-    shown = [f"{PART_NAMES.get(name, name)} {percent(part / total)}" for name, part in parts if part > least]
+    shown = [f"{part_name(name)} {percent(part / total)}" for name, part in parts if part > least]
     return f"{one.run.chip}, {one.prediction.stack}: " + ", ".join(shown)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from cpsolver.doors.report.html.elements import Html, scrolling, tag
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import span_text
 
 NOTHING = 1e-9
@@ -65,22 +66,26 @@ def _drawn(bar: StackedBar, names: Mapping[str, str], most: float, written: Call
         if (size := bar.parts.get(key, 0.0)) > 0
     ]
     if bar.limit is not None:
-        parts.append(tag("b", style=f"left:{bar.limit / most:.3%}", title=f"usable: {written(bar.limit)}"))
+        parts.append(
+            tag("b", style=f"left:{bar.limit / most:.3%}", title=say("usable: {written}", written=written(bar.limit)))
+        )
     track = tag("span", *parts, class_="track", role="img", aria_label=f"{bar.name}: {told}")
     return tag("div", tag("span", bar.name, class_="label"), track, tag("span", bar.note, class_="note"))
 
 
 def _numbers(bars: Sequence[StackedBar], names: Mapping[str, str], written: Callable[[float], str], what: str) -> Html:
-    head = tag("tr", tag("td"), *(tag("th", name, scope="col") for name in names.values()), _TOTAL)
+    head = tag(
+        "tr",
+        tag("td"),
+        *(tag("th", name, scope="col") for name in names.values()),
+        tag("th", say("total"), scope="col"),
+    )
     rows = []
     for bar in bars:
         cells = [tag("td", written(bar.parts.get(key, 0.0))) for key in names]
         rows.append(tag("tr", tag("th", bar.label, scope="row"), *cells, tag("td", written(sum(bar.parts.values())))))
     caption = tag("caption", what)
     return tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="numbers")
-
-
-_TOTAL = tag("th", "total", scope="col")
 
 
 def alike(rows: Iterable[tuple[tuple[str, str], StackedBar]]) -> list[StackedBar]:

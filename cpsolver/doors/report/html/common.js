@@ -4,6 +4,9 @@ const apss = (() => {
   const $ = (query, root = document) => root.querySelector(query);
   const $$ = (query, root = document) => [...root.querySelectorAll(query)];
   const data = JSON.parse($('#data').textContent);
+  // The page's language: a table by the English, for a page in another one.
+  const words = JSON.parse($('#words')?.textContent ?? '{}');
+  const say = (text, values = {}) => (words[text] ?? text).replace(/\{(\w+)\}/g, (_, name) => values[name]);
   const make = (name, attributes = {}, ...children) => {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -36,8 +39,9 @@ const apss = (() => {
       done = document.execCommand('copy');
       area.remove();
     }
-    $('#said').textContent = done ? 'Copied.' : 'The browser does not allow it: open the text below and copy it.';
-    button.textContent = done ? 'Copied' : before;
+    $('#said').textContent = done ? say('Copied.') :
+      say('The browser does not allow it: open the text below and copy it.');
+    button.textContent = done ? say('Copied') : before;
     setTimeout(() => { button.textContent = before; }, 1500);
   };
 
@@ -69,7 +73,7 @@ const apss = (() => {
       };
     });
     if (body.rows.length > 4) {
-      const input = make('input', { type: 'search', placeholder: 'words to look for' });
+      const input = make('input', { type: 'search', placeholder: say('words to look for') });
       const count = make('span', { class: 'dim', 'aria-live': 'polite' });
       input.oninput = () => {
         const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -79,17 +83,17 @@ const apss = (() => {
           row.hidden = !words.every(word => text.includes(word));
           left += !row.hidden;
         }
-        count.textContent = words.length ? ` ${left} of ${body.rows.length}` : '';
+        count.textContent = words.length ? say(' {left} of {all}', { left, all: body.rows.length }) : '';
         table.dispatchEvent(new Event('filtered'));
       };
-      (table.closest('.scroll') ?? table).before(make('label', { class: 'filter' }, 'Filter ', input, count));
+      (table.closest('.scroll') ?? table).before(make('label', { class: 'filter' }, say('Filter '), input, count));
     }
   };
   $$('table.sortable').forEach(sortable);
 
   // Two things side by side in numbers: of each figure its name, its words and its number, if it has one.
   const differences = (box, one, two) => {
-    const head = make('tr', {}, make('td'), ...[one.title, two.title, 'difference'].map(
+    const head = make('tr', {}, make('td'), ...[one.title, two.title, say('difference')].map(
       text => make('th', { scope: 'col' }, text)));
     const rows = one.figures.map(([name, text, value], at) => {
       const [, other, than] = two.figures[at], change = value ? (than / value - 1) * 100 : null;
@@ -98,7 +102,7 @@ const apss = (() => {
       return make('tr', {}, make('th', { scope: 'row' }, name), ...[text, other, by].map(cell => make('td', {}, cell)));
     });
     const table = make('table', { class: 'numbers' }, make('thead', {}, head), make('tbody', {}, ...rows));
-    const title = `${one.title} against ${two.title}`;
+    const title = say('{one} against {two}', { one: one.title, two: two.title });
     box.replaceChildren(make('h3', {}, title),
       make('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': title }, table));
   };
@@ -131,5 +135,5 @@ const apss = (() => {
     if (packed && 'DecompressionStream' in window) unpack(packed).then(found => { then(found); ready(); });
     else ready();
   };
-  return { $, $$, axes, colour, copy, data, differences, make, mark, play, save, sortable, start };
+  return { $, $$, axes, colour, copy, data, differences, make, mark, play, save, say, sortable, start };
 })();

@@ -15,7 +15,7 @@ from cpsolver.doors.report.html import sections
 from cpsolver.doors.report.html.bars import StackedBar, stacked
 from cpsolver.doors.report.html.elements import Html, block, inline, items, scrolling, tag
 from cpsolver.doors.report.html.style import KINDS, LIGHT
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_names
 from cpsolver.evaluation.evaluation import Evaluation
 from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.plans.dimensions import DEGREES
@@ -115,7 +115,7 @@ def _plans(plans: Sequence[Mapping[str, Any]], shown: Sequence[ShownPlan], run: 
 
 def _where_it_goes(plans: Sequence[Mapping[str, Any]], shown: Sequence[ShownPlan], run: int) -> Iterator[Html]:
     """A step's parts of each plan, and the memory by stage of the one to run."""
-    names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([plan.strategy for plan in shown])} communication"}
+    names = part_names(layer_traffic([plan.strategy for plan in shown]))
     bars = []
     for plan in plans:
         label = f"plan {plan['rank']}" if len(plans) > 1 else "a step"

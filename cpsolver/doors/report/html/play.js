@@ -2,7 +2,7 @@
    Texts reach the page as text only; without this script the page shows the first plan, and nothing is missing. */
 (() => {
   'use strict';
-  const { $, $$, axes, colour, copy, data, differences, make, mark, play, save, start } = apss;
+  const { $, $$, axes, colour, copy, data, differences, make, mark, play, save, say, start } = apss;
   const plans = data.plans;
   const state = { pick: 0, versus: -1, charts: [] };
 
@@ -41,12 +41,13 @@
   };
   const told = (plan, stage, at) => {
     const row = stepOf(plan)[stage], [kind, , weights] = row.of[at], which = row.which[at];
-    const name = weights ? 'weights’ gradients' : data.kinds[kind];
-    const chunk = plan.vpp > 1 ? `, chunk ${which % plan.vpp}` : '';
-    const microbatch = which < 0 ? '' : ` of microbatch ${Math.floor(which / plan.vpp)}${chunk}`;
+    const name = weights ? say('weights’ gradients') : say(data.kinds[kind]);
+    const chunk = plan.vpp > 1 ? say(', chunk {chunk}', { chunk: which % plan.vpp }) : '';
+    const microbatch = which < 0 ? '' :
+      say(' of microbatch {number}{chunk}', { number: Math.floor(which / plan.vpp), chunk });
     const whole = endOf(plan), from = seconds(row.starts[at], whole), to = seconds(row.ends[at], whole);
-    return `${plan.title}, stage ${plan.stages[stage]}: ${name}${microbatch}, ${from} to ${to} ` +
-      `(${seconds(row.ends[at] - row.starts[at])})`;
+    return say('{plan}, stage {stage}: {name}{microbatch}, {from} to {to} ({time})', { plan: plan.title, from, to,
+      stage: plan.stages[stage], name, microbatch, time: seconds(row.ends[at] - row.starts[at]) });
   };
 
   // Charts. All of them share one window of time, so that two plans can be compared.
@@ -60,8 +61,8 @@
     for (const { chart } of state.charts) chart.setScale('x', { min: from, max: from + span });
     zooming = false;
     const whole = span >= end * 0.9999;
-    $('#window').textContent = whole ? `All of it: ${seconds(end)}` :
-      `${seconds(from, end)} to ${seconds(from + span, end)} of ${seconds(end)}`;
+    $('#window').textContent = whole ? say('All of it: {end}', { end: seconds(end) }) :
+      say('{from} to {to} of {end}', { from: seconds(from, end), to: seconds(from + span, end), end: seconds(end) });
   };
   const window_ = () => {
     const { min, max } = state.charts[0].chart.scales.x;
@@ -202,7 +203,7 @@
     const limits = [...rooms.values()].map(room => [[0, end], [room, room]]);
     const joined = uPlot.join([...tables, ...limits].map(([x, y]) => [x, y]));
     for (const column of joined.slice(1)) for (let at = 1; at < column.length; at++) column[at] ??= column[at - 1];
-    const names = stages.map(stage => `stage ${plan.stages[stage]}`);
+    const names = stages.map(stage => say('stage {stage}', { stage: plan.stages[stage] }));
     const base = shared(width, 240), highest = Math.max(...plan.memory.map(({ room }) => room));
     const chart = new uPlot({
       ...base,
@@ -211,18 +212,19 @@
       axes: [timeAxis(narrow), { ...axes(narrow), space: 40, size: narrow ? 44 : 120,
         values: (_, at) => at.map(value => value + (narrow ? '' : ' GiB')) }],
       series: [
-        { label: 'time', value: (_, value) => value == null ? '–' : seconds(value) },
+        { label: say('time'), value: (_, value) => value == null ? '–' : seconds(value) },
         ...names.map((label, at) => ({ label, stroke: colour('c' + (1 + at % 7)), width: 1.5,
           paths: uPlot.paths.stepped({ align: 1 }), points: { show: false },
           value: (_, value) => value == null ? '–' : value.toFixed(1) + ' GiB' })),
-        ...[...rooms].map(([chip, room]) => ({ label: `usable, ${chip}`, stroke: colour('bad'), dash: [6, 4],
+        ...[...rooms].map(([chip, room]) => ({ label: say('usable, {chip}', { chip }), stroke: colour('bad'), dash: [6, 4],
           points: { show: false }, value: () => room.toFixed(1) + ' GiB' })),
       ],
     }, joined, box);
     chart.over.addEventListener('mousemove', () => {
       const at = chart.cursor.idx;
-      if (at != null) readout.textContent = `${plan.title} at ${seconds(joined[0][at], end)}: ` + stages.map(
-        (stage, number) => `stage ${stage} ${joined[1 + number][at].toFixed(1)} GiB`).join(', ');
+      if (at != null) readout.textContent = say('{plan} at {time}: ', { plan: plan.title,
+        time: seconds(joined[0][at], end) }) + stages.map((stage, number) =>
+        `${say('stage {stage}', { stage })} ${joined[1 + number][at].toFixed(1)} GiB`).join(', ');
     });
     for (const head of $$('.u-legend tr', chart.root).slice(1)) {
       head.tabIndex = 0;
@@ -243,14 +245,14 @@
     $('#charts').replaceChildren();
     for (const number of shown()) {
       const plan = plans[number], readout = make('p', { class: 'readout', 'aria-live': 'polite' },
-        'Point at a pass, or go through them with the arrow keys.');
-      const keys = 'arrow keys go from pass to pass, plus and minus zoom, 0 shows all';
+        say('Point at a pass, or go through them with the arrow keys.'));
+      const keys = say('arrow keys go from pass to pass, plus and minus zoom, 0 shows all');
       const box = make('div', { class: 'chart', tabindex: 0, role: 'group', 'data-chart': 'timeline',
-        'aria-label': `Timeline of ${plan.title}: ${keys}` });
+        'aria-label': say('Timeline of {plan}: {keys}', { plan: plan.title, keys }) });
       const filled = make('div', { class: 'chart', 'data-chart': 'memory', role: 'group',
-        'aria-label': `Memory of ${plan.title} by stage over time` });
+        'aria-label': say('Memory of {plan} by stage over time', { plan: plan.title }) });
       $('#charts').append(make('h3', {}, `${plan.title}: ${plan.words}`), make('p', { class: 'dim' }, plan.note),
-        box, readout, make('h4', {}, 'Memory by stage over time'), filled);
+        box, readout, make('h4', {}, say('Memory by stage over time')), filled);
       timeline(box, plan, readout);
       memory(filled, plan, readout);
     }
@@ -274,8 +276,8 @@
     copies.hidden = !launch;
     $('#launch').hidden = !launch;
     if (launch) {
-      copies.textContent = `Copy ${plan.title}’s launch for ${launch.target}`;
-      $('#launch summary').textContent = `${launch.file} for ${launch.target}`;
+      copies.textContent = say('Copy {plan}’s launch for {target}', { plan: plan.title, target: launch.target });
+      $('#launch summary').textContent = say('{file} for {target}', launch);
       $('#launch pre').textContent = launch.text;
     }
     compare();
@@ -298,11 +300,11 @@
   };
   // The map of the proof: pointing at a cell, or going there with the arrows, tells of it.
   for (const map of $$('table.map')) {
-    const say = $('#map-told'), grid = [...$('tbody', map).rows].map(row => [...row.cells].slice(1));
+    const readout = $('#map-told'), grid = [...$('tbody', map).rows].map(row => [...row.cells].slice(1));
     const cells = grid.flat();
     const tell = cell => {
       for (const other of cells) other.tabIndex = other === cell ? 0 : -1;
-      say.textContent = cell.dataset.told || 'No candidate: these sizes do not divide the devices.';
+      readout.textContent = cell.dataset.told || say('No candidate: these sizes do not divide the devices.');
     };
     grid.forEach((row, down) => row.forEach((cell, along) => {
       cell.onfocus = cell.onpointerenter = () => tell(cell);

@@ -13,8 +13,9 @@ from cpsolver.doors.report.html.elements import Html, join, scrolling, section, 
 from cpsolver.doors.report.html.sections import fullest
 from cpsolver.doors.report.html.shell import data_element, packed
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, run_pipeline
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import PART_NAMES, part_name
 from cpsolver.explanation.closest import strategy_text
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.plans.dimensions import DEGREES
 from cpsolver.plans.strategy import Strategy
@@ -24,7 +25,7 @@ MOST_PLANS = 6
 """So many plans can be picked; a longer answer shows its first."""
 MOST_PASSES = 30_000
 """Forwards and backwards of all plans of a page together; of longer steps the first microbatches are drawn."""
-PICKS = ("show", "against")
+PICKS = (later("show"), later("against"))
 """What a row of a table can be picked for."""
 _NO_SIZE = 1e-12
 
@@ -44,9 +45,9 @@ def plan_list(plans: Sequence[Mapping[str, Any]], columns: Sequence[ShownPlan]) 
     sizes = [name for name in DEGREES if any(getattr(column.strategy, name) != 1 for column in columns)]
     choices = PICKS if several else ()
     heads = [picking_head(name) for name in choices]
-    names = ("plan", "step", *sizes, "tokens/s", "MFU", "memory", "P(OOM)")
+    names = (say("plan"), say("step"), *sizes, "tokens/s", "MFU", say("memory"), say("P(OOM)"))
     heads += [tag("th", name, scope="col") for name in names]
-    heads.append(tag("th", "recommended as", scope="col", class_="text"))
+    heads.append(tag("th", say("recommended as"), scope="col", class_="text"))
     rows = []
     for place, (plan, column) in enumerate(zip(plans, columns, strict=True)):
         cells = [choice(name, place, column.title) for name in choices]
@@ -54,13 +55,13 @@ def plan_list(plans: Sequence[Mapping[str, Any]], columns: Sequence[ShownPlan]) 
         rows.append(tag("tr", *cells, data_plan=str(place)))
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="numbers sortable")
     versus = tag("div", id="versus", class_="live", hidden="hidden")
-    title = "Plans to pick" if several else "At a glance"
-    return section("pick", title, scrolling("Plans", table), _plan_tools(), versus)
+    title = say("Plans to pick") if several else say("At a glance")
+    return section("pick", title, scrolling(say("Plans"), table), _plan_tools(), versus)
 
 
 def picking_head(name: str) -> Html:
     """The head above a column of `choice`, which is not sorted."""
-    return tag("th", name, scope="col", class_="live", hidden="hidden", data_still="1")
+    return tag("th", say(name), scope="col", class_="live", hidden="hidden", data_still="1")
 
 
 def choice(name: str, place: int, title: str) -> Html:
@@ -68,7 +69,7 @@ def choice(name: str, place: int, title: str) -> Html:
     key = {"show": "pick", "against": "versus"}[name]
     first = 0 if key == "pick" else -1
     given: dict[str, str | None] = {"checked": "checked"} if place == first else {}
-    what = f"show {title}" if key == "pick" else f"compare with {title}"
+    what = say("show {title}", title=title) if key == "pick" else say("compare with {title}", title=title)
     radio = tag("input", type="radio", name=key, value=str(place), aria_label=what, **given)
     return tag("td", tag("label", radio, class_="choice"), class_="live", hidden="hidden")
 
@@ -83,7 +84,7 @@ def _plan_cells(plan: Mapping[str, Any], column: ShownPlan, sizes: Sequence[str]
     yield tag("td", percent(evaluation.mfu))
     yield tag("td", percent(share))
     yield tag("td", chance(column.out_of_memory), data_sort=f"{column.out_of_memory:.9g}")
-    yield tag("td", ", ".join(column.roles), class_="text")
+    yield tag("td", ", ".join(map(say, column.roles)), class_="text")
 
 
 def tools(buttons: Sequence[tuple[str, str]]) -> Html:
@@ -95,26 +96,34 @@ def tools(buttons: Sequence[tuple[str, str]]) -> Html:
 
 def _plan_tools() -> Html:
     buttons = (
-        ("copy", "Copy the launch"),
-        ("save-json", "Download the answer (JSON)"),
-        ("save-trace", "Download the trace"),
+        ("copy", say("Copy the launch")),
+        ("save-json", say("Download the answer (JSON)")),
+        ("save-trace", say("Download the trace")),
     )
-    launch = tag("details", tag("summary", "Launch"), tag("pre", "", tabindex="0"), id="launch")
+    launch = tag("details", tag("summary", say("Launch")), tag("pre", "", tabindex="0"), id="launch")
     return join([tools(buttons), tag("div", launch, class_="live", hidden="hidden")])
 
 
 def time_section(still: Html | None, whose: str) -> Html:
     """The step over time: the script's charts, and without it the picture of the first plan, where it has stages."""
-    words = {"in": "Zoom in", "out": "Zoom out", "left": "Earlier", "right": "Later", "all": "All of it"}
+    words = {
+        "in": say("Zoom in"),
+        "out": say("Zoom out"),
+        "left": say("Earlier"),
+        "right": say("Later"),
+        "all": say("All of it"),
+    }
     buttons = (tag("button", name, type="button", data_zoom=key) for key, name in words.items())
     tools = tag("div", *buttons, tag("span", id="window", class_="dim", aria_live="polite"), class_="tools")
-    hint = "Drag over a chart to zoom, double-click for all of it; Ctrl with the wheel zooms too."
+    hint = say("Drag over a chart to zoom, double-click for all of it; Ctrl with the wheel zooms too.")
     named = legend({str(kind): name for kind, name in KINDS.items()})
     live = tag(
         "div", tag("p", hint, class_="dim"), named, tools, tag("div", id="charts"), class_="live", hidden="hidden"
     )
     picture = [] if still is None else [tag("div", still, class_="still")]
-    return section("timeline", f"The pipeline over time: a step{whose}", live, *picture, live=still is None)
+    return section(
+        "timeline", say("The pipeline over time: a step{whose}", whose=whose), live, *picture, live=still is None
+    )
 
 
 def page_data(
@@ -164,8 +173,16 @@ def _plan(plan: Mapping[str, Any], column: ShownPlan, run: PipelineRun) -> dict[
 
 def _note(run: PipelineRun) -> str:
     if run.whole:
-        return f"The schedule run event by event: {seconds(run.step_s)}, {count(run.microbatches)} microbatches."
-    return f"The first {count(run.shown)} of {count(run.microbatches)} microbatches, run event by event."
+        return say(
+            "The schedule run event by event: {step_s}, {microbatches} microbatches.",
+            step_s=seconds(run.step_s),
+            microbatches=count(run.microbatches),
+        )
+    return say(
+        "The first {shown} of {microbatches} microbatches, run event by event.",
+        shown=count(run.shown),
+        microbatches=count(run.microbatches),
+    )
 
 
 def _memory(stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,14 +199,14 @@ def _memory(stage: Mapping[str, Any]) -> dict[str, Any]:
 def _figures(plan: Mapping[str, Any], column: ShownPlan) -> Iterator[tuple[str, str, float]]:
     """What two plans are compared by: a name, the words and the number."""
     evaluation, step = column.evaluation, column.evaluation.step_time_s
-    yield "step", seconds(step), step
-    for key, name in PART_NAMES.items():
+    yield say("step"), seconds(step), step
+    for key in PART_NAMES:
         value = plan["breakdown_s"].get(key, 0.0)
-        yield name, seconds(value, of=step), value if value > _NO_SIZE else 0.0
+        yield part_name(key), seconds(value, of=step), value if value > _NO_SIZE else 0.0
     yield "tokens/s", count(evaluation.tokens_per_s), evaluation.tokens_per_s
     yield "MFU", percent(evaluation.mfu), evaluation.mfu
-    yield "memory, fullest", percent(fullest(plan)[1]), fullest(plan)[1]
-    yield "P(out of memory)", chance(column.out_of_memory), column.out_of_memory
+    yield say("memory, fullest"), percent(fullest(plan)[1]), fullest(plan)[1]
+    yield say("P(out of memory)"), chance(column.out_of_memory), column.out_of_memory
 
 
 def _encoded(run: PipelineRun) -> tuple[list[list[Any]], list[list[int]]]:

@@ -14,10 +14,11 @@ from cpsolver.doors.report.html.elements import Html, items, join, plan_rows, sc
 from cpsolver.doors.report.operators import HEADS, operator_rows, unmeasured_text
 from cpsolver.doors.report.outlook import days_text, total_dollars
 from cpsolver.doors.report.plan_table import PlanTable
-from cpsolver.doors.report.text import PART_NAMES
+from cpsolver.doors.report.text import part_names
 from cpsolver.evaluation.operators import StageOperators
 from cpsolver.explanation.closest import strategy_text
 from cpsolver.explanation.open_switches import OpenSwitches
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, count, percent, plural, runs, seconds, unit
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -26,13 +27,13 @@ Document = Mapping[str, Any]
 """One plan, or one stage, of the JSON document."""
 
 MEMORY_NAMES = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "buffers": "short-lived tensors",
-    "fragments": "fragments",
-    "framework": "context and communicators",
+    "weights": later("weights"),
+    "gradients": later("gradients"),
+    "optimizer": later("optimizer state"),
+    "activations": later("activations"),
+    "buffers": later("short-lived tensors"),
+    "fragments": later("fragments"),
+    "framework": later("context and communicators"),
 }
 _LONG = 18  # characters of a cell that may be broken into lines
 _MEMORY_KEYS = {"optimizer": "optimizer_state"}  # the optimizer has another colour as a part of the time
@@ -45,10 +46,18 @@ def gib(value: float) -> str:
 
 def what_to_run(strategy: Strategy) -> Html:
     """The plan in a line, and which chips serve which stages."""
-    groups = [f"{plural(g.num_stages, 'stage')} on {g.chip} ({runs(g.layers)} layers)" for g in strategy.groups]
-    schedule = "" if strategy.schedule == "1f1b" else f", schedule {strategy.schedule}"
+    groups = [
+        say(
+            "{num_stages} on {chip} ({layers} layers)",
+            num_stages=plural(g.num_stages, "stage"),
+            chip=g.chip,
+            layers=runs(g.layers),
+        )
+        for g in strategy.groups
+    ]
+    schedule = "" if strategy.schedule == "1f1b" else say(", schedule {schedule}", schedule=strategy.schedule)
     line = tag("p", tag("code", strategy_text(strategy) + schedule))
-    return tag("div", line, tag("p", f"The pipeline: {', then '.join(groups)}."), class_="plan")
+    return tag("div", line, tag("p", say("The pipeline: {groups}.", groups=say(", then ").join(groups))), class_="plan")
 
 
 def tiles(plan: Document) -> Html:
@@ -57,10 +66,22 @@ def tiles(plan: Document) -> Html:
     low, high = (about(plan[f"step_time_{end}_s"], step) for end in ("low", "high"))
     chip, share = fullest(plan)
     told: tuple[tuple[str, str, str], ...] = (
-        ("step time", f"{about(step)} {unit(step)}", f"80 % interval {low} to {high} {unit(step)}"),
-        ("tokens/s", count(plan["throughput_tokens_per_s"]), f"{plan['throughput_tokens_per_s_per_gpu']:,.1f} per GPU"),
-        ("MFU", percent(plan["mfu"]), "of the peak; recomputation not counted"),
-        ("memory, fullest", percent(share), f"of {gib(plan['capacity_gib'][chip])} usable, {chip}"),
+        (
+            say("step time"),
+            f"{about(step)} {unit(step)}",
+            say("80 % interval {low} to {high} {unit}", low=low, high=high, unit=unit(step)),
+        ),
+        (
+            "tokens/s",
+            count(plan["throughput_tokens_per_s"]),
+            say("{rate:,.1f} per GPU", rate=plan["throughput_tokens_per_s_per_gpu"]),
+        ),
+        ("MFU", percent(plan["mfu"]), say("of the peak; recomputation not counted")),
+        (
+            say("memory, fullest"),
+            percent(share),
+            say("of {gib} usable, {chip}", gib=gib(plan["capacity_gib"][chip]), chip=chip),
+        ),
     )
     told += _outlook_tiles(plan)
     tile = (tag("div", tag("dt", name), tag("dd", value), tag("dd", more)) for name, value, more in told)
@@ -72,9 +93,15 @@ def _outlook_tiles(plan: Document) -> tuple[tuple[str, str, str], ...]:
     told = []
     for name, title, text in (("days", "days", days_text), ("dollars", "dollars", total_dollars)):
         if (found := plan[name]) is not None:
-            told.append((title, text(found["mean"]), f"80 % interval {text(found['low'])} to {text(found['high'])}"))
+            told.append(
+                (
+                    title,
+                    text(found["mean"]),
+                    say("80 % interval {low} to {high}", low=text(found["low"]), high=text(found["high"])),
+                )
+            )
     if (probability := plan["deadline_probability"]) is not None:
-        told.append(("in time", chance(probability), "chance that the deadline is met"))
+        told.append((say("in time"), chance(probability), say("chance that the deadline is met")))
     return tuple(told)
 
 
@@ -89,12 +116,12 @@ def plans(problem: Problem, columns: Sequence[ShownPlan], title: str) -> Html:
     """The plans side by side; what differs between them is marked."""
     several = len(columns) > 1
     body = [_plan_row(label, cells, several) for label, cells in plan_rows(PlanTable(problem, columns))]
-    table = scrolling(f"{title}: a table", tag("table", tag("tbody", *body), class_="plans"))
+    table = scrolling(say("{title}: a table", title=title), tag("table", tag("tbody", *body), class_="plans"))
     if not several:
         return section("plans", title, table)
     box = Html('<input type="checkbox">')
-    switch = tag("label", box, " only what differs", class_="switch", hidden="hidden")
-    return section("plans", title, tag("p", "Marked: what is not the same in all plans. ", switch), table)
+    switch = tag("label", box, say(" only what differs"), class_="switch", hidden="hidden")
+    return section("plans", title, tag("p", say("Marked: what is not the same in all plans. "), switch), table)
 
 
 def _plan_row(label: str, cells: Sequence[str], several: bool) -> Html:
@@ -105,25 +132,25 @@ def _plan_row(label: str, cells: Sequence[str], several: bool) -> Html:
         return tag("tr", tag("td"), *(tag("th", cell, scope="col") for cell in cells), class_="heads")
     differs = several and len(set(cells)) > 1
     data = (_cell(cell, differs) for cell in cells)
-    class_ = " ".join(filter(None, ("key" * (shown == "step time"), "same" * (several and not differs))))
+    class_ = " ".join(filter(None, ("key" * (shown == say("step time")), "same" * (several and not differs))))
     head = tag("th", shown, scope="row", class_="sub" if label.startswith("  ") else None)
     return tag("tr", head, *data, class_=class_ or None)
 
 
 def time_parts(plan: Document, strategy: Strategy) -> Html:
     """The parts of the step by the slowest stage, as a bar and in numbers, then every stage's own."""
-    names = {**PART_NAMES, "tensor_parallel": f"{layer_traffic([strategy])} communication"}
+    names = part_names(layer_traffic([strategy]))
     step = plan["step_time_s"]
 
     def written(value: float) -> str:
         return seconds(value, of=step)
 
-    whole = stacked([StackedBar("step", plan["breakdown_s"], written(step))], names, written)
+    whole = stacked([StackedBar(say("step"), plan["breakdown_s"], written(step))], names, written)
     numbers = _step_parts(plan, names)
     rows = [_time_bar(plan, stage) for stage in plan["stages"]]
-    names["bubble"] = "waiting for other stages"
-    each = stacked(alike(rows), names, written, "By stage, all microbatches of a step")
-    return join([whole, numbers, tag("h3", "By stage"), each])
+    names["bubble"] = say("waiting for other stages")
+    each = stacked(alike(rows), names, written, say("By stage, all microbatches of a step"))
+    return join([whole, numbers, tag("h3", say("By stage")), each])
 
 
 def _cell(said: str, differs: bool) -> Html:
@@ -134,7 +161,9 @@ def _cell(said: str, differs: bool) -> Html:
 def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
     """The parts of the step in seconds and per cent; they sum to it."""
     step = plan["step_time_s"]
-    parts = {names[key]: value for key, value in plan["breakdown_s"].items() if value > NOTHING * step} | {"step": step}
+    parts = {names[key]: value for key, value in plan["breakdown_s"].items() if value > NOTHING * step} | {
+        say("step"): step
+    }
     rows = (
         tag("tr", tag("th", name, scope="row"), tag("td", seconds(value, of=step)), tag("td", percent(value / step)))
         for name, value in parts.items()
@@ -144,25 +173,25 @@ def _step_parts(plan: Document, names: Mapping[str, str]) -> Html:
 
 def compute_parts(found: StageOperators) -> Html:
     """Compute of the slowest stage by operator, and what each one's speed rests on."""
-    head = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in HEADS))
+    head = tag("tr", *(tag("th", say(name), scope="col") if name else tag("td") for name in HEADS))
     rows = [
         tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
         for name, *cells in operator_rows(found)
     ]
     table = tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers sortable")
-    return join([scrolling("Compute by operator", table), tag("p", unmeasured_text(found), class_="dim")])
+    return join([scrolling(say("Compute by operator"), table), tag("p", unmeasured_text(found), class_="dim")])
 
 
 def switches(found: OpenSwitches) -> Html:
     """The switches that the spec leaves open, with the value taken and the others."""
-    head = tag("tr", *(tag("th", name, scope="col") if name else tag("td") for name in open_switches.HEADS))
+    head = tag("tr", *(tag("th", say(name), scope="col") if name else tag("td") for name in open_switches.HEADS))
     rows = [
         tag("tr", tag("th", name, scope="row"), tag("td", taken), tag("td", others))
         for name, taken, others in open_switches.switch_rows(found)
     ]
     table = tag("table", tag("thead", head), tag("tbody", *rows))
     told = [tag("p", line, class_="dim") for line in open_switches.switches_lines(found)]
-    return join([*([scrolling(open_switches.TITLE, table)] if rows else []), *told])
+    return join([*([scrolling(say(open_switches.TITLE), table)] if rows else []), *told])
 
 
 def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], StackedBar]:
@@ -170,17 +199,17 @@ def _time_bar(plan: Document, stage: Document) -> tuple[tuple[str, str], Stacked
     parts = {name: m * value for name, value in of_one.items() if name != "total"}
     waits = max(0.0, plan["step_time_s"] - sum(parts.values()) - sum(after.values()))
     parts = {**parts, "bubble": waits, **after}
-    return _stage_label(stage), StackedBar("", parts, f"{seconds(of_one['total'])} a microbatch")
+    return _stage_label(stage), StackedBar("", parts, say("{time} a microbatch", time=seconds(of_one["total"])))
 
 
 def memory_parts(plan: Document) -> Html:
     """What fills each stage's memory, as bars and in numbers."""
-    return memory_bars(plan, "GiB of one GPU, by stage")
+    return memory_bars(plan, say("GiB of one GPU, by stage"))
 
 
 def memory_bars(plan: Document, caption: str = "") -> Html:
     """The same as bars; with the caption of a table as numbers too."""
-    names = {_MEMORY_KEYS.get(key, key): name for key, name in MEMORY_NAMES.items()}
+    names = {_MEMORY_KEYS.get(key, key): say(name) for key, name in MEMORY_NAMES.items()}
     rows = [_memory_bar(stage) for stage in plan["stages"]]
     return stacked(alike(rows), names, gib, caption)
 
@@ -188,7 +217,12 @@ def memory_bars(plan: Document, caption: str = "") -> Html:
 def _memory_bar(stage: Document) -> tuple[tuple[str, str], StackedBar]:
     sizes, room = stage["memory_gib"], stage["capacity_gib"]
     parts = {_MEMORY_KEYS.get(key, key): sizes[key] for key in MEMORY_NAMES}
-    note = f"{sizes['total']:.1f} of {room:.1f} GiB, {sizes['total'] / room * 100:.0f} %"
+    note = say(
+        "{total:.1f} of {room:.1f} GiB, {share:.0f} %",
+        total=sizes["total"],
+        room=room,
+        share=sizes["total"] / room * 100,
+    )
     return _stage_label(stage), StackedBar("", parts, note, limit=room)
 
 
@@ -201,10 +235,20 @@ def intervals(plans: Sequence[Document]) -> Html:
     rows = []
     for plan in plans:
         step, low, high = (plan[f"step_time_{end}s"] for end in ("", "low_", "high_"))
-        note = f"{about(step)} {unit(step)} ({about(low, step)} to {about(high, step)})"
-        rows.append(Range(f"plan {plan['rank']}", low, step, high, note, plan["tie_with_best"] and len(plans) > 1))
-    what = "Step time with its 80 % interval; the line within: the prediction."
-    return ranges(rows, what + (" Orange: overlaps the first plan's." if any(row.tie for row in rows) else ""))
+        note = say(
+            "{step} {unit} ({low} to {high})",
+            step=about(step),
+            unit=unit(step),
+            low=about(low, step),
+            high=about(high, step),
+        )
+        rows.append(
+            Range(
+                say("plan {rank}", rank=plan["rank"]), low, step, high, note, plan["tie_with_best"] and len(plans) > 1
+            )
+        )
+    what = say("Step time with its 80 % interval; the line within: the prediction.")
+    return ranges(rows, what + (say(" Orange: overlaps the first plan's.") if any(row.tie for row in rows) else ""))
 
 
 def lines(key: str, title: str, told: Sequence[str]) -> Iterator[Html]:

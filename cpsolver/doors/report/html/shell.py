@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -13,8 +14,12 @@ from zlib import compress
 from cpsolver.doors.report.document import dumps_compact, dumps_embedded, versions
 from cpsolver.doors.report.html.elements import Html, tag
 from cpsolver.doors.report.html.style import SCRIPT, STYLE
+from cpsolver.doors.report.pipeline_run import KINDS
+from cpsolver.inputs.language import ENGLISH, say, spoken
 
 _FOLDER = Path(__file__).parent
+_SAID = re.compile(r"\bsay\('([^']*)'")
+"""What a script says."""
 
 
 @cache
@@ -38,6 +43,14 @@ def data_element(values: Mapping[str, Any]) -> Html:
     return tag("script", Html(dumps_embedded(values)), type="application/json", id="data")
 
 
+def _words(running: Sequence[str]) -> Iterator[Html]:
+    """What the scripts say in the language spoken: a table by the English, which they say themselves."""
+    if spoken() != ENGLISH:
+        messages = dict.fromkeys(text for script in running for text in _SAID.findall(script))
+        values = Html(dumps_embedded({text: say(text) for text in (*messages, *KINDS.values())}))
+        yield tag("script", values, type="application/json", id="words")
+
+
 def document(title: str, parts: Sequence[Html], data: Html, script: str) -> str:
     """The page. Its policy lets nothing be loaded, and no script run but its own: `script`, and what it needs."""
     running = scripts(script)
@@ -54,7 +67,10 @@ def document(title: str, parts: Sequence[Html], data: Html, script: str) -> str:
         tag("style", Html("\n".join((asset("uplot/uPlot.min.css"), STYLE, asset("play.css"))))),
     )
     made = ", ".join(f"{name} {number}" for name, number in versions().items() if number)
-    told = f"Made by {made.replace('apss_cp', 'apss-cp')}. This file needs no network; its charts are drawn by uPlot."
+    told = say(
+        "Made by {made}. This file needs no network; its charts are drawn by uPlot.",
+        made=made.replace("apss_cp", "apss-cp"),
+    )
     run = (tag("script", Html(one)) for one in running)
-    body = tag("body", tag("main", *parts), tag("footer", tag("p", told)), data, *run)
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}"
+    body = tag("body", tag("main", *parts), tag("footer", tag("p", told)), data, *_words(running), *run)
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang=spoken())}"

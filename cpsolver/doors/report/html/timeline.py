@@ -10,6 +10,7 @@ from cpsolver.doors.report.html.bars import legend
 from cpsolver.doors.report.html.elements import Html, scrolling, tag, text
 from cpsolver.doors.report.pipeline_run import KINDS, PipelineRun, Span, SpanKind
 from cpsolver.doors.report.pipeline_view import Window, cells, chosen_stages, windows
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import count, percent, seconds
 
 _WIDTH, _LEFT, _RIGHT, _GAP = 1000.0, 118.0, 62.0, 34.0
@@ -42,9 +43,9 @@ def timeline_figure(run: PipelineRun) -> Html:
         stages = chosen_stages(run.strategy.pp, _FEWER_ROWS)
     singly = _boxes(run, shown, stages) <= _MOST_BOXES
     used = {span.kind for stage in stages for span in run.by_stage[stage]}
-    names: dict[str, str] = {kind: name for kind, name in KINDS.items() if kind in used}
+    names: dict[str, str] = {kind: say(name) for kind, name in KINDS.items() if kind in used}
     notes = tag("figcaption", "; ".join(_notes(run, shown, stages, singly)) + ".")
-    drawing = scrolling("Pipeline timeline", _drawing(run, shown, stages, singly))
+    drawing = scrolling(say("Pipeline timeline"), _drawing(run, shown, stages, singly))
     return tag("figure", legend(names), drawing, notes, class_="timeline")
 
 
@@ -57,20 +58,30 @@ def _within(spans: Sequence[Span], window: Window) -> list[Span]:
 
 
 def _notes(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], singly: bool) -> Iterator[str]:
-    yield f"The schedule run event by event: {seconds(run.step_s)}" if run.whole else "The schedule run event by event"
+    yield (
+        say("The schedule run event by event: {step_s}", step_s=seconds(run.step_s))
+        if run.whole
+        else say("The schedule run event by event")
+    )
     if len(shown) > 1:
         middle = shown[1][0] - shown[0][1]
-        cut = f"the {seconds(middle)} in the middle, which repeat themselves, are left out"
-        yield cut if run.whole else "the middle, which repeats itself, is left out"
+        cut = say("the {middle} in the middle, which repeat themselves, are left out", middle=seconds(middle))
+        yield cut if run.whole else say("the middle, which repeats itself, is left out")
     if not run.whole:
-        yield f"drawn with {count(run.shown)} of {count(run.microbatches)} microbatches"
+        yield say(
+            "drawn with {shown} of {microbatches} microbatches",
+            shown=count(run.shown),
+            microbatches=count(run.microbatches),
+        )
     if len(stages) < run.strategy.pp:
-        yield f"{len(stages)} of {run.strategy.pp} stages"
+        yield say("{stages} of {pp} stages", stages=len(stages), pp=run.strategy.pp)
     if not singly:
-        yield "too many passes to draw each: a box is what a stage mostly does"
+        yield say("too many passes to draw each: a box is what a stage mostly does")
     if (schedule := SCHEDULES[run.strategy.schedule]).drawn_as != run.strategy.schedule:
-        yield f"the {schedule.label} schedule is drawn as {SCHEDULES[schedule.drawn_as].label}"
-    yield "the percentage is the share of the pipeline's time that a stage waits, for transfers too"
+        yield say(
+            "the {label} schedule is drawn as {other}", label=schedule.label, other=SCHEDULES[schedule.drawn_as].label
+        )
+    yield say("the percentage is the share of the pipeline's time that a stage waits, for transfers too")
 
 
 def _drawing(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], singly: bool) -> Html:
@@ -78,8 +89,10 @@ def _drawing(run: PipelineRun, shown: Sequence[Window], stages: Sequence[int], s
     room = (_WIDTH - _LEFT - _RIGHT - _GAP * (len(shown) - 1)) / len(shown)
     scales = [_Scale(window, _LEFT + number * (room + _GAP), room) for number, window in enumerate(shown)]
     waits = [percent(float(run.idle_share[stage])) for stage in stages]
-    said = f"{run.strategy.pp} pipeline stages, a step of {seconds(run.end_s)}. Waiting: "
-    said += ", ".join(f"stage {stage} {share}" for stage, share in zip(stages, waits, strict=True))
+    said = say("{pp} pipeline stages, a step of {end_s}. Waiting: ", pp=run.strategy.pp, end_s=seconds(run.end_s))
+    said += ", ".join(
+        say("stage {stage} {share}", stage=stage, share=share) for stage, share in zip(stages, waits, strict=True)
+    )
     parts = [tag("title", said), *_axis(scales, height - _BOTTOM)]
     if run.whole:
         parts.append(tag("text", "waits", x=_WIDTH, y=14, class_="end dim"))
@@ -100,7 +113,9 @@ def _row_label(run: PipelineRun, stage: int, top: float) -> Html:
     of_stage = run.evaluation.stages[stage]
     whole = f"{stage} · {of_stage.chip}"
     cut = whole if len(whole) <= _LABEL else whole[: _LABEL - 1] + "…"
-    told = tag("title", f"stage {stage}: {of_stage.chip}, {of_stage.layers} layers")
+    told = tag(
+        "title", say("stage {stage}: {chip}, {layers} layers", stage=stage, chip=of_stage.chip, layers=of_stage.layers)
+    )
     return tag("text", told, cut, x=0, y=_number(top + 14))
 
 
@@ -125,10 +140,20 @@ def _mostly(run: PipelineRun, stage: int, scale: _Scale, top: float) -> Iterator
 
 def _tooltip(run: PipelineRun, span: Span) -> str:
     """What the pointer shows of a box."""
-    chunk = f", chunk {span.chunk}" if run.strategy.vpp > 1 and span.chunk >= 0 else ""
-    which = f" of microbatch {span.microbatch}{chunk}" if span.microbatch >= 0 else ""
+    chunk = say(", chunk {chunk}", chunk=span.chunk) if run.strategy.vpp > 1 and span.chunk >= 0 else ""
+    which = (
+        say(" of microbatch {microbatch}{chunk}", microbatch=span.microbatch, chunk=chunk)
+        if span.microbatch >= 0
+        else ""
+    )
     end_s = run.end_s
-    return f"{span.label}{which}: {seconds(span.start_s, of=end_s)} to {seconds(span.end_s, of=end_s)}"
+    return say(
+        "{label}{which}: {start_s} to {end_s}",
+        label=say(span.label),
+        which=which,
+        start_s=seconds(span.start_s, of=end_s),
+        end_s=seconds(span.end_s, of=end_s),
+    )
 
 
 def _rect(kind: SpanKind, x: float, y: float, width: float, told: str = "") -> Html:
