@@ -81,7 +81,7 @@ def test_pins_have_what_means_something_in_the_plan() -> None:
     assert not {"sharded", "sharding_group"} & set(pins(replace(mixed, distributed_optimizer=False)))
     assert not {"stage_chips", "recompute_modules"} & set(pins(PLAN, mixed=False))
     assert pinned["schedule"] == "1f1b"
-    assert "schedule" not in pins(replace(mixed, schedule="dualpipe"))  # which the search does not have
+    assert pins(replace(mixed, schedule="dualpipe"))["schedule"] == "dualpipe"
     assert not {"micro_batches", "stages", "chip_order"} & set(pinned)
 
 
