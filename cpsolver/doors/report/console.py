@@ -237,25 +237,7 @@ def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
             style="green",
         )
     elif result.status == "feasible":
-        open_still = say(
-            "{open} of {considered:,} were open at {stop}",
-            open=plural(proof.open, "candidate"),
-            considered=proof.considered,
-            stop=say(STOPS[proof.stop]),
-        )
-        gap = result.plans[0].gap
-        better = better_word(problem)
-        sure = say("Proven the {best_word}, but", best_word=best_word(problem)) if gap == 0 else None
-        sure = sure or say("Another plan may be up to {gap} {better}:", gap=percent(gap), better=better)
-        yield Text(
-            say(
-                "{sure} {open_still}; more or {better} plans may follow it.",
-                sure=sure,
-                open_still=open_still,
-                better=better,
-            ),
-            style="yellow",
-        )
+        yield _unsettled(problem, result)
     elif result.status == "infeasible":
         counts = proof.device_counts
         numbers = (
@@ -275,6 +257,30 @@ def _settled(problem: Problem, result: Result) -> Iterator[RenderableType]:
             considered=proof.considered,
         )
         yield Text(say("{text}are open. A longer time limit may find one.", text=text), style="bold yellow")
+
+
+def _unsettled(problem: Problem, result: Result) -> Text:
+    """What a search that was stopped leaves open of its plans."""
+    proof = result.proof
+    open_still = say(
+        "{open} of {considered:,} were open at {stop}",
+        open=plural(proof.open, "candidate"),
+        considered=proof.considered,
+        stop=say(STOPS[proof.stop]),
+    )
+    gap = result.plans[0].gap
+    better = better_word(problem)
+    sure = say("Proven the {best_word}, but", best_word=best_word(problem)) if gap == 0 else None
+    sure = sure or say("Another plan may be up to {gap} {better}:", gap=percent(gap), better=better)
+    return Text(
+        say(
+            "{sure} {open_still}; more or {better} plans may follow it.",
+            sure=sure,
+            open_still=open_still,
+            better=better,
+        ),
+        style="yellow",
+    )
 
 
 def _details(
