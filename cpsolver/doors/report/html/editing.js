@@ -13,7 +13,7 @@
   };
   let running = null, bad = new Set();
 
-  const say = (text, wrong = false) => {
+  const tell = (text, wrong = false) => {
     said.textContent = text;
     said.classList.toggle('wrong', wrong);
   };
@@ -62,18 +62,18 @@
   const ended = (found, seconds) => {
     if (found.answer != null) {
       show(found.answer);
-      say(`${SAID[found.status]}: ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
+      tell(`${SAID[found.status]}: ${seconds.toFixed(1)} s.`, !['optimal', 'feasible'].includes(found.status));
     } else if (found.troubles) {
       const count = found.troubles.length;
-      say(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
+      tell(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
       tell(found.troubles);
-    } else say(found.said, true);
+    } else tell(found.said, true);
     if (found.answer == null && frame.src) said.append(' The answer shown is that of another spec.');
   };
   const start = async () => {
     if (running) return;
     if (new Blob([spec.value]).size > given.most) {
-      say('The spec is too large.', true);
+      tell('The spec is too large.', true);
       return;
     }
     const began = performance.now(), seconds = () => (performance.now() - began) / 1000;
@@ -83,8 +83,8 @@
     plan.disabled = true;
     stop.hidden = false;
     stop.textContent = 'Stop';
-    say('Planning');
-    const clock = setInterval(() => say(`Planning: ${Math.floor(seconds())} s`), 1000);
+    tell('Planning');
+    const clock = setInterval(() => tell(`Planning: ${Math.floor(seconds())} s`), 1000);
     try {
       const answer = await sent('plan', running.signal);
       const json = answer.headers.get('content-type')?.startsWith('application/json');
@@ -92,7 +92,7 @@
       ended(found, seconds());
     } catch (error) {
       const stopped = error.name === 'AbortError';
-      say(stopped ? 'Stopped.' : 'The server does not answer: is it still running in the terminal?', true);
+      tell(stopped ? 'Stopped.' : 'The server does not answer: is it still running in the terminal?', true);
     } finally {
       clearInterval(clock);
       running = null;
