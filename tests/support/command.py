@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -30,6 +31,11 @@ def run(*args: str, stdin: str | None = None) -> Result:
     assert "Traceback" not in result.output
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
+
+
+def told(result: Result) -> str:
+    """What the command told on stderr, without the progress that a slow machine is shown after two seconds."""
+    return re.sub(r"(?m)^\d+ s: .*\n", "", result.stderr)
 
 
 def write(name: str, text: str) -> str:
