@@ -48,7 +48,7 @@ def sorts_before(model: Architecture, short: int) -> Ints:
     return np.array(sorts, dtype=np.int64).reshape(-1, CHUNKS, long + 1)
 
 
-def kept_less(memory: MemoryTable, model: Architecture, sets: tuple[Modules, ...], row: Ints) -> Floats:
+def stored_less(memory: MemoryTable, model: Architecture, sets: tuple[Modules, ...], row: Ints) -> Floats:
     """Bytes that a layer of each sort keeps less than the one that keeps most, under each set of modules recomputed:
     (sorts, sets, n), of some rows."""
     stored = memory.stored(sets, row)

@@ -154,8 +154,8 @@ class Candidates(_Columns):
     `sharding_group` (0: all replicas) shard when `distributed_optimizer` is on. `embedding_slot` and `loss_slot` are
     the layers whose places in a chunk the embedding takes, or the head with the loss (`Strategy.slots`).
 
-    Rows of BOTH_WAYS are folded (plans/folding.py): half of the stages, twice the replicas, two chunks. `told` says a
-    decision as plans have it.
+    Rows of BOTH_WAYS are folded (plans/folding.py): half of the stages, twice the replicas, two chunks. `unfolded` says
+    a decision as plans have it.
     """
 
     tp: Ints
@@ -208,7 +208,7 @@ class Candidates(_Columns):
         schedules put both ends of the model on the same devices (arXiv:2412.19437, 3.2.3)."""
         return np.asarray(_PAIRED[self.schedule])
 
-    def told(self, name: str) -> Ints:
+    def unfolded(self, name: str) -> Ints:
         """A column, in which rows of BOTH_WAYS are as their plans are."""
         column: Ints = getattr(self, name)
         if name not in ("pp", "dp", "vpp") or not self.both_ways.any():

@@ -323,7 +323,7 @@ def _of_either_stage(problem: Problem, strategy: Folded, table: MemoryTable, hel
     for index, kind in enumerate(strategy.recompute):
         if kind in ("none", "selective"):
             sets, one = (strategy.recompute_modules[index],), np.zeros(1, dtype=np.int64)
-            less = both_ways.kept_less(table, problem.model, sets, one)[:, 0, 0]
+            less = both_ways.stored_less(table, problem.model, sets, one)[:, 0, 0]
             held[index] -= float(both_ways.spared(less, layers[:, :, index], live[:, index]))
             held[index] -= (index == 0) * strategy.short * float(table.stored(sets, one)[0, 0])
     return held

@@ -108,7 +108,7 @@ def leanest(problem: Problem) -> Problem:
         return problem
     search, frames = problem.spec.search, space.frames
     flash = bool(space.variants.flash_attention.max())
-    lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.told("vpp").min()), "flash_attention": flash}
+    lean = {"mbs": int(frames.mbs.min()), "vpp": int(frames.unfolded("vpp").min()), "flash_attention": flash}
     free = {name: (value,) for name, value in lean.items() if getattr(search.pin, name) is None}
     return problem.with_(search={"pin": search.pin.model_copy(update=free)})
 

@@ -31,7 +31,7 @@ def key_of(node: Node) -> Key:
 def name_of(node: Node) -> str:
     """The degrees of a node's row in words."""
     rows = node.block.table.rows
-    return " ".join(f"{name} {int(rows.told(name)[node.row])}" for name in DEGREES if name != "etp")
+    return " ".join(f"{name} {int(rows.unfolded(name)[node.row])}" for name in DEGREES if name != "etp")
 
 
 class Agenda:
@@ -160,4 +160,4 @@ def tallies_of(branches: Sequence[Branch], waiting: Sequence[Node] | None, limit
 
 def _cell(block: Block, row: int) -> Cell:
     rows = block.table.rows
-    return int(rows.tp[row]), int(rows.told("pp")[row])
+    return int(rows.tp[row]), int(rows.unfolded("pp")[row])

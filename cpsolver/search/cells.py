@@ -45,7 +45,7 @@ class LayoutTally:
     def add_unfit(self, rows: Candidates, counts: Ints) -> None:
         """Rows that do not fit, each of which stands for so many."""
         if len(rows):
-            self._rows += count_cells(rows.tp, rows.told("pp"), counts)
+            self._rows += count_cells(rows.tp, rows.unfolded("pp"), counts)
 
     @property
     def unfit(self) -> Counter[Cell]:
@@ -67,7 +67,7 @@ class LayoutTally:
         """Every layout's; a layout that has no frame is of none, and has counted nothing."""
         frames, of_frame = self._space.frames, self._space.frame_layout
         first = np.searchsorted(of_frame, np.arange(len(self._least)))
-        return list(zip(frames.tp[first].tolist(), frames.told("pp")[first].tolist(), strict=True))
+        return list(zip(frames.tp[first].tolist(), frames.unfolded("pp")[first].tolist(), strict=True))
 
 
 def merged_least(parts: list[Mapping[Cell, float]]) -> dict[Cell, float]:

@@ -60,7 +60,7 @@ def _pins(problem: Problem, rows: Candidates, part: Part) -> Bools:
     pin, forbid = problem.spec.search.pin, problem.spec.search.forbid
     allowed = np.ones(len(rows), dtype=np.bool_)
     for name in names(part):
-        allowed &= _choice(rows.told(name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
+        allowed &= _choice(rows.unfolded(name), _codes(name, getattr(pin, name)), _codes(name, getattr(forbid, name)))
     return allowed
 
 

@@ -74,7 +74,7 @@ class Limits:
         """What one row has to beat."""
         limit = self.limit
         if self.families:
-            sizes = (int(rows.told(name)[row]) for name in FAMILY)
+            sizes = (int(rows.unfolded(name)[row]) for name in FAMILY)
             limit = min(limit, self.families.get((*sizes, int(_shards_all(rows)[row])), INFINITE))
         if self.best:
             excess = float(most_excess(rows.pp[row], rows.vpp[row], rows.microbatches[row]))
@@ -118,7 +118,7 @@ def _shards_all(rows: Candidates) -> Bools:
 
 def _family_columns(rows: Candidates) -> list[Ints]:
     """What tells layout families apart, (n,) each."""
-    return [*(rows.told(name) for name in FAMILY), _shards_all(rows).astype(np.int64)]
+    return [*(rows.unfolded(name) for name in FAMILY), _shards_all(rows).astype(np.int64)]
 
 
 def _of_families(rows: Candidates, scores: Mapping[tuple[object, ...], float]) -> Floats:
@@ -309,10 +309,10 @@ class Branch:
         """The same rows by tp and pp."""
         frames = self._unopened_frames(limit)
         told = self.space.frames.take(frames)
-        found = count_cells(told.tp, told.told("pp"), self.space.rows_of[frames])
+        found = count_cells(told.tp, told.unfolded("pp"), self.space.rows_of[frames])
         for block in self.blocks:
             rows, waiting = block.table.rows, slice(block.next, block.next + block.waiting(limit))
-            found += count_cells(rows.tp[waiting], rows.told("pp")[waiting])
+            found += count_cells(rows.tp[waiting], rows.unfolded("pp")[waiting])
         return found
 
     def _unopened_frames(self, limit: float) -> Ints:

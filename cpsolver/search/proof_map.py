@@ -100,7 +100,7 @@ class _Candidates:
     def add(self, problem: Problem) -> None:
         """The candidates of one number of devices."""
         space = enumerate_rows(problem, self._refuse)
-        tp, pp = space.frames.tp, space.frames.told("pp")
+        tp, pp = space.frames.tp, space.frames.unfolded("pp")
         self.legal += count_cells(tp, pp, space.rows_of)
         self._frames += count_cells(tp, pp)
 

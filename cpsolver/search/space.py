@@ -75,7 +75,7 @@ class Space:
             code = 2 * self.frame_layout
             frames = self.frames.take(has[code] | (has[code + 1] & self.overlapping))
             code = np.zeros(len(frames), dtype=np.int64)
-            for sizes in (frames.tp, *map(frames.told, ("pp", "dp", "vpp")), frames.mbs):
+            for sizes in (frames.tp, *map(frames.unfolded, ("pp", "dp", "vpp")), frames.mbs):
                 values, index = np.unique(sizes, return_inverse=True)
                 code = code * len(values) + index
             total += len(np.unique(code))
@@ -199,7 +199,7 @@ def enumerate_rows(problem: Problem, hears: Refusals | None = None) -> Space:
     if alone.any():  # all that their layouts have overlaps
         refused["expert_overlap"] = refused.get("expert_overlap", 0) + int(alone.sum())
         if hears is not None:
-            hears("variant", "expert_overlap", frames.tp[alone], frames.told("pp")[alone])
+            hears("variant", "expert_overlap", frames.tp[alone], frames.unfolded("pp")[alone])
     return space
 
 
@@ -231,7 +231,7 @@ def _legal(
         if count:
             refused[name] = refused.get(name, 0) + count
             if hears is not None:
-                hears(part, name, rows.tp[keep & ~legal], rows.told("pp")[keep & ~legal])
+                hears(part, name, rows.tp[keep & ~legal], rows.unfolded("pp")[keep & ~legal])
         keep = keep & legal
     return keep
 

@@ -280,7 +280,7 @@ def _beside(space: Space, plans: Sequence[Plan]) -> Bools:
     for plan in plans:
         same = np.ones_like(near)
         for name in (*names("layout"), "mbs"):
-            size, own = space.frames.told(name), int(getattr(plan.strategy, name))
+            size, own = space.frames.unfolded(name), int(getattr(plan.strategy, name))
             same &= (size <= 2 * own) & (own <= 2 * size)
         near |= same
     return near

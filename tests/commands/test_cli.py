@@ -13,7 +13,7 @@ from cpsolver.commands import COMMANDS
 from cpsolver.commands import main as cli
 from cpsolver.evaluation.evaluation import PARTS
 from tests.support.checkout import ROOT
-from tests.support.command import command, in_tmp, run, told, write  # noqa: F401
+from tests.support.command import command, in_tmp, messages, run, write  # noqa: F401
 from tests.support.selection import first, full
 
 EXAMPLES = ROOT / "examples"
@@ -85,7 +85,7 @@ def test_version() -> None:
 def test_solve_prints_a_report_and_exits_0() -> None:
     result = run("solve", write("spec.yaml", SMALL))
     assert result.exit_code == 0
-    assert told(result) == ""
+    assert messages(result) == ""
     assert "Run this  plan 1" in result.stdout
     assert "Proven: the 2 fastest of" in run("solve", "spec.yaml", "--full").stdout
 
@@ -159,7 +159,7 @@ def test_top_and_time_limit_replace_the_specs() -> None:
 def test_verbose_shows_the_search_on_stderr() -> None:
     spec = write("spec.yaml", SMALL)
     quiet, verbose = run("solve", spec, "--json"), run("solve", spec, "--json", "--verbose")
-    assert told(quiet) == ""
+    assert messages(quiet) == ""
     assert "bounding" in verbose.stderr
     assert json.loads(verbose.stdout)["plans"] == json.loads(quiet.stdout)["plans"]
 

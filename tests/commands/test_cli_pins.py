@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command import in_tmp, run, told  # noqa: F401
+from tests.support.command import in_tmp, messages, run  # noqa: F401
 
 MODELS = {
     "dense": {"model": "llama2-70b", "training": {"global_batch_size": 16, "sequence_length": 8192}},
@@ -75,7 +75,7 @@ def test_a_pin_that_nothing_satisfies_names_the_rules_in_its_way(name: str, monk
     text = run("solve", "-", stdin=spec(model, launcher, pin=pin))
     assert text.exit_code == 3
     assert said[0].split()[0] in text.stdout
-    assert told(text) == ""
+    assert messages(text) == ""
 
 
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {

@@ -33,8 +33,8 @@ def run(*args: str, stdin: str | None = None) -> Result:
     return result
 
 
-def told(result: Result) -> str:
-    """What the command told on stderr, without the progress that a slow machine is shown after two seconds."""
+def messages(result: Result) -> str:
+    """What the command messages on stderr, without the progress that a slow machine is shown after two seconds."""
     return re.sub(r"(?m)^\d+ s: .*\n", "", result.stderr)
 
 

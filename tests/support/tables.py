@@ -183,7 +183,7 @@ def plan_of(problem: Problem, rows: Candidates, row: int, order: np.ndarray) -> 
     chosen: dict[str, Any] = {name: getattr(rows, name)[row].item() for name in names}
     chosen |= {name: DIMENSIONS[name].decoded(chosen[name]) for name in ("sharded", "schedule")}
     if rows.both_ways[row]:
-        chosen |= {name: int(rows.told(name)[row]) for name in ("pp", "dp", "vpp")}
+        chosen |= {name: int(rows.unfolded(name)[row]) for name in ("pp", "dp", "vpp")}
         layers = (1 + int(rows.loss_slot[row]), *[1] * (chosen["pp"] - 1))
         return Strategy(**chosen, groups=(StageGroup(problem.chip_names[order[0]], layers),))
     groups = tuple(StageGroup(problem.chip_names[chip], (chosen["vpp"],)) for chip in order)

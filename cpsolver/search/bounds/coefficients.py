@@ -82,7 +82,7 @@ class Coefficients:
         self.allowed_sets = [np.array([index_of[names] for names in of_chip], dtype=np.int64) for of_chip in allowed]
         self.least_sharding = self._least_sharding()
         self.equal = equal_stages(problem, rows)
-        self._kept_less = self._least_kept() if rows.both_ways.any() else None
+        self._stored_less = self._least_stored_less() if rows.both_ways.any() else None
 
     def take(self, rows: Ints) -> Coefficients:
         """Those of some of the rows."""
@@ -90,7 +90,7 @@ class Coefficients:
         part.tables, part.memory = self.tables.take(rows), self.memory.take(rows)
         part.rows = part.tables.rows
         part.least_sharding, part.equal = self.least_sharding[:, rows], self.equal[rows]
-        part._kept_less = None if self._kept_less is None else self._kept_less[:, rows]
+        part._stored_less = None if self._stored_less is None else self._stored_less[:, rows]
         return part
 
     @property
@@ -126,23 +126,23 @@ class Coefficients:
         """The same of states, in bytes: (n,)."""
         return _most_saved(self.beyond_mean(self.memory.kind_states, row))
 
-    def _least_kept(self) -> Floats:
+    def _least_stored_less(self) -> Floats:
         """The most that a layer of each sort of `both_ways.other_kinds` keeps less, whatever is recomputed."""
         sets, model = ((), *self.sets), self.problem.model
-        less = both_ways.kept_less(self.memory, model, sets, np.arange(len(self.rows)))
+        less = both_ways.stored_less(self.memory, model, sets, np.arange(len(self.rows)))
         return np.asarray(less.max(axis=1, initial=0.0))
 
     def either_stage(self, row: Ints, pp: int) -> Floats:
         """The most that stages of BOTH_WAYS hold less in flight than memory counts, as `options` has it: bytes (n, pp);
         0 of all other rows."""
         less = np.zeros((len(row), pp))
-        if self._kept_less is None:
+        if self._stored_less is None:
             return less
         memory, short = self.memory, self.rows.loss_slot[row]
         for head in np.unique(short[self.rows.both_ways[row]]).tolist():
             own = np.nonzero(self.rows.both_ways[row] & (short == head))[0]
             layers = both_ways.sorts_before(self.problem.model, head)[:, :, -1]
-            in_all = np.einsum("sn,sc,cp->np", self._kept_less[:, row[own]], layers, both_ways.in_flight(pp))
+            in_all = np.einsum("sn,sc,cp->np", self._stored_less[:, row[own]], layers, both_ways.in_flight(pp))
             in_all[:, 0] += head * memory.full[row[own]]
             less[own] = (1.0 + memory.overhead) * in_all
         return less

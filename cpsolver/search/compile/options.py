@@ -261,7 +261,7 @@ def _of_either_stage(row: PlanRow, places: Ints, option: Option, odd: OddLayers)
     less = np.zeros((len(places), len(odd.states)))
     if option.kind not in ("none", "selective"):
         return less
-    kept = both_ways.kept_less(table.memory, table.problem.model, (option.modules,), own)[:, 0, 0]
+    kept = both_ways.stored_less(table.memory, table.problem.model, (option.modules,), own)[:, 0, 0]
     for at, place in enumerate(places.tolist()):
         less[at] = both_ways.spared(kept, odd.by_sort, both_ways.in_flight(pp)[:, place])
         if place == 0:

@@ -19,7 +19,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.text import about, count, percent, seconds
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.rules import violations
-from tests.support.command import in_tmp, run, told, write  # noqa: F401
+from tests.support.command import in_tmp, messages, run, write  # noqa: F401
 from tests.support.html_page import Element, parse
 from tests.support.pictured import PLANS, judged
 
@@ -44,7 +44,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], El
     spec, page = folder / "spec.yaml", folder / "report.html"
     spec.write_text(SPEC, encoding="utf-8")
     result = run("solve", str(spec), "--json", "--html", str(page))
-    assert (result.exit_code, told(result)) == (0, "")
+    assert (result.exit_code, messages(result)) == (0, "")
     return json.loads(result.stdout), parse(page.read_text(encoding="utf-8")), run("solve", str(spec), "--full").stdout
 
 

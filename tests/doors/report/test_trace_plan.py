@@ -18,7 +18,7 @@ from cpsolver.doors.report.plan_trace import cut_note, plan_trace
 from cpsolver.evaluation.timeline import simulated_step_s
 from cpsolver.search.result import Plan
 from tests.support.checkout import ROOT
-from tests.support.command import in_tmp, run, told, write  # noqa: F401
+from tests.support.command import in_tmp, messages, run, write  # noqa: F401
 from tests.support.pictured import PLANS, judged
 from tests.support.trace_format import by_thread, check_trace, complete
 
@@ -142,7 +142,7 @@ def test_a_long_step_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 def test_solve_writes_the_plan_that_is_asked_for() -> None:
     spec = write("spec.yaml", SMALL)
     result = run("solve", spec, "--json", "--trace", "step.json", "--trace-plan", "2")
-    assert (result.exit_code, told(result)) == (0, "")
+    assert (result.exit_code, messages(result)) == (0, "")
     trace, plan = json.loads(Path("step.json").read_text(encoding="utf-8")), json.loads(result.stdout)["plans"][1]
     check_trace(trace)
     assert trace["otherData"]["rank"] == 2
