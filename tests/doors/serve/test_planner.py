@@ -19,6 +19,8 @@ from cpsolver.doors.serve.spec_text import PageLimits
 from tests.support.command import in_tmp as in_tmp
 from tests.support.served import SPEC, stand_in, waits_for, with_batch
 
+pytestmark = pytest.mark.full  # every test starts a worker process and ends it
+
 LIMITS = PageLimits(60.0)
 
 

@@ -65,6 +65,7 @@ def test_a_spec_is_planned_and_its_answer_shown(served: Server) -> None:
     assert (given["answer"], given["text"]) == (1, with_batch(32))
 
 
+@pytest.mark.full
 def test_only_the_last_answers_are_kept(served: Server) -> None:
     for _ in range(5):
         served.plan(SPEC)
@@ -109,6 +110,7 @@ def test_the_code_leads_to_the_page_once() -> None:
         assert (first.status, first.headers["location"], second.status) == (303, server.path, 404)
 
 
+@pytest.mark.full
 def test_a_second_plan_has_to_wait_and_stop_stops_the_first(served: Server) -> None:
     found: list[Answer] = []
     thread = threading.Thread(target=lambda: found.append(served.plan(with_batch(90))))
@@ -123,6 +125,7 @@ def test_a_second_plan_has_to_wait_and_stop_stops_the_first(served: Server) -> N
     assert served.ask("POST", f"{served.path}stop").body == b'{"stopped":false}'
 
 
+@pytest.mark.full
 def test_who_leaves_does_not_keep_the_server(served: Server) -> None:
     body = with_batch(91).encode()
     head = f"POST {served.path}plan HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nOrigin: {served.origin}\r\n"
@@ -154,6 +157,7 @@ def test_headers_that_are_too_large_are_refused(served: Server) -> None:
     assert served.ask("GET", served.path + "?" + "a" * 1_000_000).status in (0, 400)
 
 
+@pytest.mark.full
 def test_a_request_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, served: Server) -> None:
     monkeypatch.setattr(TimedProtocol, "_request_s", 0.6)
     head = f"POST {served.path}plan HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nOrigin: {served.origin}\r\n"
@@ -176,6 +180,7 @@ def test_a_request_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch, served
     assert served.ask("GET", served.path).status == 200
 
 
+@pytest.mark.full
 def test_a_long_plan_is_no_slow_request(monkeypatch: pytest.MonkeyPatch, served: Server) -> None:
     monkeypatch.setattr(TimedProtocol, "_request_s", 0.3)
     found: list[Answer] = []
@@ -214,6 +219,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     assert "cannot be listened to" in str(caught.value)
 
 
+@pytest.mark.full
 def test_texts_of_a_spec_are_texts(served: Server) -> None:
     """A comment that looks like markup ends no element of the page."""
     text = SPEC + "# </script><script>alert(1)</script> <!-- ]]>\n"
