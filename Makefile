@@ -1,5 +1,5 @@
 # make plan       plans the example
-# make test       the tests, without the later brute-force blocks (marker full): two and a half minutes on two cores
+# make test       the tests, without the later brute-force blocks (marker full): three to six minutes on two cores
 # make test-all   every test                      make test-rest  only those that `make test` leaves out
 # make lint       ruff and mypy                   make coverage   make test, with branches counted
 # make attack     random problems against every plan of them, hostile inputs, answers against each other (a night)
