@@ -34,7 +34,7 @@
     spec.setSelectionRange(at, at);
     spec.scrollTop = Math.max(0, (line - 4) * parseFloat(getComputedStyle(spec).lineHeight));
   };
-  const tell = found => {
+  const listTroubles = found => {
     bad = new Set(found.map(one => one.line));
     troubles.replaceChildren(...found.map(one => {
       const item = document.createElement('li');
@@ -66,7 +66,7 @@
     } else if (found.troubles) {
       const count = found.troubles.length;
       tell(count === 1 ? 'One thing is wrong with the spec.' : `${count} things are wrong with the spec.`, true);
-      tell(found.troubles);
+      listTroubles(found.troubles);
     } else tell(found.said, true);
     if (found.answer == null && frame.src) said.append(' The answer shown is that of another spec.');
   };
@@ -78,7 +78,7 @@
     }
     const began = performance.now(), seconds = () => (performance.now() - began) / 1000;
     running = new AbortController();
-    tell([]);
+    listTroubles([]);
     frame.classList.add('old');
     plan.disabled = true;
     stop.hidden = false;
