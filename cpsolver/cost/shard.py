@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -187,17 +187,17 @@ class Candidates(_Columns):
         """The part that a layer's cost depends on."""
         return Shard(**{name: getattr(self, name) for name in Shard.__dataclass_fields__})
 
-    @property
+    @cached_property
     def stage_devices(self) -> Ints:
         """Devices of one pipeline stage: tp * cp * dp."""
         return self.tp * self.cp * self.dp
 
-    @property
+    @cached_property
     def v_shaped(self) -> Bools:
         """Stages are placed as a V (`Strategy.v_shaped`)."""
         return np.asarray(_V_SHAPED[self.schedule])
 
-    @property
+    @cached_property
     def both_ways(self) -> Bools:
         """Rows that stand for plans of twice the stages on half of the replicas (`strategy.BOTH_WAYS`)."""
         return np.asarray(_BOTH_WAYS[self.schedule])
@@ -210,11 +210,17 @@ class Candidates(_Columns):
 
     def unfolded(self, name: str) -> Ints:
         """A column, in which rows of BOTH_WAYS are as their plans are."""
-        column: Ints = getattr(self, name)
-        if name not in ("pp", "dp", "vpp") or not self.both_ways.any():
-            return column
-        own = {"pp": 2 * column, "dp": column // 2, "vpp": np.ones_like(column)}
-        return np.asarray(np.where(self.both_ways, own[name], column))
+        own = self._unfolded.get(name)
+        return getattr(self, name) if own is None else own
+
+    @cached_property
+    def _unfolded(self) -> dict[str, Ints]:
+        """The columns in which rows of BOTH_WAYS differ from their plans, as those have them; none without such rows.
+        Nodes of the search ask again and again."""
+        if not self.both_ways.any():
+            return {}
+        own = {"pp": 2 * self.pp, "dp": self.dp // 2, "vpp": np.ones_like(self.vpp)}
+        return {name: np.where(self.both_ways, column, getattr(self, name)) for name, column in own.items()}
 
     @property
     def one_group(self) -> Bools:

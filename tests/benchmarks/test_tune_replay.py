@@ -21,6 +21,7 @@ def test_trials_are_counted_until_the_best_and_until_one_close(order: tuple[int,
     assert TASK.trials_needed([PLANS[at] for at in order]) == needed
 
 
+@pytest.mark.full
 def test_every_layout_is_tried_once() -> None:
     assert set(Measured(TASK).search(None)) == set(PLANS)  # type: ignore[arg-type]
     for order in (thompson_order(TASK, 0), random_order(TASK, 1)):

@@ -52,6 +52,7 @@ def test_the_answer_as_json_says_what_was_learnt() -> None:
     assert [each["id"] for each in found["rows"]] == [f"run-{place}" for place in range(4)]
 
 
+@pytest.mark.full
 def test_what_was_learnt_moves_the_prediction_towards_the_cluster(overlay_text: str) -> None:
     spec, ours = write("spec.yaml", SPEC), write("ours.yaml", overlay_text)
     before, after = (
@@ -162,6 +163,7 @@ def test_what_no_cluster_has_is_not_learnt() -> None:
     assert "row short ran out of memory, and should need" in result.stderr
 
 
+@pytest.mark.full
 def test_runs_that_teach_nothing_are_refused() -> None:
     rows = measured([row(f"run-{place}", layout) for place, layout in enumerate(LAYOUTS[:4])], {})
     for each, off in zip(rows, (0.95, 1.05, 1.05, 0.95), strict=True):  # as often slower than published as faster

@@ -73,6 +73,7 @@ def test_check_of_a_plan_that_only_memory_refuses() -> None:
     assert "- memory: " in result.stdout
 
 
+@pytest.mark.full
 def test_explain_why_not_this_plan() -> None:
     write("spec.yaml", SPEC)
     write("plan.yaml", SLOW)

@@ -47,6 +47,7 @@ def decisions(launch: Path) -> dict[str, Any]:
     return {name: int(words[words.index(flag) + 1]) if flag in words else 1 for name, flag in flags.items()}
 
 
+@pytest.mark.full
 def test_the_commands_that_are_next_work_and_export_the_plan_to_run() -> None:
     screen = run("solve", write("spec.yaml", SPEC)).stdout
     document = json.loads(run("solve", "spec.yaml", "--json").stdout)

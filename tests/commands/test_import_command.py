@@ -25,6 +25,7 @@ def errors(text: str, *options: str) -> str:
     return result.output
 
 
+@pytest.mark.full
 def test_the_example_is_imported_evaluated_and_beaten() -> None:
     result = run("import", EXAMPLE, "--chip", "ascend_910b", "-o", "spec.yaml", "--strategy-output", "plan.yaml")
     assert result.exit_code == 0, result.output

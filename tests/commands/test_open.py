@@ -50,6 +50,7 @@ def test_a_spec_is_planned_kept_and_shown(shown: list[str]) -> None:
 SIZES = {"base": SPEC, "grid": {"training.global_batch_size": [16, 32]}}
 
 
+@pytest.mark.full
 def test_a_sweep_is_solved_kept_and_shown(shown: list[str]) -> None:
     sweep = write("sizes.yaml", json.dumps(SIZES))
     result = run("open", sweep, "--html", "sizes.html")

@@ -53,6 +53,7 @@ def test_a_spec_is_planned_and_ctrl_c_ends_it_cleanly() -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["m.yaml", "spec.yaml", "x.yaml"]
 
 
+@pytest.mark.full
 def test_without_a_spec_it_starts_from_the_starter_and_names_no_file() -> None:
     with served_command() as server:
         assert shown_text(server) == starter_spec()

@@ -272,6 +272,7 @@ def test_how_far_above_the_padded_closed_form_is(count: int, pp: int, above: flo
     assert makespan_s <= closed_form_s(6 * chunks[:, 0], m, 2) <= (1 + above) * makespan_s
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("vpp", [1, 2, 4])
 @pytest.mark.parametrize("ratio", ["same", "free"])
 def test_closed_form_is_as_close_as_its_docstring_says(vpp: int, ratio: str) -> None:

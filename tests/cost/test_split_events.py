@@ -27,7 +27,7 @@ from cpsolver.cost.split_events import Pass, SplitRun, SplitSchedule, run, split
 from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_form
 from cpsolver.cost.v_ways import dualpipev_ways, v_half_way, zbv_ways
 from tests.support.problems import ideal
-from tests.support.selection import first, full
+from tests.support.selection import first
 
 TIMES = {"zb1p": 1, "zb2p": 2}
 ONE_WAY = tuple(name for name in get_args(SplitSchedule) if name != "dualpipe")
@@ -291,18 +291,19 @@ def off_by_of_a_v(schedule: SplitSchedule, seed: int) -> tuple[float, float]:
     return found / run(order, *passes_s).makespan_s - 1, found / run(order, *even).makespan_s - 1
 
 
-@pytest.mark.parametrize(("schedule", "beyond", "worst"), [("zb1p", 0, 0.017), full("zb2p", 5, 0.029)])
+@pytest.mark.parametrize("count", first(1, (40, 500)))
+@pytest.mark.parametrize(("schedule", "beyond", "worst"), [("zb1p", 0, 0.017), ("zb2p", 5, 0.029)])
 def test_the_closed_form_is_near_the_events_of_500_random_plans(
-    schedule: SplitSchedule, beyond: int, worst: float
+    schedule: SplitSchedule, beyond: int, worst: float, count: int
 ) -> None:
     """ZB-H2's five plans beyond 2 % have too few microbatches to fill the pipeline, fewer than 2 pp - 1."""
-    off = np.abs([off_by(schedule, seed) for seed in range(500)])
+    off = np.abs([off_by(schedule, seed) for seed in range(count)])
     assert (off >= 0.02).sum() <= beyond
     assert off.max() < worst
 
 
 @pytest.mark.parametrize("schedule", list(V_SHAPED))
-@pytest.mark.parametrize("count", first(1, (20, 500)))
+@pytest.mark.parametrize("count", first(1, (8, 500)))
 def test_the_closed_form_of_a_v_is_within_two_percent_of_the_events_of_500_random_plans(
     schedule: SplitSchedule, count: int
 ) -> None:

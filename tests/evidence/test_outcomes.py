@@ -49,6 +49,7 @@ def test_wrong_outcomes_are_told(cells: dict[str, object], told: str) -> None:
     assert told in " ".join(map(str, table.troubles))
 
 
+@pytest.mark.full
 def test_a_run_that_ran_out_counts_for_memory_alone() -> None:
     rows = [*cluster_rows(3), row("short", BIG, outcome="oom"), row("lost", LAYOUTS[3], outcome="failed")]
     evidence = evidence_of(read_runs(write("runs.csv", text_of(rows))))

@@ -54,6 +54,7 @@ def _places(result: CalibrationResult) -> list[PlacedPlan]:
     ]
 
 
+@pytest.mark.full
 def test_forecasts_of_the_file_are_those_of_the_belief(result: CalibrationResult, overlay: Overlay) -> None:
     noise = result.posterior.times.spread.noise**2
     for place in _places(result):

@@ -169,6 +169,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
+@pytest.mark.full
 def test_slopes_are_kept_while_constants_are_near_and_values_are_always_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, own = _counted(monkeypatch), places(small(), 3)
     lineariser, zero = Lineariser(TIMES), np.zeros(len(TIMES))

@@ -229,6 +229,7 @@ def test_predictions_with_what_was_learnt_are_nearer_to_the_truth_also_of_plans_
     assert np.mean(after) < 0.4 * np.mean(before)
 
 
+@pytest.mark.full
 def test_what_was_measured_is_about_what_is_forecast() -> None:
     found, _ = _learnt(5, 6, misfit=1.0)
     told, spread = found.step_times([each.plan for each in found.observations])

@@ -77,6 +77,7 @@ def batch_of(one: Suggestion | None) -> int | None:
 # The examples.
 
 
+@pytest.mark.full
 def test_a_prime_batch_is_told_its_neighbour() -> None:
     _, _, found = of_example("13b")
     first = found.found[0]
@@ -123,6 +124,7 @@ def test_what_is_advised_of_the_examples_is_sound(name: str) -> None:
 # Nothing is missed, nothing is told in vain.
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("objective", ["throughput", full("cost")])
 @pytest.mark.parametrize("batch", [full(31), 33])
 def test_the_best_of_each_kind_is_found(batch: int, objective: str) -> None:
@@ -305,6 +307,7 @@ def test_slow_specs_get_more_time() -> None:
     assert 20.0 < seconds_for(10.0) < seconds_for(1000.0) == 60.0
 
 
+@pytest.mark.full
 def test_progress_is_told_and_comes_to_an_end() -> None:
     told: list[tuple[int, int]] = []
     asked = small()

@@ -42,7 +42,7 @@ def risk_of(problem: Problem, strategy: Strategy) -> float:
     return out_of_memory_probability(problem, strategy, evaluate(problem, strategy))
 
 
-@pytest.mark.parametrize(("start", "count"), [(100, 2), *(full(start, 8) for start in (200, 300))])
+@pytest.mark.parametrize(("start", "count"), [(100, 1), full(101, 1), *(full(start, 8) for start in (200, 300))])
 def test_roles_are_the_best_of_all_plans_within_their_limits(start: int, count: int) -> None:
     told = 0
     for problem in tiny(start, count):
@@ -156,6 +156,7 @@ def test_an_interruption_keeps_the_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert kept.recommendation.fastest == 0
 
 
+@pytest.mark.full
 def test_plans_beside_the_best_are_told_apart() -> None:
     problem = llama()
     found = cpsolver.solve(problem)

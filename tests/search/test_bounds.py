@@ -26,7 +26,7 @@ from tests.support.tables import passes_of
 
 @pytest.mark.parametrize(
     ("start", "count", "bend"),
-    [(1000, 14, True), full(1014, 26, True), full(1000, 40, False), full(1040, 60, True), full(1040, 60, False)],
+    [(1000, 5, True), full(1005, 35, True), full(1000, 40, False), full(1040, 60, True), full(1040, 60, False)],
     ids=["bent", "also bent", "real", "more bent", "more real"],
 )
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
@@ -36,14 +36,14 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
     assert tally["tight"] > 0.6 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(1000, 6), full(1006, 6), *(full(start, 36) for start in (1012,))])
+@pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 10), full(1012, 36)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count: int, bend: bool) -> None:
     """48 problems with the cost model's tables, and with bent ones; every eighth by `make test`."""
     assert held(overlap_problem, range(start, start + count), 400, bend)["overlap"] >= count / 6
 
 
-@pytest.mark.parametrize(("start", "count"), [(3, 3), (10_009, 1), full(6, 12)])
+@pytest.mark.parametrize(("start", "count"), [(3, 1), full(10_009, 1), full(4, 14)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force_with_kinds_on_mixed_chips(start: int, count: int, bend: bool) -> None:
     assert held(mixture_problem, range(start, start + count), 1000, bend)["tight"] > count

@@ -100,7 +100,7 @@ def on_one_order(problem: Problem, s: Strategy) -> tuple[object, ...]:
     return s.key(), s.sharding_group, s.sharded, s.expert_overlap, s.slots
 
 
-@pytest.mark.parametrize(("start", "count"), [(7107, 4), *(full(start, 6) for start in range(7100, 7130, 6))])
+@pytest.mark.parametrize(("start", "count"), [(7107, 1), *(full(start, 6) for start in range(7100, 7130, 6))])
 def test_no_plan_is_left_out_that_may_run_in_time(start: int, count: int) -> None:
     """For every row and order of chips: the best of all its splits by events is within its own limit."""
     found: Counter[str] = Counter()

@@ -65,7 +65,7 @@ def fastest(times: dict[tuple[object, ...], float], but_for: int) -> dict[tuple[
     return best
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 3), full(3, 3), *(full(start, 6) for start in range(6, 54, 6))])
+@pytest.mark.parametrize(("start", "count"), [(0, 1), full(1, 5), *(full(start, 6) for start in range(6, 54, 6))])
 def test_a_group_that_is_left_out_is_never_better(start: int, count: int) -> None:
     left_out = 0
     for seed in range(start, start + count):

@@ -104,6 +104,7 @@ def problem_of_two(**search_fields: Any) -> Problem:
     return problem_of(TWO, model=model_spec(layers=6), gpus=16, node=2, batch=8, risk=1, pin=pin, **search_fields)
 
 
+@pytest.mark.full
 def test_the_best_of_both_is_found_and_no_equal_plan_is_lost() -> None:
     equal, own = search(problem_of_two(degrees_by_chip=False)), search(problem_of_two(degrees_by_chip=True))
     assert own.plans[0].evaluation.step_time_s <= equal.plans[0].evaluation.step_time_s

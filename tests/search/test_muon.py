@@ -36,7 +36,7 @@ def muon_problem(seed: int) -> Problem:
     return replace(problem, spec=spec, launcher=launcher)
 
 
-@pytest.mark.parametrize(("block", "count", "bend"), [(0, 5, True), full(1, 14, False), full(2, 14, True)])
+@pytest.mark.parametrize(("block", "count", "bend"), [(0, 2, True), full(1, 14, False), full(2, 14, True)])
 def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool) -> None:
     """Up to 14 problems a block, with the cost model's tables or with bent ones."""
     start = 90_000 + 100 * block + 50 * bend
@@ -44,6 +44,7 @@ def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool) 
     assert sum(bool(best) for _, best in problems) > count // 7
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("start", "count"), [(91_004, 4), full(91_008, 20)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:

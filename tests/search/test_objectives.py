@@ -198,6 +198,7 @@ def test_a_real_cluster_costs_less_when_it_may_idle() -> None:
     assert some_idle.proof.device_counts.considered == 8
 
 
+@pytest.mark.full
 def test_a_stopped_search_states_a_true_bound() -> None:
     problem = real({"idle": True}, objective="cost")
     whole, told = search(problem), list[Progress]()

@@ -140,11 +140,11 @@ def test_experts_that_keep_little_agree_with_brute_force(bend: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "count"), [(9000, 6), full(9006, 6), *(full(start, 30) for start in range(9100, 9300, 100))]
+    ("start", "count"), [(9000, 2), full(9002, 10), *(full(start, 30) for start in range(9100, 9300, 100))]
 )
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_layers_on_the_host_agree_with_brute_force(start: int, count: int, bend: bool) -> None:
-    """144 problems, half of them with bent tables; twelve by `make test`."""
+    """144 problems, half of them with bent tables; two by `make test`."""
     problems = compared(without_pipeline, seeds(start + 1000 * bend, count)[bend::2], None, bend)
     assert sum(bool(best) for _, best in problems) >= count // 6
 
@@ -164,9 +164,9 @@ OVERLAPPING = {"best overlaps": 0.12, "best does not": 0.3, "only without": 0.12
 though the degrees would do; shares at least."""
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 8), *(full(start, 24) for start in range(8, 104, 24))])
+@pytest.mark.parametrize(("start", "count"), [(0, 3), full(3, 5), *(full(start, 24) for start in range(8, 104, 24))])
 def test_overlap_of_experts_agrees_with_brute_force(start: int, count: int) -> None:
-    """104 problems, half of them with bent tables; eight by `make test`."""
+    """104 problems, half of them with bent tables; three by `make test`."""
     tally: Counter[str] = Counter()
     for seed in range(start, start + count):
         problem = overlap_problem(seed)
@@ -340,8 +340,8 @@ def test_every_decision_can_be_pinned_or_forbidden(search_for: dict[str, Any], c
         assert_same(problem, best)
 
 
-@pytest.mark.parametrize("layers", [4, 5, full(6)])
-@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("layers", [4, full(5), full(6)])
+@pytest.mark.parametrize("first", [1, full(2)])
 def test_dense_layers_of_a_stage_agree_with_brute_force(first: int, layers: int) -> None:
     """MindSpeed-LLM wants fewer dense layers before the experts than layers // pp: with two of five, no pp 2."""
     experts = {"experts": 2, "top_k": 1, "expert_ffn": 512, "first_dense": first}

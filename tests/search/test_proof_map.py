@@ -73,6 +73,7 @@ def best_of_cells(problem: Problem, cells: ProofMap) -> dict[tuple[int, int], fl
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", first(1, SPECS))
 def test_no_plan_is_better_than_its_cell_says(name: str) -> None:
     problem, result, found = solved(name)

@@ -107,6 +107,7 @@ def test_a_pin_never_makes_it_better(
             assert_no_worse(values(problem_of(chips, model, gpus, **given, sequence=4096, pin={name: value})), free)
 
 
+@pytest.mark.full
 @blocks
 def test_a_pin_never_makes_a_tiny_problem_better(block: int) -> None:
     rng, problem = np.random.default_rng(block), random_problem(2000 + block)
@@ -202,6 +203,7 @@ def network_figures(data: dict[str, Any], bandwidth: float = 1.0, latency: float
         part.update({name: part[name] * times for name, times in factors.items() if part.get(name) is not None})
 
 
+@pytest.mark.full
 @blocks
 @few
 @given(seed=SEEDS)
@@ -228,6 +230,7 @@ def renamed(data: dict[str, Any]) -> None:
                 data["search"][place][key] = [names[name] for name in value]
 
 
+@pytest.mark.full
 @blocks
 @few
 @given(seed=SEEDS)
@@ -255,6 +258,7 @@ REAL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("vpp", [1, 2])
 @pytest.mark.parametrize("name", first(2, REAL))
 def test_returned_plans_take_about_as_long_as_their_simulated_schedule(name: str, vpp: int) -> None:

@@ -87,6 +87,7 @@ def test_shares_follow_speed_and_gain_on_equal_ones() -> None:
     assert found.even_s > found.evaluation.step_time_s
 
 
+@pytest.mark.full
 def test_equal_chips_share_equally() -> None:
     chips = {name: {"max": 2, "spec": FAST} for name in ("x", "y")}
     problem = problem_of(chips, model=model_spec(), gpus=4, node=2, batch=8)

@@ -26,7 +26,7 @@ SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.05, "best 1f1b": 0
 """Of the problems below: of how many it is so; shares at least."""
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 12), *(full(start, 24) for start in range(12, 60, 24))])
+@pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 8), *(full(start, 24) for start in range(12, 60, 24))])
 def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
     """60 problems, half of them with bent tables; twelve by `make test`."""
     tally: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
         assert {name: tally[name] for name, share in SHARES.items() if tally[name] < share * tally["problems"]} == {}
 
 
-@pytest.mark.parametrize(("start", "count"), [(500, 12), full(512, 40)])
+@pytest.mark.parametrize(("start", "count"), [(500, 4), full(504, 48)])
 def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> None:
     """52 problems, half of them with bent tables; twelve by `make test`."""
     tally: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> 
         assert not {name: tally[name] for name, least in wanted.items() if tally[name] < least}
 
 
-@pytest.mark.parametrize(("start", "count"), [(1000, 8), full(1008, 24)])
+@pytest.mark.parametrize(("start", "count"), [(1000, 3), full(1003, 29)])
 def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     tally: Counter[str] = Counter()
     for bend in (0, 1):
@@ -77,7 +77,7 @@ def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     assert tally["tight"] > 0.5 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 6), full(6, 60)])
+@pytest.mark.parametrize(("start", "count"), [(0, 2), full(2, 64)])
 def test_both_ways_agree_with_brute_force(start: int, count: int) -> None:
     """DualPipe: 766 such problems agreed, half of them with bent tables; six by `make test`, 66 by `make test-all`."""
     tally: Counter[str] = Counter()
@@ -99,7 +99,7 @@ def test_plans_that_differ_in_the_last_stage_alone_have_times_of_their_own(seed:
     assert list(compared(both_ways_problem, [seed], None, bool(seed % 2)))
 
 
-@pytest.mark.parametrize(("start", "count"), [(1000, 6), full(1006, 54)])
+@pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 58)])
 def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> None:
     tally: Counter[str] = Counter()
     for bend in (0, 1):

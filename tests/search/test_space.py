@@ -70,6 +70,8 @@ def plans_of(problem: Problem) -> list[tuple[object, ...]]:
 
 
 LATER = {
+    "groups and experts",
+    "odd sequence",
     "one chip",
     "two chips",
     "three chips",
@@ -184,7 +186,7 @@ def test_pins_on_chips_hold_for_one_chip_type_too(pins: dict[str, Any], left: se
     assert set(enumerate_rows(problem_of(**pins)).rows.pp.tolist()) == left
 
 
-@pytest.mark.parametrize("seed", first(6, range(30)))
+@pytest.mark.parametrize("seed", first(1, range(30)))
 def test_a_search_that_takes_over_another_ones_space_answers_alike(seed: int) -> None:
     """First with as much memory to be left free, then with more: what is known of the frames holds in both."""
     problem = random_problem(3000 + seed).with_(cluster={"memory_margin": 0.05})

@@ -53,6 +53,7 @@ def test_plans_with_and_without_split_backward_passes_are_in_one_model(monkeypat
     assert told.plans > 1
 
 
+@pytest.mark.full
 def test_an_answer_that_lacks_the_best_plan_is_contradicted() -> None:
     problem = small(top=3)
     result = search(problem)

@@ -30,6 +30,7 @@ MIXED = BASE + "list: [{cluster.num_gpus: 16}, {model: llama9}, {search.pin.mbs:
 """A plan, a broken cell, and one that no plan meets."""
 
 
+@pytest.mark.full
 def test_each_cell_is_a_row_whatever_becomes_of_it() -> None:
     write("sweep.yaml", MIXED)
     result = run("batch", "sweep.yaml", "--json")

@@ -40,6 +40,7 @@ def test_every_field_is_told() -> None:
         assert f"`{name}`" in PAGE or f"`{name}:" in PAGE, name
 
 
+@pytest.mark.full
 def test_the_published_scaling_rows_are_as_told() -> None:
     assert table("scaling") == [scaling_line(name, network) for name, network in ROWS.items()]
 

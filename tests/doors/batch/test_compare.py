@@ -89,6 +89,7 @@ def test_of_a_mix_a_node_of_each_chip_type() -> None:
     ]
 
 
+@pytest.mark.full
 def test_an_option_without_a_plan_says_why_and_has_no_say() -> None:
     write(
         "spec.yaml",

@@ -121,6 +121,7 @@ def test_on_ray_where_it_is_asked_for(ray: bool | str, address: str | None, monk
     assert asked == [address, (3, address)]
 
 
+@pytest.mark.full
 def test_options_are_weighed_as_by_the_command() -> None:
     more = {"tokens": 1e10, "nodes": False}
     priced = {"training": {"precision": "bf16"}, "cluster": {"prices": {"a800": 1.2}}}

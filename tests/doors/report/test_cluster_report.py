@@ -44,6 +44,7 @@ def test_evidence_names_the_network_and_what_was_changed_of_chips() -> None:
     assert "a100 (memory_gib 40, nvlink none), h100, network own figures" in full
 
 
+@pytest.mark.full
 def test_documents_have_the_same_in_plain_values() -> None:
     write("spec.yaml", json.dumps(spec()))
     problem = json.loads(run("solve", "spec.yaml", "--json").stdout)["problem"]

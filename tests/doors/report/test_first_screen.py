@@ -65,7 +65,7 @@ WIDTHS = [80, 100, 140]
 
 def slow_ones_later(names: Iterable[str]) -> list[Any]:
     """The names; those whose search takes long are for `make test-all`."""
-    return [full(name) if name in ("cost", "many", "mixed") else name for name in names]
+    return [full(name) if name in ("cost", "experts", "many", "mixed", "too big") else name for name in names]
 
 
 @cache
@@ -140,6 +140,7 @@ def test_every_plan_has_a_line_with_its_numbers(name: str, width: int) -> None:
         assert chance(plan["out_of_memory_probability"]) in line
 
 
+@pytest.mark.full
 def test_only_decisions_that_differ_have_a_column() -> None:
     for name in ("dense", "mixed", "experts"):
         problem, result = solved(name)

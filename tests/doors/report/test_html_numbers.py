@@ -197,6 +197,7 @@ def test_boxes_stand_where_the_schedule_has_them(name: str) -> None:
         assert texts[-1] == percent(float(run_of.idle_share[stage]))
 
 
+@pytest.mark.full
 def test_a_result_without_plans_has_its_reasons() -> None:
     result = run("solve", write("spec.yaml", TOO_BIG), "--json", "--html", "report.html")
     assert result.exit_code == 3

@@ -74,6 +74,7 @@ def test_only_the_last_answers_are_kept(served: Server) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_bad_spec_has_its_troubles_and_a_bug_its_message(served: Server) -> None:
     told = document(served.plan(SPEC.replace("num_gpus: 8", "num_gpus: 7")))
     assert [trouble["line"] for trouble in told["troubles"]] == [2]

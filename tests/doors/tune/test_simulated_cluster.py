@@ -100,6 +100,7 @@ def test_misfit_multiplies_step_times_and_is_the_plans_own() -> None:
     assert Misfit(7, 2.0).log_error(small(), PLAN) == pytest.approx(2 * Misfit(7, 1.0).log_error(small(), PLAN))
 
 
+@pytest.mark.full
 def test_misfit_has_the_covariance_that_the_belief_has() -> None:
     plans = [PLAN, strategy_of("x:4", dp=2, tp=2)]
     drawn = [[Misfit(seed, 1.0).log_error(small(), plan) for plan in plans] for seed in range(400)]
@@ -145,6 +146,7 @@ def test_the_first_iteration_is_slow_and_the_median_does_not_see_it() -> None:
     assert run.step_time_s(skip=2) == pytest.approx(hidden_truth(small(), 7).step_time_s(PLAN))
 
 
+@pytest.mark.full
 def test_runs_fail_and_hang_at_their_rates() -> None:
     weather = cluster(failures=0.5, hangs=0.4)
     fates = [weather.run(PLAN, number, 1).fate for number in range(300)]
@@ -231,6 +233,7 @@ def test_a_plan_that_does_not_fit_ends_as_pytorch_ends_it(tmp_path: Path) -> Non
     assert reading.step_time_s is None
 
 
+@pytest.mark.full
 def test_a_failure_is_no_lack_of_memory(tmp_path: Path) -> None:
     _, plan = example()
     done = _job(tmp_path, plan, "--failures", "1")

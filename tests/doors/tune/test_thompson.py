@@ -65,6 +65,7 @@ def test_the_first_trial_is_the_best_plan_of_the_plain_search() -> None:
     assert found.low_s < found.predicted_s < found.high_s
 
 
+@pytest.mark.full
 def test_a_search_is_asked_for_several_plans_and_once_for_the_same_trials() -> None:
     solve = Menu()
     by = chooser(solve=solve)
@@ -168,6 +169,7 @@ def _use_of_the_network(plan: Strategy) -> float:
     return float(-np.log(seconds(plan, faster) / seconds(plan)) / np.log(1.01))
 
 
+@pytest.mark.full
 def test_a_network_seen_to_be_slow_is_avoided() -> None:
     first, second = _tried(0.4, 2)
     assert _use_of_the_network(second.strategy) < _use_of_the_network(first.strategy) - 0.1
@@ -316,6 +318,7 @@ def test_of_two_that_measured_alike_the_one_believed_faster_is_best() -> None:
     assert chooser().best([trial(1, fast, outcome="oom")]) is None
 
 
+@pytest.mark.full
 def test_what_is_believed_is_in_order_and_its_chances_are_one() -> None:
     by, trials = chooser(), measured(*menu()[:3])
     found = by.estimates(trials)
