@@ -1,6 +1,7 @@
 # make plan       plans the example
 # make test       the tests, without the later brute-force blocks (marker full): three to six minutes on two cores
-# make test-all   every test                      make test-rest  only those that `make test` leaves out
+# make test-all   more of every kind              make test-rest  only those that `make test` leaves out
+# make test-night the many cases that are alike, which CI leaves out
 # make lint       ruff and mypy                   make coverage   make test, with branches counted
 # make attack     random problems against every plan of them, hostile inputs, answers against each other (a night)
 # make mutants    breaks lines of tests/mutations.yaml one by one; the tests have to notice
@@ -19,7 +20,7 @@ DOCS_READY := $(VENV)/.ready-docs
 # Tests start the command and its workers many times: compiled modules are kept, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: plan test test-all test-rest coverage lint attack mutants test-real real-env docs translations bench fit accuracy clean
+.PHONY: plan test test-all test-rest test-night coverage lint attack mutants test-real real-env docs translations bench fit accuracy clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -60,13 +61,16 @@ plan: $(READY)
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 
 test: $(READY)
-	$(PYTEST) -m "not full" $(COVER)
+	$(PYTEST) -m "not full and not night" $(COVER)
 
 test-all: $(READY)
-	$(PYTEST)
+	$(PYTEST) -m "not night"
 
 test-rest: $(READY)
-	$(PYTEST) -m full
+	$(PYTEST) -m "full and not night"
+
+test-night: $(READY)
+	$(PYTEST) -m night
 
 # Ctrl-C can strike inside the tracer's own lock, which then hangs: that test is left out here.
 coverage: COVER := --cov --deselect tests/commands/test_cli.py::test_ctrl_c_in_a_search_ends_with_what_is_known

@@ -32,6 +32,7 @@ def runs(start: str) -> list[MeasuredRun]:
     return [run for run in read_runs(PUBLISHED).runs if run.complete and run.id.startswith(start)]
 
 
+@pytest.mark.full
 def test_constants_are_found_where_runs_tell_them_and_left_at_their_start_where_not() -> None:
     cases = [placed_plan(run) for run in runs("kort22")]
     truth = calibration(FREE, TRUTH)

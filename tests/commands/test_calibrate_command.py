@@ -61,6 +61,7 @@ def test_what_was_learnt_moves_the_prediction_towards_the_cluster(overlay_text: 
     assert after["step_time_s"] > 1.08 * before["step_time_s"]
 
 
+@pytest.mark.full
 def test_the_report_says_where_the_interval_comes_from(overlay_text: str) -> None:
     result = run("solve", write("spec.yaml", SPEC), "--evidence", "--calibration", write("ours.yaml", overlay_text))
     assert result.exit_code == 0, result.output
@@ -182,6 +183,7 @@ def test_anyway_writes_and_the_file_says_so() -> None:
     assert "written in spite of doubts: too few runs" in " ".join(solved.output.split())
 
 
+@pytest.mark.full
 def test_bad_tables_are_told_whole() -> None:
     assert "is empty" in run("calibrate", write("runs.csv", "")).stderr
     missing = run("calibrate", write("runs.csv", "id,model\nx,y\n"))

@@ -232,6 +232,7 @@ def test_every_example_is_solved(name: str) -> None:
     assert "proven, as predicted: none of" in result.stdout
 
 
+@pytest.mark.full
 def test_a_strange_chip_name_is_shown_as_it_is() -> None:
     text = (EXAMPLES / "custom-model.yaml").read_text().replace("mychip:", "'[/x]':")
     result = run("solve", "-", stdin=text)

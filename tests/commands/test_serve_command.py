@@ -26,6 +26,7 @@ def shown_text(server: Server) -> str:
     return str(json.loads(page.all("script")[0].text)["text"])
 
 
+@pytest.mark.full
 def test_a_spec_is_planned_and_ctrl_c_ends_it_cleanly() -> None:
     write("m.yaml", json.dumps(model_spec(name="mine")))
     write("x.yaml", json.dumps(chip_spec()))

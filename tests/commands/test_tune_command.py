@@ -18,6 +18,7 @@ from tests.support.fake_training import OUT_OF_MEMORY
 from tests.support.tuning import TOP, TRAINING, errors, kept, problem, spec, tune
 
 
+@pytest.mark.full
 def test_plans_are_tried_in_order_and_the_fastest_wins() -> None:
     found = tune("--run", f"{TRAINING} {{arguments}} --ms 3{{trial}}00")
     plans = [plan.strategy for plan in search(problem()).plans]

@@ -27,7 +27,7 @@ from cpsolver.cost.split_events import Pass, SplitRun, SplitSchedule, run, split
 from cpsolver.cost.v_forms import v_half_bound, v_half_form, v_min_bound, v_min_form
 from cpsolver.cost.v_ways import dualpipev_ways, v_half_way, zbv_ways
 from tests.support.problems import ideal
-from tests.support.selection import first
+from tests.support.selection import first, full, night
 
 TIMES = {"zb1p": 1, "zb2p": 2}
 ONE_WAY = tuple(name for name in get_args(SplitSchedule) if name != "dualpipe")
@@ -291,7 +291,7 @@ def off_by_of_a_v(schedule: SplitSchedule, seed: int) -> tuple[float, float]:
     return found / run(order, *passes_s).makespan_s - 1, found / run(order, *even).makespan_s - 1
 
 
-@pytest.mark.parametrize("count", first(1, (40, 500)))
+@pytest.mark.parametrize("count", [40, full(100), night(500)])
 @pytest.mark.parametrize(("schedule", "beyond", "worst"), [("zb1p", 0, 0.017), ("zb2p", 5, 0.029)])
 def test_the_closed_form_is_near_the_events_of_500_random_plans(
     schedule: SplitSchedule, beyond: int, worst: float, count: int
@@ -303,7 +303,7 @@ def test_the_closed_form_is_near_the_events_of_500_random_plans(
 
 
 @pytest.mark.parametrize("schedule", list(V_SHAPED))
-@pytest.mark.parametrize("count", first(1, (8, 500)))
+@pytest.mark.parametrize("count", [20, full(100), night(500)])
 def test_the_closed_form_of_a_v_is_within_two_percent_of_the_events_of_500_random_plans(
     schedule: SplitSchedule, count: int
 ) -> None:

@@ -64,6 +64,7 @@ def test_forecasts_of_the_file_are_those_of_the_belief(result: CalibrationResult
         assert found.sd == pytest.approx((covariance[0, 0] + noise) ** 0.5, rel=5e-3)
 
 
+@pytest.mark.full
 def test_the_posterior_of_the_file_is_the_belief(result: CalibrationResult, overlay: Overlay) -> None:
     found, constants = posterior_of(overlay)
     of_times = [each.key for each in result.posterior.constants if each.kind != "memory"]

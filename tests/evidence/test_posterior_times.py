@@ -238,6 +238,7 @@ def test_what_was_measured_is_about_what_is_forecast() -> None:
     assert np.sqrt(np.diag(spread)).max() < 0.025
 
 
+@pytest.mark.full
 def test_draws_are_of_the_posterior_and_those_of_memory_stay() -> None:
     found, _ = _learnt(1, 4)
     count, random = len(found.times.prior), np.random.default_rng(0)

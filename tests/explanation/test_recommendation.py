@@ -21,7 +21,6 @@ from cpsolver.search.search import search
 from tests.support.generated import random_problem
 from tests.support.oracle import legal, small_enough, strategies
 from tests.support.problems import problem_of
-from tests.support.selection import full
 from tests.support.tables import quick_tables
 
 SAFEST = 0.2
@@ -42,7 +41,8 @@ def risk_of(problem: Problem, strategy: Strategy) -> float:
     return out_of_memory_probability(problem, strategy, evaluate(problem, strategy))
 
 
-@pytest.mark.parametrize(("start", "count"), [(100, 1), full(101, 1), *(full(start, 8) for start in (200, 300))])
+@pytest.mark.full
+@pytest.mark.parametrize(("start", "count"), [(100, 2), *((start, 8) for start in (200, 300))])
 def test_roles_are_the_best_of_all_plans_within_their_limits(start: int, count: int) -> None:
     told = 0
     for problem in tiny(start, count):
@@ -127,6 +127,7 @@ def test_values_that_no_run_has_had_are_those_that_a_report_names() -> None:
         assert not unmeasured(problem, replace(plain, **{name: values[name][0] // 2}))  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_nothing_more_is_looked_for_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = llama()
     result = search(problem)

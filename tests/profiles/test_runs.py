@@ -187,7 +187,7 @@ def test_each_is_planned_with(stack: str, gpus: int, chip: str) -> None:
 
 
 TINY: dict[str, dict[str, Any]] = {
-    "one chip": {"gpus": 4, "node": 4, "batch": 4},
+    "one chip": {"gpus": 4, "node": 4, "batch": 4, "pin": {"mbs": [1, 2]}},
     "two nodes": {"gpus": 4, "node": 2, "batch": 4, "pin": {"cp": 1}},
     "mixed": {"gpus": 4, "node": 1, "batch": 4, "pin": {"cp": 1, "mbs": 1}},
 }
@@ -201,7 +201,8 @@ _PAIRS = [(stack, name) for i, stack in enumerate(SEARCHED) for j, name in enume
 
 
 def _quick(stack: str, name: str) -> bool:
-    return (stack, name) == ("deepspeed-2021", "one chip")
+    """One that shards by both chip types."""
+    return (stack, name) == ("fsdp-composer", "mixed")
 
 
 @pytest.mark.parametrize(("stack", "name"), only(_quick, _PAIRS))
@@ -213,7 +214,9 @@ def test_search_agrees_with_brute_force(stack: str, name: str) -> None:
         if name == "mixed":
             chips = {"x": {"max": 2, "spec": chip_spec(gb=gb)}, "y": {"max": 4, "spec": chip_spec(60, gb=gb + 0.1)}}
         model = model_spec(layers=3, hidden=512, ffn=1024, kv_heads=2)
-        given = {"pin": {"flash_attention": False} if stack == "deepspeed-2021" else {}, **TINY[name]}
+        given = {**TINY[name]}
+        if stack == "deepspeed-2021":
+            given["pin"] = {"flash_attention": False, **given.get("pin", {})}
         problem = problem_of(chips, model, stack=stack, sequence=4096, **given, top=4, diverse=False)
         with quick_tables():
             best = brute_force(problem)

@@ -138,6 +138,7 @@ def test_pins_bear_on_every_mesh() -> None:
         assert tuple(dict.fromkeys(plan.stage_chips)) == ("y", "x")
 
 
+@pytest.mark.full
 def test_a_search_cut_short_says_what_is_left() -> None:
     problem = problem_of_two(degrees_by_chip=True)
     search_of_meshes = MeshSearch(problem, lambda: Limits(float("inf"), {}))

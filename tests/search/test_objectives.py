@@ -142,6 +142,7 @@ def test_the_cheapest_plans_in_time(seed: int) -> None:
     assert scores(timed, result) == pytest.approx(in_time[:4], rel=1e-9)
 
 
+@pytest.mark.full
 def test_a_deadline_is_a_question_to_the_fastest_plan_and_no_limit() -> None:
     problem = small(0, {})
     late = asked(problem, {}, deadline=deadline(1e-3))
@@ -183,6 +184,7 @@ def real(cluster: dict[str, Any], **search_for: Any) -> Problem:
     return asked(problem, {"prices": {"a800": 1.2}, **cluster}, **search_for)
 
 
+@pytest.mark.full
 def test_a_real_cluster_costs_less_when_it_may_idle() -> None:
     all_used, some_idle = (search(real({"idle": idle}, objective="cost")) for idle in (False, True))
     dollars = [

@@ -25,13 +25,13 @@ from hw_specs.catalogue import complete_chip
 from tests.support.generated import random_problem
 from tests.support.pipelines import lower_bound_s
 from tests.support.problems import HOST, problem_of, with_stack
-from tests.support.selection import first, full
+from tests.support.selection import first, full, night
 
 pytestmark = pytest.mark.usefixtures("by_formula")
 
 SEEDS = st.integers(0, 2**31)
 few = settings(max_examples=1)
-blocks = pytest.mark.parametrize("block", first(1, range(8)))
+blocks = pytest.mark.parametrize("block", [0, full(1), *map(night, range(2, 8))])
 """One example by `make test`, eleven others by `make test-all`."""
 Change = Callable[[dict[str, Any]], None]
 
@@ -76,12 +76,12 @@ REALISTIC = [
     ("llama3.1-8b", {"gb200": 128}, 4, None, ("sharding_group",)),
     ("llama2-70b", {"a800": 256}, 8, RACKS, ("cp",)),
     full("llama3.1-8b", {"gb200": 128}, 4, None, ("tp", "distributed_optimizer")),
-    full("llama3.1-8b", {"gb200": 256}, 8, None, ("sharding_group", "mbs", "sharded")),
+    night("llama3.1-8b", {"gb200": 256}, 8, None, ("sharding_group", "mbs", "sharded")),
     full("qwen3-30b-a3b", {"gb300": 128}, 4, None, ("sharding_group", "ep", "etp", "expert_overlap")),
-    full("llama2-13b", {"h100": 64}, 8, None, ROW),
-    full("llama2-70b", {"a800": 256}, 8, RACKS, ROW),
-    full("llama2-13b", {"a800": 32, "h800": 32}, 8, LINKED, ("tp", "cp", "mbs", "sharding_group")),
-    full("mixtral-8x7b", {"a800": 32, "h800": 32}, 8, LINKED, ("tp", "ep", "pp", "vpp")),
+    night("llama2-13b", {"h100": 64}, 8, None, ROW),
+    night("llama2-70b", {"a800": 256}, 8, RACKS, ROW),
+    night("llama2-13b", {"a800": 32, "h800": 32}, 8, LINKED, ("tp", "cp", "mbs", "sharding_group")),
+    night("mixtral-8x7b", {"a800": 32, "h800": 32}, 8, LINKED, ("tp", "ep", "pp", "vpp")),
 ]
 """Model, devices by chip, devices of a node, network, and what is pinned in turn."""
 
@@ -239,6 +239,7 @@ def test_names_and_order_of_chips_change_no_value(block: int, seed: int) -> None
     assert values(changed(problem, renamed)) == pytest.approx(values(problem), rel=1e-9)
 
 
+@pytest.mark.full
 @blocks
 @few
 @given(seed=SEEDS)

@@ -78,6 +78,7 @@ def test_nothing_is_faster(fast: int, slow: int, batch: int, common: bool) -> No
     assert all((kind.sequences or 0) % kind.strategy.mbs == 0 for kind in kinds)
 
 
+@pytest.mark.full
 def test_shares_follow_speed_and_gain_on_equal_ones() -> None:
     found = plan_replicas(unequal(2, 2, 16))
     assert found is not None
@@ -98,6 +99,7 @@ def test_equal_chips_share_equally() -> None:
     assert found.evaluation.step_time_s == pytest.approx(plain.step_time_s)
 
 
+@pytest.mark.full
 def test_pins_are_kept() -> None:
     found = plan_replicas(unequal(2, 2, 8, pin={"tp": 2, "sharded": "parameters", "distributed_optimizer": True}))
     assert found is not None

@@ -118,6 +118,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plans", [full(0), 1, full(2)])
 def test_interrupted_search_keeps_its_plans_and_states_a_true_gap(plans: int) -> None:
     problem = problem_of(**REAL["two chips"], top=5)

@@ -15,7 +15,7 @@ from models_zoo import list_architectures, special_layers
 from tests.support.compared import compared
 from tests.support.generated import random_problem
 from tests.support.problems import problem_of
-from tests.support.selection import first, full
+from tests.support.selection import first, later
 
 LARGEST = 3000
 """No problem has more rows."""
@@ -29,7 +29,7 @@ def tally() -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("block", "count", "bend"),
-    [(0, 4, True), *(full(block, 12, bend) for block in range(3) for bend in (False, True))],
+    [(0, 4, True), *later((block, 12, bend) for block in range(3) for bend in (False, True))],
 )
 def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool, tally: Counter[str]) -> None:
     """Up to 12 problems a block."""

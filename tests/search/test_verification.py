@@ -42,6 +42,7 @@ def test_a_right_answer_is_confirmed() -> None:
     assert told.findings == ()
 
 
+@pytest.mark.full
 def test_plans_with_and_without_split_backward_passes_are_in_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of the plan that is taken is longer than any stage of another."""
     monkeypatch.setattr(verification, "MARGIN", 1.0)
@@ -64,6 +65,7 @@ def test_an_answer_that_lacks_the_best_plan_is_contradicted() -> None:
     assert any("not in the answer" in each for each in told.findings)
 
 
+@pytest.mark.full
 def test_a_bound_that_is_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the best plan's tp it is twice as high as it may be: the search leaves that plan out."""
     problem, true = small(top=1), bounds.plan_bound

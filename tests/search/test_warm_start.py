@@ -118,6 +118,7 @@ def split_plan(seed: int, in_place: bool) -> PlanData:
     return replace(plan, vpp=2, microbatches=m, form=form(plan.pp, m), passes=passes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("in_place", [False, True], ids=["alike", "kinds"])
 def test_best_split_with_split_backwards_is_the_best_of_all(in_place: bool) -> None:
     """But where what fills the bubble and what follows the pipeline pull apart, or stages hold a step up together: then

@@ -85,6 +85,7 @@ def test_files_and_the_report_at_80_and_160_columns(monkeypatch: pytest.MonkeyPa
     assert "unknown model" in result.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("cells", "code"),
     [full("[{model: llama9}]", 2), ("[{search.pin.mbs: 128}, {model: llama9}]", 3)],

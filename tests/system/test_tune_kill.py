@@ -87,6 +87,7 @@ def test_after_a_restart_of_the_machine_the_trial_is_interrupted_and_its_plan_co
     assert ledger() == ["1", "2"]
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_the_trial_and_reports() -> None:
     first = tuner("--run", f"{TRAINING} --ledger ledger --trial {{trial}} --until never", "--json")
     wait_for(lambda: ledger() == ["1"] and "iteration        8" in _log(1))

@@ -28,6 +28,7 @@ def spec(network: Any = NETWORK, chips: Any = CHIPS) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 def test_evidence_names_the_network_and_what_was_changed_of_chips() -> None:
     write("spec.yaml", json.dumps(spec()))
     text = " ".join(run("solve", "spec.yaml", "--evidence").output.split())

@@ -191,6 +191,7 @@ def test_days_dollars_and_the_chance_of_being_in_time() -> None:
         assert f"{dollars(plan['dollars_per_million_tokens'])} per million tokens" in text
 
 
+@pytest.mark.full
 def test_doubts_are_told() -> None:
     assert "has kernels for nvidia chips" in flat(screen(*solved("foreign"), 80))
     assert "none of the published runs we have had: a pipeline over several chip types" in flat(

@@ -12,7 +12,7 @@ import cpsolver as apss
 from cpsolver.doors.report.document import ANSWER_VERSION, dumps, trouble_document
 from cpsolver.doors.report.schema import answer_schema
 from tests.support.checkout import ROOT
-from tests.support.selection import full
+from tests.support.selection import later
 
 SIZES = {"global_batch_size": 32, "sequence_length": 1024}
 ONE = {"top": 1, "risk": 1.0}
@@ -73,7 +73,7 @@ def test_the_page_is_what_the_code_says() -> None:
     [
         "prices and a deadline",
         "adapters",
-        *(full(name) for name in KINDS if name not in ("prices and a deadline", "adapters")),
+        *later((name,) for name in KINDS if name not in ("prices and a deadline", "adapters")),
     ],
 )
 def test_answers_of_every_kind_are_of_its_shape(what: str) -> None:

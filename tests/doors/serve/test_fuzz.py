@@ -167,6 +167,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", SEEDS)
 def test_well_formed_requests(seed: int, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     fuzz = Fuzz(seed, server)

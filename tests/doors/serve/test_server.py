@@ -144,6 +144,7 @@ def test_who_leaves_does_not_keep_the_server(served: Server) -> None:
 CHUNKED = {"Transfer-Encoding": "chunked", "Content-Length": ""}
 
 
+@pytest.mark.full
 def test_a_body_that_is_too_large_is_refused_however_it_comes(served: Server) -> None:
     told = served.ask("POST", f"{served.path}plan", {"Content-Length": str(MOST_DOCUMENT_BYTES + 1)})
     assert told.status == 413

@@ -112,6 +112,7 @@ def test_misfit_has_the_covariance_that_the_belief_has() -> None:
             assert found == pytest.approx(expected[i, j], rel=0.25)
 
 
+@pytest.mark.full
 def test_misfit_is_the_same_in_another_process() -> None:
     script = (
         "from tests.support.problems import problem_of, strategy_of; from examples.simulated_cluster import Misfit;"

@@ -58,6 +58,7 @@ def measured(*plans: Strategy, problem: Problem | None = None) -> list[Trial]:
 # What is proposed
 
 
+@pytest.mark.full
 def test_the_first_trial_is_the_best_plan_of_the_plain_search() -> None:
     found = proposed([])
     assert found.strategy == ranked(lean())[0]

@@ -51,6 +51,7 @@ def test_a_plan_that_ran_out_of_memory_is_a_row_without_a_time() -> None:
     assert [row["step_time_s"] for row in rows] == ["2", "", "2"]
 
 
+@pytest.mark.full
 def test_validate_reads_them() -> None:
     result = run("validate", str(table()), "--json")
     assert result.exit_code == 0, result.output
@@ -95,6 +96,7 @@ def test_modules_and_the_layers_of_stages_are_written_and_read_back() -> None:
     assert (found.layers_per_stage, found.recompute_modules) == ((15, 17), ("core_attn", "mlp"))
 
 
+@pytest.mark.full
 def test_a_training_or_a_model_that_no_row_can_say_is_left_out() -> None:
     table()
     (trial, *_) = kept()
