@@ -90,7 +90,7 @@ def _when(name: str) -> Any:
     return night(name) if name in AT_NIGHT else full(name) if name in LATER else name
 
 
-@pytest.mark.parametrize("name", map(_when, SPACES))
+@pytest.mark.parametrize("name", [_when(name) for name in SPACES])
 def test_plans_are_exactly_those_that_the_rules_allow(name: str) -> None:
     problem = problem_of(**SPACES[name])
     found = plans_of(problem)
