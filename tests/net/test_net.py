@@ -13,10 +13,16 @@ from tests.net.cases import cases
 
 EVERY = cases()
 _frozen = cache(load)
+LONG = "published runs, predicted"
+"""A question over the whole table of runs, whose figures tests/evidence asks for as well."""
 
 
 def _named(sample: bool) -> list[Any]:
-    return [pytest.param(case, id=f"{case.kind}: {case.name}") for case in EVERY if case.sample is sample]
+    return [
+        pytest.param(case, id=f"{case.kind}: {case.name}", marks=[pytest.mark.night] * case.name.startswith(LONG))
+        for case in EVERY
+        if case.sample is sample
+    ]
 
 
 def _hold(case: Case) -> None:

@@ -18,7 +18,7 @@ from tests.support.compared import compared
 from tests.support.generated import random_problem
 from tests.support.ladder import held
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of
-from tests.support.selection import full
+from tests.support.selection import full, night
 
 LARGEST = 400
 """Strategies that brute force may have to judge for one problem."""
@@ -64,7 +64,7 @@ def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("start", "count"), [(96_003, 4), full(96_008, 30)])
+@pytest.mark.parametrize(("start", "count"), [(96_003, 4), night(96_008, 30)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
     tally = held(image_problem, range(start, start + count), 250, bend)

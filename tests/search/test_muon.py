@@ -19,7 +19,7 @@ from tests.support.compared import compared
 from tests.support.generated import random_problem
 from tests.support.ladder import held
 from tests.support.problems import model_spec, problem_of, strategy_of
-from tests.support.selection import full
+from tests.support.selection import full, night
 
 LARGEST = 400
 """Strategies that brute force may have to judge for one problem."""
@@ -45,7 +45,7 @@ def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool) 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("start", "count"), [(91_004, 4), full(91_008, 20)])
+@pytest.mark.parametrize(("start", "count"), [(91_004, 4), night(91_008, 20)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> None:
     tally = held(muon_problem, range(start, start + count), 250, bend)

@@ -26,7 +26,7 @@ from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
-from tests.support.selection import first, full, later, only
+from tests.support.selection import first, full, later, night, only
 from tests.support.short_chunks import short_chunk_problem
 from tests.support.tables import all_orders, quick_tables
 
@@ -119,7 +119,7 @@ def with_functions_again(seed: int) -> Problem:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+@pytest.mark.parametrize("bend", [night(False), True], ids=["real", "bent"])
 def test_activation_functions_made_again_agree_with_brute_force(bend: bool) -> None:
     """24 problems, half of them with bent tables."""
     problems = compared(with_functions_again, seeds(11000 + 1000 * bend, 12), None, bend)
@@ -213,7 +213,7 @@ def test_short_last_chunks_agree_with_brute_force(start: int, count: int) -> Non
         assert {name: tally[name] for name, share in SHORT.items() if tally[name] < share * tally["problems"]} == {}
 
 
-@pytest.mark.full
+@pytest.mark.night
 def test_memory_binds_in_many_of_the_generated_problems() -> None:
     binding = 0
     for seed in seeds(5000, 16):
@@ -258,7 +258,7 @@ def test_one_model_over_all_plans_finds_the_same_best(start: int) -> None:
 
 @pytest.mark.parametrize("scope", ["stage", full("chip")])
 @pytest.mark.parametrize("shape", [{"pp": 2, "vpp": 1}, full({"pp": 2, "vpp": 2})], ids=str)
-@pytest.mark.parametrize("steps", [full(5), full(13)])
+@pytest.mark.parametrize("steps", [full(5), night(13)])
 def test_every_capacity_between_none_and_ample_agrees(scope: str, shape: dict[str, int], steps: int) -> None:
     """From too small for one layer a stage to ample: each step takes some plans away, and others come to be best."""
     model = model_spec(layers=6 if shape["vpp"] == 2 else 5, hidden=512, ffn=1024)

@@ -18,7 +18,7 @@ from tests.support.compared import KEY, compared
 from tests.support.ladder import held
 from tests.support.oracle import brute_force, small_enough
 from tests.support.problems import chip_spec, model_spec, problem_of, with_stack
-from tests.support.selection import full, later
+from tests.support.selection import full, later, night
 from tests.support.split_backward import both_ways_problem, one_group_problem, split_problem, v_problem
 from tests.support.tables import quick_tables
 
@@ -44,7 +44,7 @@ def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
         assert {name: tally[name] for name, share in SHARES.items() if tally[name] < share * tally["problems"]} == {}
 
 
-@pytest.mark.parametrize(("start", "count"), [(500, 6), full(506, 46)])
+@pytest.mark.parametrize(("start", "count"), [(500, 6), full(506, 10), night(516, 36)])
 def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> None:
     """52 problems, half of them with bent tables; twelve by `make test`."""
     tally: Counter[str] = Counter()
@@ -54,7 +54,7 @@ def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> N
     assert tally["tight"] > 0.6 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 4), full(34, 30)])
+@pytest.mark.parametrize(("start", "count"), [(0, 4), full(34, 8), night(42, 22)])
 def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> None:
     """707 such problems, 184 of them with bent tables, agreed; four by `make test`, 34 by `make test-all`."""
     tally: Counter[str] = Counter()
@@ -68,7 +68,7 @@ def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> 
         assert not {name: tally[name] for name, least in wanted.items() if tally[name] < least}
 
 
-@pytest.mark.parametrize(("start", "count"), [(1000, 3), full(1003, 29)])
+@pytest.mark.parametrize(("start", "count"), [(1000, 3), full(1003, 7), night(1010, 22)])
 def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     tally: Counter[str] = Counter()
     for bend in (0, 1):
@@ -77,7 +77,7 @@ def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
     assert tally["tight"] > 0.5 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 2), full(2, 64)])
+@pytest.mark.parametrize(("start", "count"), [(0, 2), full(2, 8), night(10, 56)])
 def test_both_ways_agree_with_brute_force(start: int, count: int) -> None:
     """DualPipe: 766 such problems agreed, half of them with bent tables; six by `make test`, 66 by `make test-all`."""
     tally: Counter[str] = Counter()
@@ -99,7 +99,7 @@ def test_plans_that_differ_in_the_last_stage_alone_have_times_of_their_own(seed:
     assert list(compared(both_ways_problem, [seed], None, bool(seed % 2)))
 
 
-@pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 58)])
+@pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 8), night(1010, 50)])
 def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> None:
     tally: Counter[str] = Counter()
     for bend in (0, 1):
@@ -108,9 +108,9 @@ def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> No
     assert tally["tight"] > 0.5 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 56)])
+@pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 12), night(16, 44)])
 def test_breadth_first_agrees_with_brute_force(start: int, count: int) -> None:
-    """386 such problems agreed, half of them with bent tables; four by `make test`, sixty by `make test-all`."""
+    """386 such problems agreed, half of them with bent tables; four by `make test`, sixteen by `make test-all`."""
     tally: Counter[str] = Counter()
     halves = [compared(one_group_problem, range(start + bend, start + count, 2), 3000, bool(bend)) for bend in (0, 1)]
     for _, best in chain(*halves):
