@@ -39,7 +39,7 @@ def test_no_bound_exceeds_brute_force(start: int, count: int, bend: bool) -> Non
 @pytest.mark.parametrize(("start", "count"), [(1000, 2), full(1002, 10), night(1012, 36)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count: int, bend: bool) -> None:
-    """48 problems with the cost model's tables, and with bent ones; every eighth by `make test`."""
+    """48 problems with the cost model's tables, and with bent ones."""
     assert held(overlap_problem, range(start, start + count), 400, bend)["overlap"] >= count / 6
 
 

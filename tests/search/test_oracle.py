@@ -55,7 +55,7 @@ def tally() -> Counter[str]:
 @pytest.mark.parametrize("part", first(1, range(16)))
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_search_agrees_with_brute_force(part: int, bend: bool, tally: Counter[str]) -> None:
-    """6 problems each: 96 with the cost model's tables, 96 with tables bent at random; every 16th by `make test`."""
+    """6 problems each: 96 with the cost model's tables, 96 with tables bent at random."""
     block, quarter = divmod(part, 4)
     small = seeds(5000 + 1000 * block + 500 * bend, 6 * (quarter + 1))[-6:]
     for problem, best in compared(_problem, small, None, bend):
@@ -144,7 +144,7 @@ def test_experts_that_keep_little_agree_with_brute_force(bend: bool) -> None:
 )
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_layers_on_the_host_agree_with_brute_force(start: int, count: int, bend: bool) -> None:
-    """144 problems, half of them with bent tables; two by `make test`."""
+    """144 problems, half of them with bent tables."""
     problems = compared(without_pipeline, seeds(start + 1000 * bend, count)[bend::2], None, bend)
     assert sum(bool(best) for _, best in problems) >= count // 6
 
@@ -166,7 +166,7 @@ though the degrees would do; shares at least."""
 
 @pytest.mark.parametrize(("start", "count"), [(0, 3), full(3, 5), *later((start, 24) for start in range(8, 104, 24))])
 def test_overlap_of_experts_agrees_with_brute_force(start: int, count: int) -> None:
-    """104 problems, half of them with bent tables; three by `make test`."""
+    """104 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()
     for seed in range(start, start + count):
         problem = overlap_problem(seed)
@@ -192,7 +192,7 @@ of which kind they are; shares at least."""
 
 @pytest.mark.parametrize(("start", "count"), [(0, 6), *later((start, 20) for start in range(6, 86, 20))])
 def test_short_last_chunks_agree_with_brute_force(start: int, count: int) -> None:
-    """126 problems, half of them with bent tables; six by `make test`."""
+    """126 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()
     for seed in range(start, start + count):
         problem = short_chunk_problem(seed)

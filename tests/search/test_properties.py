@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("by_formula")
 SEEDS = st.integers(0, 2**31)
 few = settings(max_examples=1)
 blocks = pytest.mark.parametrize("block", [0, full(1), *map(night, range(2, 8))])
-"""One example by `make test`, eleven others by `make test-all`."""
+"""One example each."""
 Change = Callable[[dict[str, Any]], None]
 
 

@@ -28,7 +28,7 @@ SHARES = {"feasible": 0.35, "best zb1p": 0.03, "best zb2p": 0.05, "best 1f1b": 0
 
 @pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 8), *later((start, 24) for start in range(12, 60, 24))])
 def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
-    """60 problems, half of them with bent tables; twelve by `make test`."""
+    """60 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()
     halves = [compared(split_problem, range(start + bend, start + count, 2), 1500, bool(bend)) for bend in (0, 1)]
     for problem, best in chain(*halves):
@@ -46,7 +46,7 @@ def test_schedules_agree_with_brute_force(start: int, count: int) -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(500, 6), full(506, 10), night(516, 36)])
 def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> None:
-    """52 problems, half of them with bent tables; twelve by `make test`."""
+    """52 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()
     for bend in (0, 1):
         tally += held(split_problem, range(start + bend, start + count, 2), 400, bool(bend))
@@ -56,7 +56,7 @@ def test_no_bound_of_a_schedule_exceeds_brute_force(start: int, count: int) -> N
 
 @pytest.mark.parametrize(("start", "count"), [(0, 4), full(34, 8), night(42, 22)])
 def test_stages_placed_as_a_v_agree_with_brute_force(start: int, count: int) -> None:
-    """707 such problems, 184 of them with bent tables, agreed; four by `make test`, 34 by `make test-all`."""
+    """707 such problems, 184 of them with bent tables, agreed."""
     tally: Counter[str] = Counter()
     halves = [compared(v_problem, range(start + bend, start + count, 2), 2500, bool(bend)) for bend in (0, 1)]
     for _, best in chain(*halves):
@@ -79,7 +79,7 @@ def test_no_bound_of_a_v_exceeds_brute_force(start: int, count: int) -> None:
 
 @pytest.mark.parametrize(("start", "count"), [(0, 2), full(2, 8), night(10, 56)])
 def test_both_ways_agree_with_brute_force(start: int, count: int) -> None:
-    """DualPipe: 766 such problems agreed, half of them with bent tables; six by `make test`, 66 by `make test-all`."""
+    """DualPipe: 766 such problems agreed, half of them with bent tables."""
     tally: Counter[str] = Counter()
     halves = [compared(both_ways_problem, range(start + bend, start + count, 2), 2500, bool(bend)) for bend in (0, 1)]
     for _, best in chain(*halves):
@@ -110,7 +110,7 @@ def test_no_bound_of_both_ways_exceeds_brute_force(start: int, count: int) -> No
 
 @pytest.mark.parametrize(("start", "count"), [(0, 4), full(4, 12), night(16, 44)])
 def test_breadth_first_agrees_with_brute_force(start: int, count: int) -> None:
-    """386 such problems agreed, half of them with bent tables; four by `make test`, sixteen by `make test-all`."""
+    """386 such problems agreed, half of them with bent tables."""
     tally: Counter[str] = Counter()
     halves = [compared(one_group_problem, range(start + bend, start + count, 2), 3000, bool(bend)) for bend in (0, 1)]
     for _, best in chain(*halves):
