@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[1]
 MUTATIONS = ROOT / "tests" / "mutations.yaml"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", ".*_cache", "__pycache__", "cache", "build", "dist", "*.egg-info")
-QUICK = ("-m", "not full")
+QUICK = ("-m", "not full and not night")
 """What `make test` runs of a file."""
 EVERYWHERE = (*QUICK, "-n", "auto", "--dist", "loadfile")
 Verdict = Literal["caught", "SURVIVED"]
