@@ -43,7 +43,7 @@ def test_no_bound_exceeds_brute_force_with_overlap_of_experts(start: int, count:
     assert held(overlap_problem, range(start, start + count), 400, bend)["overlap"] >= count / 6
 
 
-@pytest.mark.parametrize(("start", "count"), [(3, 3), full(10_009, 1), full(6, 12)])
+@pytest.mark.parametrize(("start", "count"), [(3, 3), full(10_009, 1), night(6, 12)])
 @pytest.mark.parametrize("bend", [True, full(False)], ids=["bent", "real"])
 def test_no_bound_exceeds_brute_force_with_kinds_on_mixed_chips(start: int, count: int, bend: bool) -> None:
     assert held(mixture_problem, range(start, start + count), 1000, bend)["tight"] > count
@@ -67,7 +67,7 @@ SLOW_CORES = chip_spec(tflops=60, up=400, out=400)
 HALVES = {"max": 4}
 
 
-@pytest.mark.parametrize(("one", "other"), [full(SLOW_LINKS, SLOW_CORES), full(SLOW_CORES, SLOW_LINKS)])
+@pytest.mark.parametrize(("one", "other"), [full(SLOW_LINKS, SLOW_CORES), night(SLOW_CORES, SLOW_LINKS)])
 def test_bounds_hold_where_the_better_chip_depends_on_the_row(one: object, other: object) -> None:
     """One chip is better without tensor parallelism, the other with it."""
     chips = {"x": {"spec": one, **HALVES}, "y": {"spec": other, **HALVES}}

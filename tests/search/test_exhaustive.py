@@ -15,7 +15,7 @@ from cpsolver.search.compile.model import CompiledModel
 from cpsolver.search.search import search
 from cpsolver.search.space import enumerate_rows
 from cpsolver.spec.spec import parse_spec
-from tests.support.selection import full
+from tests.support.selection import night
 
 pytestmark = pytest.mark.usefixtures("by_formula")
 
@@ -40,7 +40,7 @@ def every_plan(problem: Problem, within_s: float) -> list[float]:
 
 @pytest.mark.parametrize(
     ("model", "chips"),
-    [full("llama2-7b", {"a800": 8, "h800": 8})],
+    [night("llama2-7b", {"a800": 8, "h800": 8})],
 )
 def test_the_five_best_are_those_of_all_plans(model: str, chips: object) -> None:
     spec = {

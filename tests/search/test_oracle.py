@@ -132,7 +132,7 @@ def with_little_kept(seed: int) -> Problem:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
+@pytest.mark.parametrize("bend", [night(False), True], ids=["real", "bent"])
 def test_experts_that_keep_little_agree_with_brute_force(bend: bool) -> None:
     """60 problems, half of them with bent tables; those without experts have no plan."""
     problems = compared(with_little_kept, seeds(12000 + 1000 * bend, 30), None, bend)
@@ -164,7 +164,7 @@ OVERLAPPING = {"best overlaps": 0.12, "best does not": 0.3, "only without": 0.12
 though the degrees would do; shares at least."""
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 3), full(3, 5), *later((start, 24) for start in range(8, 104, 24))])
+@pytest.mark.parametrize(("start", "count"), [(0, 3), full(0, 8), *later((start, 24) for start in range(8, 104, 24))])
 def test_overlap_of_experts_agrees_with_brute_force(start: int, count: int) -> None:
     """104 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()

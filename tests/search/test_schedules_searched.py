@@ -133,7 +133,7 @@ def test_no_bound_of_breadth_first_exceeds_brute_force(start: int, count: int) -
     assert tally["tight"] > 0.4 * tally["fit"]
 
 
-@pytest.mark.parametrize(("start", "count"), [(304, 2), full(306, 14)])
+@pytest.mark.parametrize(("start", "count"), [(304, 2), night(306, 14)])
 def test_breadth_first_on_fewer_devices_agrees_with_brute_force(start: int, count: int) -> None:
     """Where devices may idle: the bound of every number of them, and the best plan on any. 40 problems agreed."""
     there = 0

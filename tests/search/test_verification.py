@@ -18,7 +18,7 @@ from cpsolver.search.search import search
 from cpsolver.search.verification import verify
 from tests.support.generated import random_problem
 from tests.support.problems import chip_spec, model_spec, problem_of
-from tests.support.selection import full
+from tests.support.selection import full, night
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_what_is_not_looked_at_is_told() -> None:
     assert verify(problem, result, time_limit_s=1e-9).verdict == "unfinished"
 
 
-@pytest.mark.parametrize(("start", "count"), [(40_033, 1), full(40_000, 12)])
+@pytest.mark.parametrize(("start", "count"), [(40_033, 1), full(40_000, 4), night(40_004, 8)])
 def test_random_problems_are_confirmed(start: int, count: int) -> None:
     told = Counter(_verdict(random_problem(seed)) for seed in range(start, start + count))
     assert told["contradicted"] == 0
