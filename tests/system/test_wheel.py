@@ -59,6 +59,14 @@ def test_it_plans_away_from_the_checkout(installed: Path, tmp_path: Path) -> Non
     assert json.loads(told)["status"] == "optimal"
 
 
+def test_it_speaks_chinese_away_from_the_checkout(installed: Path, tmp_path: Path) -> None:
+    script = str(installed / "bin" / "apss-cp")
+    asked = ["plan", "llama2-7b", "--on", "a100:8", "--batch", "64", "--seq", "4096", "--lang", "zh"]
+    told = run(installed, [sys.executable, script, *asked], tmp_path)
+    assert "建议运行" in told
+    assert "Run this" not in told
+
+
 def example() -> str:
     """The program of docs/python.md."""
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text("utf-8"), flags=re.DOTALL)
