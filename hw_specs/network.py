@@ -14,15 +14,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from hw_specs.schema import Confidence
+from hw_specs.schema import Confidence, Figure
 
 _DATA = Path(__file__).parent / "networks"
 MOST_DEVICES = 2**30
 """More than any cluster has."""
 Devices = Annotated[StrictInt, Field(ge=1, le=MOST_DEVICES)]
-Above0 = Annotated[float, Field(strict=True, gt=0)]
-NotBelow0 = Annotated[float, Field(strict=True, ge=0)]
-Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+LONGEST_HOP_US = 1e7
+"""Ten seconds: no hop between devices takes so long, and sums of such times stay finite."""
+Latency = Annotated[float, Field(strict=True, gt=0, le=LONGEST_HOP_US)]
+LatencyOr0 = Annotated[float, Field(strict=True, ge=0, le=LONGEST_HOP_US)]
+Share = Annotated[float, Field(strict=True, ge=1e-3, le=1)]
 Ratio = Annotated[float, Field(strict=True, ge=1)]
 
 
@@ -43,9 +45,9 @@ class FastDomain(_Figures):
     """The fast fabric that neighbours share; what is left out is each chip's own."""
 
     devices: Devices | None = Field(default=None, description="devices that share the fast fabric")
-    gb_s: Above0 | None = Field(default=None, description="bandwidth of a device in it, one way, in GB/s")
+    gb_s: Figure | None = Field(default=None, description="bandwidth of a device in it, one way, in GB/s")
     efficiency: Share | None = Field(default=None, description="share of that bandwidth which collectives reach")
-    latency_us: Above0 | None = Field(default=None, description="a tiny all-reduce over it, in microseconds")
+    latency_us: Latency | None = Field(default=None, description="a tiny all-reduce over it, in microseconds")
 
 
 class NetworkLevel(_Figures):
@@ -57,15 +59,15 @@ class NetworkLevel(_Figures):
     name: Annotated[str, Field(min_length=1)] = Field(description="what reports call it: rack, pod")
     devices: Devices | None = Field(default=None, description="its size in devices; null: in nodes, or the cluster")
     nodes: Devices | None = Field(default=None, description="its size in nodes; null: in devices, or the cluster")
-    gbit_s: Above0 | None = Field(
+    gbit_s: Figure | None = Field(
         default=None, description="bandwidth of a device between its parts, one way, in Gbit/s"
     )
     oversubscription: Ratio | None = Field(
         default=None, description="how many times less a device has between its parts than inside them"
     )
     efficiency: Share | None = Field(default=None, description="share of that bandwidth which traffic reaches")
-    latency_us: NotBelow0 | None = Field(default=None, description="one hop between its parts, in microseconds")
-    extra_latency_us: NotBelow0 | None = Field(
+    latency_us: LatencyOr0 | None = Field(default=None, description="one hop between its parts, in microseconds")
+    extra_latency_us: LatencyOr0 | None = Field(
         default=None, description="what one hop between its parts takes more than inside them, in microseconds"
     )
 
@@ -73,16 +75,16 @@ class NetworkLevel(_Figures):
 class NetworkFigures(_Figures):
     """What presets and specs say of a network; bandwidths are of one device, one way, as adapters are sold."""
 
-    gbit_s: Above0 | None = Field(default=None, description="bandwidth of a device out of its node, in Gbit/s")
+    gbit_s: Figure | None = Field(default=None, description="bandwidth of a device out of its node, in Gbit/s")
     nics_per_node: Devices | None = Field(default=None, description="network adapters of a node; with nic_gbit_s")
-    nic_gbit_s: Above0 | None = Field(default=None, description="bandwidth of an adapter, in Gbit/s")
+    nic_gbit_s: Figure | None = Field(default=None, description="bandwidth of an adapter, in Gbit/s")
     oversubscription: Ratio | None = Field(
         default=None, description="how many times less a device has between nodes than its adapter gives"
     )
     efficiency: Share | None = Field(
         default=None, description="share of the bandwidth that traffic reaches; null: the chip's, as fitted to runs"
     )
-    latency_us: Above0 | None = Field(default=None, description="one hop between nodes, in microseconds")
+    latency_us: Latency | None = Field(default=None, description="one hop between nodes, in microseconds")
     in_network_reduction: StrictBool = Field(
         default=False, description="switches sum what all-reduces send between nodes (SHARP over InfiniBand)"
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from hw_specs import units
+
+Figure = Annotated[float, Field(strict=True, ge=1e-3, le=1e9)]
+"""A rate or a size of memory: with one beyond these limits times are no longer told apart, or overflow."""
 
 Confidence = Literal["verified", "secondary", "assumed", "measured"]
 """measured: on the user's own device, by `apss-cp profile`."""
@@ -54,28 +57,28 @@ class _HardwareRecord(BaseModel):
 class PeakTflops(_HardwareRecord):
     """Dense peaks (no sparsity) of the matrix units in TFLOP/s; `None` = not supported or not published."""
 
-    bf16: PositiveFloat | None = None
-    fp16: PositiveFloat | None = None
-    fp8: PositiveFloat | None = None
-    fp4: PositiveFloat | None = None
-    tf32: PositiveFloat | None = None
-    fp32: PositiveFloat | None = None
+    bf16: Figure | None = None
+    fp16: Figure | None = None
+    fp8: Figure | None = None
+    fp4: Figure | None = None
+    tf32: Figure | None = None
+    fp32: Figure | None = None
 
 
 class VectorTflops(_HardwareRecord):
     """Peaks of the vector units in TFLOP/s."""
 
-    fp32: PositiveFloat | None = None
-    fp16: PositiveFloat | None = None
+    fp32: Figure | None = None
+    fp16: Figure | None = None
 
 
 class Memory(_HardwareRecord):
     """Device memory. `usable_gib` is what a framework sees as the device's total, in GiB."""
 
-    capacity_gb: PositiveFloat | None = None
-    usable_gib: PositiveFloat | None = None
+    capacity_gb: Figure | None = None
+    usable_gib: Figure | None = None
     usable_source: str | None = None
-    bandwidth_gb_s: PositiveFloat | None = None
+    bandwidth_gb_s: Figure | None = None
     kind: str | None = None
 
 
@@ -87,8 +90,8 @@ class ScaleUp(_HardwareRecord):
     """
 
     kind: str | None = None
-    bandwidth_gb_s: PositiveFloat | None = None
-    peer_bandwidth_gb_s: PositiveFloat | None = None
+    bandwidth_gb_s: Figure | None = None
+    peer_bandwidth_gb_s: Figure | None = None
     domain_size: PositiveInt = 8
     topology: Literal["switched", "mesh", "ring", "unknown"] = "unknown"
     spans_nodes: bool = False
@@ -105,7 +108,7 @@ class ScaleUp(_HardwareRecord):
 class ScaleOut(_HardwareRecord):
     """The network between nodes: line rate per device, one way, in Gb/s."""
 
-    bandwidth_gbit_s: PositiveFloat | None = None
+    bandwidth_gbit_s: Figure | None = None
     detail: str | None = None
     confidence: Confidence = "assumed"
 
@@ -115,9 +118,9 @@ class HostLink(_HardwareRecord):
 
     pcie_generation: PositiveInt
     lanes: PositiveInt = 16
-    bandwidth_gb_s: PositiveFloat
+    bandwidth_gb_s: Figure
     chip_to_chip: str | None = None
-    chip_to_chip_gb_s: PositiveFloat | None = None
+    chip_to_chip_gb_s: Figure | None = None
 
     @property
     def best_gb_s(self) -> float:
@@ -128,7 +131,7 @@ class HostLink(_HardwareRecord):
 class Efficiency(_HardwareRecord):
     """One measured or assumed figure of `EFFICIENCY_NAMES`, with where it comes from."""
 
-    value: PositiveFloat
+    value: Annotated[float, Field(ge=1e-12, le=1e9)]
     confidence: Confidence
     source: str = Field(min_length=1)
     origin: Origin = "chip"
@@ -162,7 +165,7 @@ class Chip(_HardwareRecord):
     scale_up: ScaleUp
     scale_out: ScaleOut = ScaleOut()
     host_link: HostLink | None = None
-    tdp_w: PositiveFloat | None = None
+    tdp_w: Figure | None = None
     efficiency: dict[str, Efficiency] = Field(default_factory=dict)
     sources: str = ""
     confidence: Confidence = "assumed"

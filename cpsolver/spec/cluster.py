@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
 from cpsolver.spec.network import Network, one_name
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
-from hw_specs.network import Above0
+from hw_specs.schema import Figure
 
 NO_LIMIT = -1
 """In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
@@ -114,10 +114,10 @@ class ChipRequest(Part):
     )
     spec: dict[str, Any] | None = Field(default=None, description="the chip's fields, written in the spec")
     file: Name | None = Field(default=None, description="a file with the chip's fields")
-    network_gbit_s: Above0 | None = Field(default=None, description=_CHANGES["network_gbit_s"])
-    memory_gib: Above0 | None = Field(default=None, description=_CHANGES["memory_gib"])
-    memory_gb_s: Above0 | None = Field(default=None, description=_CHANGES["memory_gb_s"])
-    nvlink: Annotated[Literal["none"] | Above0 | None, BeforeValidator(_link)] = Field(
+    network_gbit_s: Figure | None = Field(default=None, description=_CHANGES["network_gbit_s"])
+    memory_gib: Figure | None = Field(default=None, description=_CHANGES["memory_gib"])
+    memory_gb_s: Figure | None = Field(default=None, description=_CHANGES["memory_gb_s"])
+    nvlink: Annotated[Literal["none"] | Figure | None, BeforeValidator(_link)] = Field(
         default=None, description=_CHANGES["nvlink"]
     )
 

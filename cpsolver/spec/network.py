@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
 from cpsolver.spec.training import Name, Part
 from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network
-from hw_specs.network import Above0, NotBelow0, Share
+from hw_specs.network import LatencyOr0, Share
+from hw_specs.schema import Figure
 
 NETWORK: Path = ("cluster", "network")
 _BANDWIDTHS = ("gbit_s", "nics_per_node", "nic_gbit_s")
@@ -21,14 +22,14 @@ class ChipLink(Part):
     """What joins the islands of two chip types: so much for each device, or in all."""
 
     between: tuple[Name, Name] = Field(description="two names of cluster.chips")
-    gbit_s: Above0 | None = Field(default=None, description="bandwidth of each device over it, one way, in Gbit/s")
-    total_gbit_s: Above0 | None = Field(
+    gbit_s: Figure | None = Field(default=None, description="bandwidth of each device over it, one way, in Gbit/s")
+    total_gbit_s: Figure | None = Field(
         default=None, description="bandwidth of the whole link, one way, in Gbit/s, which all devices that send share"
     )
     efficiency: Share | None = Field(
         default=None, description="share of it that traffic reaches; null: the worse of the two chips' networks"
     )
-    latency_us: NotBelow0 | None = Field(
+    latency_us: LatencyOr0 | None = Field(
         default=None, description="one transfer over it, in microseconds; null: the slower of the two chips' networks"
     )
 

@@ -57,7 +57,9 @@ def test_what_is_written_out_is_read_the_same(network: Any) -> None:
         ({"nics_per_node": 4}, "has nics_per_node 4 without nic_gbit_s"),
         ({"oversubscription": 0.5}, "oversubscription = 0.5: must be at least 1"),
         ({"efficiency": 1.5}, "efficiency = 1.5: must be at most 1"),
-        ({"gbit_s": 0}, "gbit_s = 0: must be more than 0"),
+        ({"gbit_s": 0}, "gbit_s = 0: must be at least 0.001"),
+        ({"gbit_s": 1e-300}, "gbit_s = 1e-300: must be at least 0.001"),
+        ({"latency_us": 1e24}, "latency_us = 1e+24: must be at most 1e+07"),
         ({"domain": {"devices": 12}}, "12 devices, and a node has 8: neither divides the other"),
         ({"levels": [{"name": "rack", "devices": 12}]}, "rack has 12 devices, no multiple of what is inside: a node"),
         ({"levels": [RACK, {"name": "p", "nodes": 4}, {"name": "t"}]}, "p has 32 devices and is no larger"),
@@ -90,6 +92,15 @@ def test_levels_hold_whole_fast_domains() -> None:
 def test_whoever_says_so_may_be_slower_inside() -> None:
     for network in ({"gbit_s": 3200}, {"levels": [{"name": "r", "gbit_s": 400, "latency_us": 1}]}):
         assert make_problem(spec({**network, "allow_slower_inside": True}), {}, {}).network is not None
+
+
+def test_a_link_is_as_slow_as_links_are() -> None:
+    """Beyond that times overflow: found by an attack."""
+    link = {"between": ["a100", "h100"], "gbit_s": 100}
+    for change in ({"latency_us": 1e24}, {"gbit_s": 1e-300}, {"efficiency": 1e-300}):
+        found = troubles({"links": [{**link, **change}]}, ["a100", "h100"])
+        (name,) = change
+        assert any(f"links[0].{name} = " in line for line in found), found
 
 
 def test_two_links_between_the_same_chips() -> None:
@@ -126,7 +137,8 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     ("chip", "words"),
     [
         ({"nvlink": "slow"}, "must be none or more than 0 (allowed: none (PCIe only), or GB/s of a device, one way)"),
-        ({"network_gbit_s": -1}, "network_gbit_s = -1: must be more than 0"),
+        ({"network_gbit_s": -1}, "network_gbit_s = -1: must be at least 0.001"),
+        ({"memory_gb_s": 1e-300}, "memory_gb_s = 1e-300: must be at least 0.001"),
         ({"network_gbit": 100}, "did you mean 'network_gbit_s'"),
         ({"memory_gib": 40, "file": "x.yaml"}, "of the catalogue (memory_gib) and has its own fields in file"),
     ],

@@ -52,7 +52,10 @@ def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
         return None
     items = _values(values, at, found)
     before = len(found)
-    read = [_choice(name, item, (*at, place), found) for place, item in enumerate(items or ())]
+    placed = list(enumerate(items or ()))
+    if not is_field(name):
+        placed = _mappings(name, placed, at, found)
+    read = [_choice(name, item, (*at, place), found) for place, item in placed]
     choices = [choice for choice in read if choice is not None]
     first: dict[str, int] = {}
     for place, choice in enumerate(choices):
@@ -60,6 +63,17 @@ def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
             told = f"has the label of value {first[choice.label] + 1}: {choice.label!r}"
             found.append(Trouble(dotted((*at, place)), told, allowed="a label of its own", path=(*at, place)))
     return Axis(name, tuple(choices)) if items and len(found) == before else None
+
+
+def _mappings(name: str, placed: list[tuple[int, Any]], at: KeyPath, found: list[Trouble]) -> list[tuple[int, Any]]:
+    """The mappings among an axis's values. The first value that is none is told for all: a range has thousands."""
+    others = [(place, item) for place, item in placed if not isinstance(item, Mapping)]
+    if others:
+        place, item = others[0]
+        told = f"{name!r} is no field of a spec, and the values of an axis with a name of its own are mappings"
+        allowed, path = "{label: small, cluster.num_gpus: 64} say", (*at, place)
+        found.append(Trouble(dotted(path), told, item, allowed, nearest_fields(name), path=path))
+    return [(place, item) for place, item in placed if isinstance(item, Mapping)]
 
 
 def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:
@@ -84,11 +98,6 @@ def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:
 
 def _choice(name: str, item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
     if not is_field(name):
-        if not isinstance(item, Mapping):
-            told = f"{name!r} is no field of a spec, and the values of an axis with a name of its own are mappings"
-            allowed = "{label: small, cluster.num_gpus: 64} say"
-            found.append(Trouble(dotted(at), told, item, allowed, nearest_fields(name), path=at))
-            return None
         return read_choice(item, at, found)
     label, value, origin = None, item, at
     if isinstance(item, Mapping) and set(item) == {"label", "value"}:

@@ -124,8 +124,8 @@ def with_shares(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _devices(chip: Any, total: int, node: int) -> Any:
-    """A share as a number of devices; anything else as it is."""
-    share = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", chip.strip()) if isinstance(chip, str) else None
+    """A share as a number of devices; anything else as it is, and what has more digits than a share needs."""
+    share = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?%", chip.strip()) if isinstance(chip, str) else None
     if share is None:
         return chip
     return max(1, ceil(Fraction(share[1]) / 100 * total / node)) * node

@@ -69,6 +69,18 @@ def test_a_share_of_the_cluster_is_rounded_up_to_whole_nodes(total: int, share: 
     assert with_shares(data)["cluster"]["chips"] == {"a800": devices, "h800": -1}
 
 
+def test_a_share_of_thousands_of_digits_is_none() -> None:
+    """Python refuses to read more than 4,300 of them: found by an attack."""
+    data = {"cluster": {"num_gpus": 64, "chips": {"a800": "9" * 5000 + " %"}}}
+    assert with_shares(data) == data
+
+
+def test_a_range_under_a_name_that_is_no_field_is_told_once() -> None:
+    """Each of 31,254 values was told, with the nearest fields looked for anew: minutes. Found by an attack."""
+    told = troubles("base: {model: llama2-7b}\ngrid: {1.2.3: {from: -1000000, to: 128, step: 32}}")
+    assert sum("is no field of a spec" in line for line in told) == 1
+
+
 def test_a_base_in_a_file_of_its_own() -> None:
     write("base.json", json.dumps({"model": "llama2-7b", "cluster": {"num_gpus": 8, "chips": "a800"}}))
     sweep = sweep_of("base: base.json\nlist: [{cluster.num_gpus: 16}]")
