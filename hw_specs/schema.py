@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from hw_specs import units
 
-Figure = Annotated[float, Field(strict=True, ge=1e-3, le=1e9)]
+Figure = Annotated[float, Field(strict=True, ge=1e-6, le=1e9)]
 """A rate or a size of memory: with one beyond these limits times are no longer told apart, or overflow."""
 
 Confidence = Literal["verified", "secondary", "assumed", "measured"]
