@@ -77,7 +77,6 @@ def batch_of(one: Suggestion | None) -> int | None:
 # The examples.
 
 
-@pytest.mark.full
 def test_a_prime_batch_is_told_its_neighbour() -> None:
     _, _, found = of_example("13b")
     first = found.found[0]
@@ -124,7 +123,6 @@ def test_what_is_advised_of_the_examples_is_sound(name: str) -> None:
 # Nothing is missed, nothing is told in vain.
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("objective", ["throughput", full("cost")])
 @pytest.mark.parametrize("batch", [full(31), 33])
 def test_the_best_of_each_kind_is_found(batch: int, objective: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from cpsolver.plans.dimensions import family, family_name
 from cpsolver.search.agenda import Agenda
@@ -17,7 +16,6 @@ from tests.support.tables import plan_of
 MOE = {"experts": 4, "top_k": 2, "expert_ffn": 512}
 
 
-@pytest.mark.full
 def test_a_row_has_to_beat_the_plan_of_its_family_or_the_worst_of_the_answer() -> None:
     problem = problem_of({"x": chip_spec()}, model_spec(layers=4, moe=MOE), 8, 8, 16, 512)
     rows = enumerate_rows(problem).rows
