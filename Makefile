@@ -1,5 +1,5 @@
 # make plan       plans the example
-# make test       tests of every kind: two to three and a half minutes on two cores
+# make test       tests of every kind: three and a half minutes on two slow cores
 # make test-all   more of every kind              make test-rest  only those that `make test` leaves out
 # make test-night the many cases that are alike, which CI leaves out
 # make lint       ruff and mypy                   make coverage   make test, with branches counted

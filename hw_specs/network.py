@@ -14,12 +14,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from hw_specs.schema import Confidence, Figure
+from hw_specs.schema import LEAST_FIGURE, MOST_FIGURE, Confidence
 
 _DATA = Path(__file__).parent / "networks"
 MOST_DEVICES = 2**30
 """More than any cluster has."""
 Devices = Annotated[StrictInt, Field(ge=1, le=MOST_DEVICES)]
+Figure = Annotated[float, Field(strict=True, ge=LEAST_FIGURE, le=MOST_FIGURE)]
+"""A bandwidth or a size of memory, as specs say it."""
 LONGEST_HOP_US = 1e7
 """Ten seconds: no hop between devices takes so long, and sums of such times stay finite."""
 Latency = Annotated[float, Field(strict=True, gt=0, le=LONGEST_HOP_US)]

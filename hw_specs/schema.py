@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from hw_specs import units
 
-Figure = Annotated[float, Field(strict=True, ge=1e-6, le=1e9)]
-"""A rate or a size of memory: with one beyond these limits times are no longer told apart, or overflow."""
+LEAST_FIGURE, MOST_FIGURE = 1e-6, 1e9
+"""Limits of what a chip or a network is said to have: beyond them times are no longer told apart, or overflow."""
+Figure = Annotated[float, Field(ge=LEAST_FIGURE, le=MOST_FIGURE)]
+"""A rate, or a size of memory."""
 
 Confidence = Literal["verified", "secondary", "assumed", "measured"]
 """measured: on the user's own device, by `apss-cp profile`."""
@@ -131,7 +133,7 @@ class HostLink(_HardwareRecord):
 class Efficiency(_HardwareRecord):
     """One measured or assumed figure of `EFFICIENCY_NAMES`, with where it comes from."""
 
-    value: Annotated[float, Field(ge=1e-12, le=1e9)]
+    value: Annotated[float, Field(ge=1e-12, le=MOST_FIGURE)]  # latencies of an ideal device are next to none
     confidence: Confidence
     source: str = Field(min_length=1)
     origin: Origin = "chip"

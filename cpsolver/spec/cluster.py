@@ -21,7 +21,8 @@ from pydantic_core import PydanticCustomError
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, shown
 from cpsolver.spec.network import Network, one_name
 from cpsolver.spec.training import MOST, Count, Name, Number, Part
-from hw_specs.schema import Figure
+from hw_specs.network import Figure
+from hw_specs.schema import LEAST_FIGURE, MOST_FIGURE
 
 NO_LIMIT = -1
 """In a spec: this chip has no limit of its own (the cluster's size is the limit)."""
@@ -98,9 +99,10 @@ _PRICES_SCHEMA: dict[str, Any] = {
 
 def _link(value: Any) -> Any:
     figure = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or value == "none" or (figure and value > 0):
+    if value is None or value == "none" or (figure and LEAST_FIGURE <= value <= MOST_FIGURE):
         return value
-    raise wrong("must be none or more than 0", "none (PCIe only), or GB/s of a device, one way")
+    limits = f"{LEAST_FIGURE:g} to {MOST_FIGURE:g}"
+    raise wrong("must be none or a bandwidth", f"none (PCIe only), or {limits} GB/s of a device, one way")
 
 
 class ChipRequest(Part):

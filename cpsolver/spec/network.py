@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 from cpsolver.inputs.errors import Path, Trouble, dotted, nearest_names, number
 from cpsolver.spec.training import Name, Part
 from hw_specs import FastDomain, NetworkFigures, NetworkLevel, UnknownNetworkError, load_network
-from hw_specs.network import LatencyOr0, Share
-from hw_specs.schema import Figure
+from hw_specs.network import Figure, LatencyOr0, Share
 
 NETWORK: Path = ("cluster", "network")
 _BANDWIDTHS = ("gbit_s", "nics_per_node", "nic_gbit_s")

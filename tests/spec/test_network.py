@@ -136,7 +136,8 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("chip", "words"),
     [
-        ({"nvlink": "slow"}, "must be none or more than 0 (allowed: none (PCIe only), or GB/s of a device, one way)"),
+        ({"nvlink": "slow"}, "a bandwidth (allowed: none (PCIe only), or 1e-06 to 1e+09 GB/s of a device, one way)"),
+        ({"nvlink": 1e-300}, "must be none or a bandwidth"),
         ({"network_gbit_s": -1}, "network_gbit_s = -1: must be at least 1e-06"),
         ({"memory_gb_s": 1e-300}, "memory_gb_s = 1e-300: must be at least 1e-06"),
         ({"network_gbit": 100}, "did you mean 'network_gbit_s'"),

@@ -34,7 +34,7 @@ def run(*args: str, stdin: str | None = None) -> Result:
 
 
 def messages(result: Result) -> str:
-    """What the command messages on stderr, without the progress that a slow machine is shown after two seconds."""
+    """What the command told on stderr, without the progress that a slow machine is shown after two seconds."""
     return re.sub(r"(?m)^\d+ s: .*\n", "", result.stderr)
 
 
