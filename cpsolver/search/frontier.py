@@ -43,7 +43,7 @@ _BATCH_WITH_LIMIT = 4096
 _BLOCK = 8192
 """Rows whose coefficients are made in one go while fewer than K plans are known."""
 _BLOCK_WITH_LIMIT = 65_536
-"""The same once there is a limit."""
+"""The same once there is a limit, reached by doubling: the first limit is rarely the last, and spares few of them."""
 _FIRST_SIZES = 3
 """Micro batches whose frames are bounded first: most good plans have a small one."""
 _LATER_SIZES = 4
@@ -321,7 +321,8 @@ class Branch:
 
     def open_frames(self, limits: Limits, pace: Pace) -> str:
         """Make the rows of the next frames, each with a quick bound; says what was done."""
-        most = pace.most("frames", _BLOCK_WITH_LIMIT if limits.enough else _BLOCK)
+        grown = min(_BLOCK_WITH_LIMIT, _BLOCK << max(0, len(self.blocks) - 1))
+        most = pace.most("frames", grown if limits.enough else _BLOCK)
         sizes = np.cumsum(self.space.keys_of[self._order[self._next : self._next + most]])  # few groups are left
         count = max(1, int(np.searchsorted(sizes, most)))
         with pace.working("frames", int(sizes[count - 1])):

@@ -28,6 +28,8 @@ _STRETCHES = (1.03, 1.1, 1.3, 1.6, 2.5, 10.0, 1e4)
 """From one bottleneck time to the next until one is enough."""
 _EDGES = (1.001, 1.004, 1.015, 1.05, 1.2, np.inf)
 """Where a bound's bottleneck times are cut, relative to the least: the finer where most bounds are decided."""
+_WAITING_ROUNDS = 3
+"""How often stages are asked what they leave each other of a limit by events: few plans fall later."""
 _FOREVER = 1e9
 """Seconds, thirty years: stands for infinite times in sums and products that infinity would make nan."""
 _LEAST = 1e-12
@@ -128,7 +130,13 @@ def _plan_bounds(table: Coefficients, row: Ints, chips: Ints, limits: Floats, wa
     slowest = _smallest(_hosting(table, row, stages), [stages], layers)
     all_layers = layers * stages.layer.min(axis=1) + _fixed_in_all(stages, chips)
     slowest = np.maximum(slowest, all_layers / chips.shape[1])
-    bound = wanted.lifted(*_plan_bounds_from(table, row, chips, stages, slowest))
+    by_formula, by_events = _plan_bounds_from(table, row, chips, stages, slowest)
+    alone = np.nonzero((by_formula >= wanted.formula_s) & (by_events < wanted.events_s))[0]
+    if len(alone):
+        own = table.stages(row[alone], chips[alone])
+        late = ~_Schedules(table, row[alone], own).may_end_within(wanted.events_s[alone])
+        by_events[alone[late]] = np.inf
+    bound = wanted.lifted(by_formula, by_events)
     if len(layer_kinds(table.problem.model)) == 1:
         return bound
     below = np.nonzero(bound < limits)[0]
@@ -166,29 +174,72 @@ def _longest_wanted(table: Coefficients, row: Ints, in_all: Floats, limit_s: Flo
     return np.asarray(np.minimum(longest(limit_s), by_events))
 
 
+class _Schedules:
+    """Plans whose schedules are run event by event: what is known of each stage from how few layers it may have."""
+
+    def __init__(self, table: Coefficients, row: Ints, stages: Stages) -> None:
+        first = _first(row)
+        self._stages, self._layers, self._equal = stages, _layers(table, row)[:, None], table.equal[first]
+        self._times = table.rows.microbatches[first][:, None]
+        self._turns = turns_at_last(table.rows, first)[:, None]
+        # W passes of split backward may hide what comes before.
+        self._waits = np.where(least_microbatches(table.rows, first)[:, None] > 0, 0.0, 1.0 / stages.chunks)
+
+    def least_layers(self, most: Floats) -> tuple[Floats, Floats]:
+        """The most and the least layers of each stage: `most` where some hold equally many, less what is spare."""
+        most, sharing = _equalised(self._equal, most)
+        spare = most.sum(axis=1, keepdims=True) - self._layers
+        return most, np.maximum(self._stages.chunks, most - spare / sharing)
+
+    def work(self, least: Floats, recompute_s: Floats) -> Floats:
+        """Seconds of each stage on a microbatch."""
+        return np.maximum(0.0, self._stages.layer * least + self._stages.fixed + recompute_s)
+
+    def after(self, least: Floats) -> Floats:
+        """Seconds of each stage that follow the pipeline."""
+        return self._stages.after_layer * least + self._stages.after_fixed
+
+    def ends(self, work: Floats) -> Floats:
+        """The least seconds until each stage has ended: what comes before it, its work, and its `detour_s`."""
+        until = np.cumsum(work, axis=1)
+        detour = np.where(self._turns, detour_s(work, until[:, -1:] - until), 0.0)
+        return self._waits * (until - work) + self._times * work + detour
+
+    def may_end_within(self, limit_s: Floats) -> Bools:
+        """Whether stages that leave each other so much time hold all layers.
+
+        What each holds at least keeps the others waiting. These hold less by that, and so each holds more.
+        """
+        stages, limit_s = self._stages, limit_s[:, None] * (1 + ROUNDING)
+        least, may = stages.chunks + np.zeros(stages.fixed.shape), np.ones(len(limit_s), dtype=np.bool_)
+        beside = self._times - np.arange(stages.fixed.shape[1] - 1, -1, -1)  # microbatches that no detour holds
+        for _ in range(_WAITING_ROUNDS):
+            work = self.work(least, stages.least_recompute_s(least))
+            until = np.cumsum(work, axis=1)
+            left = limit_s - self.after(least) - self._waits * (until - work)
+            turned = (left - 2.0 * (until[:, -1:] - until)) / np.maximum(1, beside)
+            longest = np.minimum(left / self._times, np.where(self._turns, turned, np.inf))
+            most, more = self.least_layers(stages.most_layers(longest))
+            may &= (most.min(axis=1) >= 0) & (most.sum(axis=1) >= self._layers[:, 0])
+            least = np.maximum(least, more)
+        return np.asarray(may)
+
+
 def _plan_bounds_from(
     table: Coefficients, row: Ints, chips: Ints, stages: Stages, slowest: Floats
 ) -> tuple[Floats, Floats]:
     """`_over_edges` of plans."""
-    first, layers = _first(row), _layers(table, row)
-    fixed, vpp, times = _fixed_in_all(stages, chips), stages.chunks, table.rows.microbatches[first][:, None]
-    splits = least_microbatches(table.rows, first) > 0  # then W passes may hide what comes before
-    turns = turns_at_last(table.rows, first)[:, None]
+    layers, fixed = _layers(table, row), _fixed_in_all(stages, chips)
+    schedules = _Schedules(table, row, stages)
 
     def rest(longest: Floats) -> _Rest:
-        most, sharing = _equalised(table.equal[first], np.maximum(stages.most_layers(longest), stages.chunks))
-        spare = most.sum(axis=1, keepdims=True) - layers[:, None]
-        least = np.maximum(stages.chunks, most - spare / sharing)
+        most, least = schedules.least_layers(np.maximum(stages.most_layers(longest), stages.chunks))
         total = _cheapest(stages.layer.T, most.T, least.T, layers) + fixed
         recompute = stages.least_recompute_s(least)
-        own = np.maximum(0.0, stages.layer * least + stages.fixed + recompute)
-        until = np.cumsum(own, axis=1)
-        before = np.where(splits[:, None], 0.0, until - own)
-        by_events = before / vpp + times * own + np.where(turns, detour_s(own, until[:, -1:] - until), 0.0)
-        after = (stages.after_layer * least + stages.after_fixed).max(axis=1)
-        return _Rest(total + recompute.sum(axis=1), after, by_events.max(axis=1))
+        ends = schedules.ends(schedules.work(least, recompute))
+        return _Rest(total + recompute.sum(axis=1), schedules.after(least).max(axis=1), ends.max(axis=1))
 
-    return _over_edges(slowest, table.rows, first, rest)
+    return _over_edges(slowest, table.rows, _first(row), rest)
 
 
 def _over_edges(slowest: Floats, rows: Candidates, row: Ints, rest: Callable[[Floats], _Rest]) -> tuple[Floats, Floats]:

@@ -158,8 +158,11 @@ class Stages:
         return np.ceil(needed / self.chunks - WHOLE) * self.chunks
 
     def most_layers(self, bottleneck: Floats) -> Floats:
-        """The most layers, in whole chunks, that each stage holds within that time (n,); -1: not even its least."""
-        time = bottleneck[:, None] - self.fixed
+        """The most layers, in whole chunks, that each stage holds within that time; -1: not even its least.
+
+        `bottleneck`: one time for all stages of a plan, (n,), or each stage's own, (n, pp).
+        """
+        time = (bottleneck if bottleneck.ndim == 2 else bottleneck[:, None]) - self.fixed
         in_time = time / self.layer
         most = np.full(time.shape, -1.0)
         if self._any("none") or self._any("block"):
