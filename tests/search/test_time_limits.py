@@ -120,3 +120,12 @@ def test_without_time_for_a_solver_the_split_is_the_plan() -> None:
         assert told >= best.step_time_s * (1 - 1e-3)
         seen += 1
     assert seen > 1
+
+
+def test_a_plan_is_left_where_the_time_ends_between_two_guesses_of_a_limit() -> None:
+    problem = problem_of(**TWO)
+    table, row = Coefficients(problem, enumerate_rows(problem).rows), 0
+    chips = np.array([0, *[1] * (int(table.rows.pp[row]) - 1)])
+    solved = solve_plan(table, row, chips, 1e-6, float("inf"), 1e-9)
+    assert solved is not None
+    assert (solved.status, solved.strategy, solved.bound_s) == ("unknown", None, 1e-6)

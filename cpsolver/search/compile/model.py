@@ -222,6 +222,8 @@ def solve_plan(
     weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
     solved, vpp = None, int(table.rows.vpp[np.ravel(row)[0]])
     for guess in _GUESSES:
+        if guess > _GUESSES[0] and time_limit_s and late():
+            return Solved("unknown", None, float("inf"), bound_s)
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
@@ -231,8 +233,10 @@ def solve_plan(
         ):
             if by_formula_s <= bound_s:
                 return None
-            limits = bound_s, min(limit_s, by_formula_s), time_limit_s
-            return solve_plan(table, row, chips, *limits)
+            if time_limit_s and late():
+                return Solved("unknown", None, float("inf"), bound_s)
+            left = time_limit_s and time_limit_s - (time.monotonic() - began)
+            return solve_plan(table, row, chips, bound_s, min(limit_s, by_formula_s), left)
         most = ceil((upper + plan.error_s) * plan.multiple / scale.unit_s)
         known = warm_start(plan, problem.recompute_by_stage, late, most) if plan.possible else None
         if known is not None and known.lower * scale.unit_s / plan.multiple - plan.error_s <= upper:

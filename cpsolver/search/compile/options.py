@@ -12,7 +12,7 @@ from cpsolver.cost import both_ways
 from cpsolver.cost.memory import activation_bytes
 from cpsolver.cost.modules import Modules
 from cpsolver.cost.pipeline_events import runs_beside
-from cpsolver.cost.shard import Candidates, Floats, Ints
+from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.expert_overlap import recomputes_exchange
 from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
@@ -88,11 +88,46 @@ class ChipOptions:
             tie=self.tie[options],
         )
 
-    def costs(self, recompute: int, longest: int) -> Ints:
-        """Steps that each option adds to a chunk of 1, 2, .. `longest` layers, at so many a recomputed one."""
-        layers = np.arange(1, longest + 1)[None, :]
-        recomputed = np.minimum(self.recomputed[:, None], layers)
-        return np.asarray(self.layer_steps[:, None] * layers + recompute * recomputed + self.steps[:, None])
+    def costs(self, recompute: int) -> Costs:
+        """What each option costs at so many steps a recomputed layer."""
+        return Costs(self.layer_steps[None], self.recomputed[None], self.steps[None], np.array([[recompute]]))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Steps that options add to a chunk of n layers on the chip types that share them, (chip types, options):
+    layer_steps * n + recompute * min(recomputed, n) + steps.
+    """
+
+    layer_steps: Ints
+    recomputed: Ints
+    steps: Ints
+    recompute: Ints
+
+    @classmethod
+    def side_by_side(cls, parts: list[tuple[Costs, list[int]]]) -> Costs:
+        """Those of several chip types, of so many options each."""
+
+        def joined(name: str) -> Ints:
+            return np.concatenate([getattr(own, name)[:, picks] for own, picks in parts])
+
+        recompute = np.concatenate([own.recompute for own, _ in parts])
+        return cls(joined("layer_steps"), joined("recomputed"), joined("steps"), recompute)
+
+    def of(self, options: Ints, layers: Ints) -> Ints:
+        """Steps of each option in chunks of its own numbers of layers, (options, numbers): (chip types, ..) of them."""
+        each, recomputed, once = (part[:, options, None] for part in (self.layer_steps, self.recomputed, self.steps))
+        return np.asarray(each * layers + self.recompute[..., None] * np.minimum(recomputed, layers) + once)
+
+    def as_cheap(self, options: Ints, other: int, most: int) -> Bools:
+        """Which of some options cost no more than another, with every number of layers up to the most.
+
+        The difference of two is linear between the numbers of layers from which on either recomputes no more of them.
+        """
+        one = np.full(len(options), other)
+        turns = [self.recomputed[0, options], self.recomputed[0, one], np.ones_like(one), np.full(len(one), most)]
+        layers = np.clip(np.stack(turns, axis=1), 1, most)
+        return np.asarray((self.of(options, layers) <= self.of(one, layers)).all(axis=(0, 2)))
 
 
 @dataclass(frozen=True)
@@ -154,7 +189,7 @@ def options_by_chip(
     by_chip = {chip: _all_options(row, chip, integers, odd, partial(odd_of, row.row(chip))) for chip in chips}
     by_chip = _tied(row, by_chip)
     recompute = integers(row.vpp * row.stages.recompute[0])
-    costs = {chip: own.costs(int(recompute[own.places[0]]), row.longest) for chip, own in by_chip.items()}
+    costs = {chip: own.costs(int(recompute[own.places[0]])) for chip, own in by_chip.items()}
     keep = _undominated_by_chip(by_chip, costs)
     return {chip: own.take(keep[chip]) for chip, own in by_chip.items()}
 
@@ -166,9 +201,12 @@ def _all_options(
     options, places = tuple(_allowed_options(row, chip)), np.nonzero(row.chips == chip)[0]
     sets = tuple(option.modules for option in options)
     modules_s = table.modules_s(chip, sets, row.at(chip))[:, 0]
-    between = np.unique(odd[None, :] - odd[:, None])
-    numbers = between[between >= 0]  # no layers one after another have others
-    fits = np.zeros((len(places), len(options), int(odd.max()) + 1), dtype=np.int64)
+    possible = np.zeros(int(odd.max()) + 1, dtype=np.bool_)
+    for number in np.unique(odd):
+        between = odd - number
+        possible[between[between >= 0]] = True
+    numbers = np.flatnonzero(possible)  # no layers one after another have others
+    fits = np.zeros((len(places), len(options), len(possible)), dtype=np.int64)
     fits[:, :, numbers] = _fits(row, places, options, odd_of(numbers))
     return ChipOptions(
         places=tuple(places.tolist()),
@@ -291,7 +329,7 @@ def _shared(by_chip: dict[int, ChipOptions]) -> list[Option]:
     return [option for option in first if all(option in options for options in known)]
 
 
-def _undominated_by_chip(by_chip: dict[int, ChipOptions], costs: dict[int, Ints]) -> dict[int, list[int]]:
+def _undominated_by_chip(by_chip: dict[int, ChipOptions], costs: dict[int, Costs]) -> dict[int, list[int]]:
     """The options to keep of each chip type, by index.
 
     A FREE one stays where no other of its chip type is as good; one that all stages share, where no other of these is
@@ -304,25 +342,29 @@ def _undominated_by_chip(by_chip: dict[int, ChipOptions], costs: dict[int, Ints]
         index_of = {chip: {option: i for i, option in enumerate(own.options)} for chip, own in by_chip.items()}
         picks = {chip: [index[option] for option in shared] for chip, index in index_of.items()}
         fits = np.concatenate([own.fits[:, picks[chip]] for chip, own in by_chip.items()])
-        cost = np.stack([costs[chip][picks[chip]] for chip in by_chip], axis=1)
+        cost = Costs.side_by_side([(costs[chip], picks[chip]) for chip in by_chip])
         for option in (shared[i] for i in _undominated(cost, fits, list(range(len(shared))))):
             for chip, index in index_of.items():
                 keep[chip] += [index[option]] * bool(by_chip[chip].tie[index[option]] > FREE)
     return {chip: sorted(indices) for chip, indices in keep.items()}
 
 
-def _undominated(costs: Ints, fits: Ints, options: list[int]) -> list[int]:
+def _undominated(costs: Costs, fits: Ints, options: list[int]) -> list[int]:
     """Those of some options for which none before is as cheap and fits as much everywhere.
 
-    `costs` (options, .., layers of a chunk) are looked at as far as the option fits; `fits` (stages, options, odd).
+    Costs are looked at as far as the option fits; `fits` (stages, options, odd).
     """
-    keep: list[int] = []
+    kept, count = np.array(options, dtype=np.int64), 0
+    last = kept[:0]  # what was as good as an option is often as good as the next
     for index in options:
         most = int(fits[:, index].max())
-        if not most:
-            continue
-        cheap = (costs[keep, ..., :most] <= costs[index, ..., :most]).all(axis=tuple(range(1, costs.ndim)))
-        roomy = (fits[:, keep] >= fits[:, [index]]).all(axis=(0, 2))
-        if not (cheap & roomy).any():
-            keep.append(index)
-    return keep
+        for tried in (last, kept[:count]) if most else ():
+            as_good = tried[(fits[:, tried] >= fits[:, [index]]).all(axis=(0, 2))]
+            as_good = as_good[costs.as_cheap(as_good, index, most)]
+            if len(as_good):
+                last = as_good[:1]
+                break
+        else:
+            kept[count] = index
+            count += most > 0
+    return [int(index) for index in kept[:count]]
