@@ -9,6 +9,8 @@ import pytest
 
 from cpsolver.cost.split_backward import dualpipev_form
 from cpsolver.cost.split_events import run, turns
+from tests.cost.test_split_events import balanced_v
+from tests.support.selection import full, night
 
 F, B, W = "forward", "backward", "weights"
 Pass = tuple[str, int, bool]
@@ -137,7 +139,7 @@ def test_events_hold_what_the_paper_says_and_no_pass_is_before_its_time(pp: int,
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_events_are_those_of_dualpipev_folded(seed: int) -> None:
-    """So the closed form is as near to them: within 2 % on 500 random plans (test_split_events.py)."""
+    """Where a stage's two chunks take as long, the closed form is as near to them as DualPipeV's."""
     rng = np.random.default_rng(seed)
     half = int(rng.integers(1, 7))
     m = int(rng.integers(2 * half, 6 * half + 2))
@@ -147,6 +149,34 @@ def test_the_events_are_those_of_dualpipev_folded(seed: int) -> None:
     found = run(turns("dualpipe", 2 * half, 2 * m), *both, both_ways=True)
     assert found.makespan_s == pytest.approx(alone.makespan_s)
     assert found.peak.tolist() == [*alone.peak.tolist(), *reversed(alone.peak.tolist())]
+
+
+def off_by(seed: int) -> tuple[float, float]:
+    """By how much the closed form is above the events, for a plan drawn at random; and where the two stages of every
+    device take as long."""
+    m, *passes_s = balanced_v(np.random.default_rng(seed))
+    forward, inputs, weight = passes_s
+    form = dualpipev_form(len(weight), m)
+    found = float(form.stage_s(*(each.sum(axis=1) for each in (forward + inputs + weight, forward, weight))).max())
+    even = [np.repeat(each.mean(axis=1, keepdims=True), 2, axis=1) for each in passes_s]
+    order = turns("dualpipe", 2 * len(weight), 2 * m)
+
+    def events(each_way: list[np.ndarray]) -> float:
+        both = [np.concatenate([each, each[::-1, ::-1]]) for each in each_way]
+        return run(order, *both, both_ways=True).makespan_s
+
+    return found / events(passes_s) - 1, found / events(even) - 1
+
+
+@pytest.mark.parametrize("count", [15, full(60), night(500)])
+def test_the_closed_form_is_near_the_events_of_500_random_plans(count: int) -> None:
+    """Within 2 % where the two stages of a device take as long. The head makes one of the first device's longer, which
+    a form by device does not know: then seven are further off."""
+    off, of_even = np.abs([off_by(seed) for seed in range(count)]).T
+    assert of_even.max() < 0.015
+    assert (off >= 0.02).sum() <= 7
+    assert off.max() < 0.036
+    assert off.mean() < 0.004
 
 
 def test_sizes_that_it_does_not_run_are_refused() -> None:
