@@ -136,9 +136,12 @@ def _layout_bounds(problem: Problem, objective: Objective, layouts: Candidates, 
         for whole, schedule in _orders(problem) if len(dividing) else ():
             pace.check()
             frames = _frames(problem, layouts.take(dividing), mbs, whole, schedule)
-            space = replace(every, frames=frames, frame_layout=np.zeros_like(dividing))
+            run = np.flatnonzero(_may_run(frames, layouts.pp[dividing]))
+            if not len(run):
+                continue
+            space = replace(every, frames=frames.take(run), frame_layout=np.zeros_like(run))
             found, fit = frame_bound(problem, space, objective.row_bounds, any_chunks=True, least=least)
-            bounds, fits = np.minimum(bounds, found), fits | fit
+            bounds[run], fits[run] = np.minimum(bounds[run], found), fits[run] | fit
         fitting[dividing] = fits
         best[dividing] = np.minimum(best[dividing], bounds)
     return best
@@ -159,6 +162,12 @@ def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool, schedu
     chunks: Bools = (rows.pp > 1) & (rows.one_group | (rows.microbatches % rows.pp == 0)) & (not whole)
     vpp = np.where(chunks, (problem.model.layers + 2) // rows.pp, 1)
     return replace(rows, vpp=vpp)
+
+
+def _may_run(frames: Candidates, pp: Ints) -> Bools:
+    """The frames that have a microbatch for each of their replicas; `pp`: stages of their plans, where they are folded
+    an even number (rule `schedule`). Nothing that the others are bounded by would hold."""
+    return (frames.microbatches > 0) & (~frames.both_ways | (pp % 2 == 0))
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:

@@ -416,3 +416,23 @@ def test_every_micro_batch_counts_in_the_bound_of_a_number_of_devices(name: str)
     problem = resolve(parse_spec({**spec, "model": {"ffn": 1024, "heads": 4, "hidden": 256, **spec["model"]}}))
     plan = search(problem).plans[0].strategy
     assert (plan.dp, plan.mbs) == best
+
+
+def test_layouts_that_dualpipe_cannot_run_hide_no_number_of_devices() -> None:
+    """One device alone has no even number of stages, and three microbatches no half: such frames had no bound at all,
+    which left their number of devices out where 1F1B was allowed beside it."""
+    chips = {
+        name: {"max": 2, "spec": chip_spec(tflops=tflops, gb=4, gb_s=4000, up=up, out=10)}
+        for name, tflops, up in (("one", 350, 450), ("two", 830, 100))
+    }
+    spec = {
+        "model": {"ffn": 256, "heads": 6, "hidden": 384, "layers": 5, "vocab": 997},
+        "cluster": {"chips": chips, "gpus_per_node": 1, "idle": True, "num_gpus": 2, "prices": {"one": 8, "two": 1}},
+        "training": {"global_batch_size": 12, "sequence_length": 2048},
+    }
+    found = []
+    for schedules in (["1f1b"], ["1f1b", "dualpipe"]):
+        problem = resolve(parse_spec({**spec, "search": {"objective": "cost", "schedules": schedules}}))
+        assert np.isfinite(count_bounds(problem, objective_of(problem))[1]).all()
+        found.append([plan.strategy for plan in search(problem).plans])
+    assert found[0] == found[1] != []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -21,8 +22,13 @@ BATCH = 8
 
 
 def attack(task: Task) -> Report:
-    """One attack of a kind with a seed."""
-    kind, seed = task
+    """One attack of a kind with a seed. A number that is none is found where it is made, not where it ends up."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        return _attack(*task)
+
+
+def _attack(kind: str, seed: int) -> Report:
     if kind == "plans":
         from tools.attack.compare import compared
 
