@@ -167,7 +167,7 @@ def _frames(problem: Problem, layouts: Candidates, mbs: int, whole: bool, schedu
 def _may_run(frames: Candidates, pp: Ints) -> Bools:
     """The frames that have a microbatch for each of their replicas; `pp`: stages of their plans, where they are folded
     an even number (rule `schedule`). Nothing that the others are bounded by would hold."""
-    return (frames.microbatches > 0) & (~frames.both_ways | (pp % 2 == 0))
+    return np.asarray((frames.microbatches > 0) & (~frames.both_ways | (pp % 2 == 0)))
 
 
 def _variants(problem: Problem, layouts: Candidates) -> Candidates:
