@@ -293,7 +293,7 @@ def memory_table(problem: Problem, rows: Candidates) -> MemoryTable:
         last_buffer=more * last_buffer,
         **{name: more * column for name, column in _encoder_bytes(problem, rows, buffer).items()},
         fixed=stack.framework_bytes,
-        overhead=stack.allocator_overhead,
+        overhead=stack.expandable_overhead if problem.expandable_segments else stack.allocator_overhead,
     )
 
 

@@ -246,6 +246,12 @@ class Problem:
         return bool(self.stack.copies_once_per_node) if given is None else given != "alltoall"
 
     @property
+    def expandable_segments(self) -> bool:
+        """The allocator's segments grow in place: as the spec says, or as the stack's runs have it."""
+        given = self.spec.training.expandable_segments
+        return bool(self.stack.expandable_segments) if given is None else given
+
+    @property
     def sharded_switch(self) -> str | None:
         """The spec's or the stack's switch that works with a distributed optimizer only; None: there is none."""
         own = f"fp8_parameter_gather of stack {self.stack.name}" if self.narrow_weights else None

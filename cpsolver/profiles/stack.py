@@ -113,6 +113,8 @@ class Constants(BaseModel):
     framework_bytes: Constant
     activation_overhead: Constant
     allocator_overhead: Constant
+    expandable_overhead: Constant
+    expandable_segments: Constant
     cached_share: Constant
     cached_bytes: Constant
     memory_margin: Constant

@@ -60,5 +60,6 @@ Switch = Literal[
     "fp8_attention",
     "cuda_graph",
     "moe_dispatcher",
+    "expandable_segments",
 ]
 """A field of the spec's training section that only some frameworks can have another value for than its default."""

@@ -236,6 +236,10 @@ class Training(Part):
     moe_dispatcher: Dispatcher | None = Field(
         default=None, description="how tokens reach experts: alltoall, deepep or hybridep; null: as the stack does"
     )
+    expandable_segments: StrictBool | None = Field(
+        default=None,
+        description="the allocator's segments grow in place (expandable_segments:True); null: as the stack does",
+    )
     lora: Lora | None = Field(
         default=None, description="low-rank adapters are trained and all else is frozen; null: all weights are trained"
     )

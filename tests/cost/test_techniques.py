@@ -235,6 +235,13 @@ def test_whole_layers_wait_on_the_host() -> None:
     assert (times.layer - before.layer).item() == pytest.approx(more)
 
 
+@pytest.mark.parametrize(("stack", "usual"), [("megatron-core", 0.08), ("megatron-bridge", 0.02)])
+def test_segments_that_grow_in_place_lose_less(stack: str, usual: float) -> None:
+    for said, lost in ((None, usual), (True, 0.02), (False, 0.08)):
+        problem = resolve(parse_spec(spec_of(training={"expandable_segments": said}, stack=stack)))
+        assert memory_table(problem, row_of(problem)).overhead == lost
+
+
 def test_activation_functions_made_again_keep_no_results() -> None:
     plain, again = of({}), of({"recompute_activation_function": True})
     row = row_of(plain, tp=2, dp=2, flags="sfz")

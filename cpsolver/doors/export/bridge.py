@@ -131,7 +131,7 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
     if problem.encoder is not None:
         values = _beside_encoder(problem, s, values)
     overrides = tuple(f"{name}={hydra_value(value)}" for name, value in values.items() if name != _BACKEND)
-    environment = environment_of(s)
+    environment = environment_of(problem, s)
     files = {
         "plan.py": _file(problem, s, values),
         "train.sh": train_script(problem, s, (), environment, "plan.py", ()),

@@ -38,13 +38,15 @@ def export(problem: Problem, strategy: Strategy) -> Launch:
     types = host_types(strategy, listed) if _hetero(strategy) else ()
     train = train_section(problem, strategy)
     header = "A plan of apss-cp for FlagScale of late 2025."
+    environment = environment_of(problem, strategy)
+    main = _experiment(strategy, listed, train, environment)
     files = {
-        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", _experiment(strategy, listed, train)),
+        MAIN: yaml_text(f"{header} In FlagScale's folder: python run.py ...", main),
         TRAIN: yaml_text(f"{header} The train section of {MAIN}.", train),
         "hostfile": hostfile(listed, types),
     }
     arguments = ("--config-path", "<folder of these files>", "--config-name", "plan", "action=run")
-    return Launch("flagscale", arguments, environment_of(strategy), files, MAIN, tuple(_notes(problem, strategy)))
+    return Launch("flagscale", arguments, environment, files, MAIN, tuple(_notes(problem, strategy)))
 
 
 def _hetero(s: Strategy) -> bool:
@@ -207,7 +209,9 @@ def _of_types(s: Strategy, system: dict[str, Any]) -> dict[str, Any]:
     return {"device_type_specific": {name: {"tp_comm_overlap": "false"} for name in alone}}
 
 
-def _experiment(s: Strategy, listed: tuple[Host, ...], train: dict[str, Any]) -> dict[str, Any]:
+def _experiment(
+    s: Strategy, listed: tuple[Host, ...], train: dict[str, Any], environment: dict[str, str]
+) -> dict[str, Any]:
     return {
         "defaults": [f"{TRAIN.removesuffix('.yaml')}@train", "_self_"],
         "experiment": {
@@ -221,7 +225,7 @@ def _experiment(s: Strategy, listed: tuple[Host, ...], train: dict[str, Any]) ->
                 "nproc_per_node": listed[0].slots,
                 "hostfile": "hostfile",
             },
-            "envs": environment_of(s),
+            "envs": environment,
         },
         **_of_types(s, train["system"]),
         "action": "run",

@@ -17,6 +17,7 @@ from cpsolver.doors.export.launch import (
     refuse,
     write_files,
 )
+from cpsolver.doors.export.shared import allocator_variables
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
@@ -91,7 +92,16 @@ def for_target(problem: Problem, target: str) -> Problem | None:
 def launch_of(problem: Problem, s: Strategy, target: str) -> Launch:
     """What the target needs to run the plan. Raises CannotExpress with every reason that is known."""
     refuse(reasons_against(problem, s, target))
-    return exporter(target)(problem, s)
+    return _exported(problem, s, target)
+
+
+def _exported(problem: Problem, s: Strategy, target: str) -> Launch:
+    """The same of a plan that the target runs; what its files do not say of the allocator is a note."""
+    launch, variables = exporter(target)(problem, s), allocator_variables(problem)
+    if variables.keys() <= launch.environment.keys():
+        return launch
+    told = " ".join(f"{name}={value}" for name, value in variables.items())
+    return replace(launch, notes=(*launch.notes, f"the plan's memory counts on {told} in the environment: set it"))
 
 
 def usual_target(problem: Problem, s: Strategy) -> str | None:
@@ -176,7 +186,7 @@ def _solved(
         return None  # what is kept contradicts the spec itself
     for plan in search(pinned).plans:
         try:
-            return plan.strategy, exporter(target)(pinned, plan.strategy), plan.evaluation.step_time_s
+            return plan.strategy, _exported(pinned, plan.strategy, target), plan.evaluation.step_time_s
         except CannotExpress:
             continue
     return None

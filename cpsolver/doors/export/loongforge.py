@@ -36,7 +36,7 @@ def loongforge(problem: Problem, s: Strategy) -> Launch:
     training_args.check_switches(problem.spec.training, CORE_0_15.name)
     layers, notes = _layers(problem, s)
     flags = [*shared_flags(problem, s, CORE_0_15), *stage_recompute(s), *layers]
-    environment = environment_of(s)
+    environment = environment_of(problem, s)
     here = f'  --config-file "${{CONFIG_FILE:-$(dirname "$0")/{MODEL}}}"'
     files = {
         "train.sh": train_script(problem, s, flags, environment, SCRIPT, setup=_SETUP, more=(here,)),

@@ -9,6 +9,7 @@ from cpsolver.doors.export import model_args, parallel_args, training_args
 from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, MEGATRON_LM, Dialect, Flag, flattened
 from cpsolver.doors.export.launch import Exporter, Launch
 from cpsolver.doors.export.script import node_notes, nodes_file, train_script
+from cpsolver.doors.export.shared import allocator_variables
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -58,20 +59,20 @@ def shared_flags(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[Fl
 
 def assembled(problem: Problem, s: Strategy, dialect: Dialect, flags: list[Flag]) -> Launch:
     """The launch of Megatron-LM's own script with those options."""
-    environment = environment_of(s)
+    environment = environment_of(problem, s)
     notes = (*plan_notes(problem, s, dialect), *model_args.model_notes(problem.model, problem.sequence, dialect))
     script = train_script(problem, s, flags, environment, SCRIPT if problem.model.layer_pattern is None else HYBRID)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
     return Launch(dialect.name, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
 
-def environment_of(s: Strategy) -> dict[str, str]:
-    """Variables that the parser asks for.
+def environment_of(problem: Problem, s: Strategy) -> dict[str, str]:
+    """Variables that the parser asks for, and those of the allocator.
 
     One hardware queue, so that communication overlaps in order, with tp or cp; several with FSDP, which must not have
     one (validate_args asserts both on chips before Blackwell).
     """
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "8" if parallel_args.uses_fsdp(s) else "1"}
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "8" if parallel_args.uses_fsdp(s) else "1", **allocator_variables(problem)}
 
 
 def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]:

@@ -38,13 +38,14 @@ def export(problem: Problem, s: Strategy) -> Launch:
     refuse(_refused(problem))
     flags = list(_flags(problem, s))
     config = {name: part for name, part in deepspeed.ds_config(problem, s).items() if name not in _OF_FILE}
+    environment = environment_of(problem, s)
     files = {
-        "train.sh": train_script(problem, s, flags, environment_of(s), SCRIPT, _DATA),
+        "train.sh": train_script(problem, s, flags, environment, SCRIPT, _DATA),
         deepspeed.CONFIG: json.dumps({"train_batch_size": problem.batch, **config}, indent=2) + "\n",
         "nodes.txt": nodes_file(problem, s),
     }
     notes = (*_notes(problem), *node_notes(problem, s))
-    return Launch(TARGET, flattened(flags), environment_of(s), files, "train.sh", notes, "train.sh")
+    return Launch(TARGET, flattened(flags), environment, files, "train.sh", notes, "train.sh")
 
 
 def _refused(problem: Problem) -> Iterator[str]:

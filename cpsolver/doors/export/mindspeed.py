@@ -42,7 +42,7 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     training = problem.spec.training
     training_args.check_switches(training, DIALECT.name, _SWITCHES)
     flags = list(_flags(problem, s))
-    environment = {**environment_of(s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
+    environment = {**environment_of(problem, s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
     notes = (*plan_notes(problem, s, DIALECT), *_model_notes(problem, s))
     if parallel_args.uses_fsdp(s):
         notes += ("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it",)

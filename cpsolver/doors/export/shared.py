@@ -70,6 +70,17 @@ def hostfile(listed: tuple[Host, ...], types: tuple[str, ...] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
+def allocator_variables(problem: Problem) -> dict[str, str]:
+    """What the allocator of the chips' PyTorch is told where the plan's memory counts on segments that grow in place.
+
+    torch_npu has a variable of its own (docs of Ascend Extension for PyTorch, PYTORCH_NPU_ALLOC_CONF).
+    """
+    if not problem.expandable_segments:
+        return {}
+    names = ("NPU" if supply.chip.vendor == "huawei" else "CUDA" for supply in problem.supplies)
+    return {f"PYTORCH_{name}_ALLOC_CONF": "expandable_segments:True" for name in dict.fromkeys(names)}
+
+
 def unset_switches(problem: Problem, target: str, stated: Container[str] = ()) -> Iterator[str]:
     """Switches of the spec's training section that are on and that the target's files do not say.
 

@@ -47,7 +47,8 @@ def training_fields(arguments: Arguments, sequence: int | None, batch: int | Non
     fields |= _narrow(arguments, precision)
     if "DDP-impl" in arguments.given and not arguments.has("mlp-layer-fusion"):
         fields["fused_gate_up"] = False  # AscendSpeed: two GEMMs
-    return {name: value for name, value in {**fields, **_launches(arguments)}.items() if value is not None}
+    fields |= {**_launches(arguments), "expandable_segments": _grows_in_place(arguments)}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def adapter_fields(arguments: Arguments, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +86,17 @@ def _launches(arguments: Arguments) -> dict[str, Any]:
     elif arguments.has("moe-token-dispatcher-type"):
         fields["moe_dispatcher"] = "alltoall"
     return fields
+
+
+def _grows_in_place(arguments: Arguments) -> bool | None:
+    """What the script's environment tells PyTorch's allocator of its segments; None: nothing."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        options = (arguments.variables.get(name) or "").replace(" ", "").lower().split(",")
+        if "expandable_segments:true" in options:
+            return True
+        if "expandable_segments:false" in options:
+            return False
+    return None
 
 
 def _precision(arguments: Arguments) -> str:

@@ -55,6 +55,27 @@ def test_degrees_and_batch(target: str) -> None:
     assert "--recompute-granularity" not in told
 
 
+@pytest.mark.parametrize("target", [*FAMILY, "megatron-bridge", "flagscale"])
+def test_what_the_plan_s_memory_counts_on_is_in_the_environment(target: str) -> None:
+    """Segments that grow in place: in the script, by the chips' own variable, where the spec or the stack has them."""
+    plan = strategy_of("x:2,2", tp=2, dp=1, flags="sfz")
+    for said, value in ((True, "expandable_segments:True"), (None, None)):
+        for vendor, name in (("nvidia", "PYTORCH_CUDA_ALLOC_CONF"), ("huawei", "PYTORCH_NPU_ALLOC_CONF")):
+            chip = chip_spec(vendor=vendor)
+            given = {"gpus": plan.devices, "node": 1, "stack": "megatron-core"}
+            problem = problem_of({"x": chip}, training={"expandable_segments": said}, **given)
+            launch = launch_of(problem, plan, target)
+            assert launch.environment.get(name) == value
+            assert any(name in text for text in launch.files.values()) is bool(said)
+
+
+def test_where_no_file_says_it_a_note_does() -> None:
+    plan = strategy_of("x:2,2", tp=2, dp=1, flags="sfz")
+    problem = problem_of(gpus=plan.devices, node=1, stack="megatron-bridge")
+    notes = launch_of(problem, plan, "torchtitan").notes
+    assert sum("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in notes) == 1
+
+
 def test_layers_of_every_chunk() -> None:
     assert stage_chunks(strategy_of("x:6,8", vpp=2)) == ((3, 3), (4, 4))
     assert stage_chunks(strategy_of("x:7,8,8,7", vpp=4)) == ((1, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 2), (2, 2, 2, 1))

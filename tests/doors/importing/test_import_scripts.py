@@ -326,6 +326,21 @@ def test_argument_to_the_spec_s_training(arguments: str, fields: dict[str, Any])
 
 
 @pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", True),
+        ('export PYTORCH_NPU_ALLOC_CONF="max_split_size_mb:512, expandable_segments:True"', True),
+        ("PYTORCH_ALLOC_CONF=expandable_segments:False", False),
+        ("export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512", None),
+        ("", None),
+    ],
+)
+def test_what_the_environment_tells_the_allocator(line: str, said: bool | None) -> None:
+    training = imported(f"{line}\n{torchrun(f'{LLAMA} {STEP}')}").spec["training"]
+    assert training.get("expandable_segments") is said
+
+
+@pytest.mark.parametrize(
     ("arguments", "level", "told"),
     [
         ("--moe-zero-memory level0", "level0", ""),
