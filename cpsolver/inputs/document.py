@@ -10,6 +10,7 @@ import json
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -136,7 +137,8 @@ def _read(path: str | Path, most_bytes: int) -> bytes:
 
 def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> Document:
     """The document in a text; `file` is its name in messages. Raises InputError as `load_yaml` does."""
-    _check_size(text, file)
+    if _parts(text, file) > MOST_YAML_PARTS:
+        return _large_json(text, file, collect)
     root = _compose(text, file)
     if root is None:
         raise InputError(Trouble("", "is empty: a mapping of fields is expected", file=file))
@@ -154,16 +156,36 @@ def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> 
     return Document(data, file, troubles, root)
 
 
-def _check_size(text: str, file: str | None) -> None:
-    """Count before anything is built: the parser makes a tree of all that there is, and slowly."""
+def _parts(text: str, file: str | None) -> int:
+    """Line ends and commas, counted before anything is built: the parser makes a tree of all that there is, slowly."""
     parts = text.count("\n") + text.count(",")
     if parts > MOST_VALUES:
         raise _too_large(f"holds more than {MOST_VALUES:,} values", file)
-    if parts > MOST_YAML_PARTS and not text.lstrip().startswith("{"):
-        raise _too_large(f"has more than {MOST_YAML_PARTS:,} lines and commas", file)
     steps = ((sign in "[{") - (sign in "]}") for sign in _BRACKETS.findall(text))
     if max(accumulate(steps), default=0) > MOST_NESTED:
         raise InputError(Trouble("", f"is nested too deeply: more than {MOST_NESTED} levels", file=file))
+    return parts
+
+
+def _large_json(text: str, file: str | None, collect: bool) -> Document:
+    """What programs write, by a reader that is fast and knows no lines."""
+    twice = list[str]()
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        twice.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return dict(pairs)
+
+    try:
+        data = json.loads(text, object_pairs_hook=mapping, parse_constant=str)
+    except (ValueError, RecursionError):
+        told = f"has more than {MOST_YAML_PARTS:,} lines and commas, and is not JSON"
+        raise _too_large(told, file) from None
+    if not isinstance(data, dict):
+        raise InputError(Trouble("", "is a list: a mapping of fields is expected", file=file))
+    troubles = tuple(Trouble(name, f"the key {name!r} is written twice", file=file) for name in dict.fromkeys(twice))
+    if troubles and not collect:
+        raise InputError(troubles)
+    return Document(data, file, troubles)
 
 
 def _compose(text: str, file: str | None) -> Any:

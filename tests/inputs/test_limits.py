@@ -64,12 +64,25 @@ def test_a_file_is_read_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None
         "k: 1\n" * 200_001,
         "a: [" + "1," * 60_000 + "]",
         json.dumps({"a": [1] * 200_002}),
+        '{"a": ' + "a," * 60_000 + '"b": 1}',
     ],
 )
 def test_a_document_of_very_many_values_is_not_parsed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "_compose", None)  # would be called
     with pytest.raises(InputError, match="no more is read"):
         parse_yaml(text)
+
+
+def test_a_large_document_of_a_program_is_read_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = {"a": [1, 2.5, "no", None, True, {"b": [float("nan"), 10**30]}]}
+    small = parse_yaml(json.dumps(written)).data
+    monkeypatch.setattr(document, "_compose", None)  # would be called
+    long = [*range(60_000)]
+    assert parse_yaml(json.dumps({**written, "c": long})).data == {**small, "c": long}
+    twice = json.dumps({"c": long, "a": 1})[:-1] + ', "a": 2}'
+    with pytest.raises(InputError, match="the key 'a' is written twice"):
+        parse_yaml(twice)
+    assert parse_yaml(twice, collect=True).data == {"c": long, "a": 2}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def _fsdp(s: Strategy) -> bool:
 def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """Settings of the spec that its files do not say; what of the plan they do not, the launcher's facts refuse."""
     training = problem.spec.training
-    yield from unset_switches(problem, "accelerate", ("optimizer",))
+    yield from unset_switches(problem, "accelerate", ("optimizer", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
         yield f"accelerate's {training.precision} recipes are not exported: training.precision may be bf16 or fp16"
     if training.optimizer != "adam":

@@ -43,7 +43,7 @@ deepspeed --hostfile hostfile "${{TRAIN:-train.py}}" --deepspeed --deepspeed_con
 def refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """Settings of the spec that DeepSpeed's JSON does not say; what of the plan it does not, the facts refuse."""
     training = problem.spec.training
-    yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload"))
+    yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
         yield f"DeepSpeed's JSON has no {training.precision}: training.precision may be bf16 or fp16"
     if training.optimizer not in _OPTIMIZERS:

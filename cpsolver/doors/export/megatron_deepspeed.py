@@ -50,7 +50,7 @@ def export(problem: Problem, s: Strategy) -> Launch:
 
 def _refused(problem: Problem) -> Iterator[str]:
     training = problem.spec.training
-    yield from unset_switches(problem, "Megatron-DeepSpeed", ("optimizer",))
+    yield from unset_switches(problem, "Megatron-DeepSpeed", ("optimizer", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
         yield f"Megatron-DeepSpeed has no {training.precision}: training.precision may be bf16 or fp16"
     if training.optimizer != "adam":

@@ -67,7 +67,7 @@ _SCHEDULES = {"zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV", "breadth_first":
 def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     """What neither the launcher's facts nor a rule refuses: settings of the spec, and the rounds of the schedule."""
     training = problem.spec.training
-    yield from unset_switches(problem, "torchtitan", ("optimizer",))
+    yield from unset_switches(problem, "torchtitan", ("optimizer", "expandable_segments"))
     if training.precision != "bf16":
         why = "no fp16" if training.precision == "fp16" else "its converters are the model's, and not exported"
         yield f"torchtitan trains in bf16 here ({why}): training.precision is {training.precision}"

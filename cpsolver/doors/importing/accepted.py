@@ -26,7 +26,7 @@ def accepted(
 
     Raises InputError for a spec that other commands would refuse.
     """
-    spec = _plain_dispatcher(spec)
+    spec = _without_usual(spec)
     without = {key: value for key, value in spec.items() if key != "launcher"}
     try:
         problem = _checked(spec, placeholders)
@@ -66,11 +66,16 @@ def _refusals(problem: Problem | None, strategy: Strategy | None) -> list[str]:
     return list(RULES["launcher"](problem, strategy))
 
 
-def _plain_dispatcher(spec: dict[str, Any]) -> dict[str, Any]:
-    """Without the experts' all-to-all where the launcher has no other choice and the stack counts on it anyway."""
-    training, launcher = spec["training"], spec.get("launcher")
-    if training.get("moe_dispatcher") != "alltoall" or launcher is None or "stack" not in spec:
+def _without_usual(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without what the stack does anyway: the experts' all-to-all where the launcher has no other choice, and what it
+    tells the allocator."""
+    training, launcher = dict(spec["training"]), spec.get("launcher")
+    if "stack" not in spec:
         return spec
-    if "moe_dispatcher" in load_launcher(launcher).switches or load_stack(spec["stack"]).copies_once_per_node:
-        return spec
-    return {**spec, "training": {key: value for key, value in training.items() if key != "moe_dispatcher"}}
+    stack = load_stack(spec["stack"])
+    if training.get("expandable_segments") == bool(stack.expandable_segments):
+        del training["expandable_segments"]
+    chosen = launcher is None or "moe_dispatcher" in load_launcher(launcher).switches
+    if training.get("moe_dispatcher") == "alltoall" and not chosen and not stack.copies_once_per_node:
+        del training["moe_dispatcher"]
+    return {**spec, "training": training}

@@ -69,11 +69,20 @@ def test_what_the_plan_s_memory_counts_on_is_in_the_environment(target: str) -> 
             assert any(name in text for text in launch.files.values()) is bool(said)
 
 
-def test_where_no_file_says_it_a_note_does() -> None:
-    plan = strategy_of("x:2,2", tp=2, dp=1, flags="sfz")
-    problem = problem_of(gpus=plan.devices, node=1, stack="megatron-bridge")
-    notes = launch_of(problem, plan, "torchtitan").notes
-    assert sum("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in note for note in notes) == 1
+@pytest.mark.parametrize("target", ["torchtitan", "accelerate", "deepspeed"])
+def test_where_no_file_says_it_a_note_does(target: str) -> None:
+    plan = strategy_of("x:4", dp=2, flags="fz", sharded="parameters")
+    for said, stack in ((True, "megatron-core"), (None, "megatron-bridge"), (None, "megatron-core")):
+        problem = problem_of(gpus=2, node=1, stack=stack, training={"expandable_segments": said})
+        told = [note for note in launch_of(problem, plan, target).notes if "expandable_segments:True" in note]
+        assert len(told) == (said is True or stack == "megatron-bridge")
+        assert all("PYTORCH_CUDA_ALLOC_CONF" in note for note in told)
+
+
+def test_frameworks_without_pytorch_have_no_such_allocator() -> None:
+    for target in ("paddleformers", "mindformers"):
+        told = refusal(target, strategy_of("x:2,2", tp=2, dp=1, flags="sfz"), training={"expandable_segments": True})
+        assert "expandable_segments" in told
 
 
 def test_layers_of_every_chunk() -> None:
