@@ -1,9 +1,9 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
 What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
-say, and the words of legend.yaml, of default_stacks.yaml, of flags and rules. The catalogue (gettext, kept with Babel)
-lies in cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails on what has no
-Chinese, or other fields.
+say, what --help says, and the words of legend.yaml, of default_stacks.yaml, of flags and rules. The catalogue (gettext,
+kept with Babel) lies in cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails
+on what has no Chinese, or other fields.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from typing import Any
 from babel.messages import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
+from click import Context
 from ruamel.yaml import YAML
 
+from cpsolver.commands import COMMANDS
+from cpsolver.commands.help import texts
+from cpsolver.commands.main import main as main_command
 from cpsolver.inputs.language import CATALOGUES, CHINESE, COUNTED, DOMAIN
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ROOT / "cpsolver"
+COMMAND_LINE = CODE / "commands"
 LEGEND = CODE / "doors" / "report" / "legend.yaml"
 STACKS = CODE / "profiles" / "default_stacks.yaml"
 PO = CATALOGUES / CHINESE / "LC_MESSAGES" / f"{DOMAIN}.po"
@@ -63,7 +68,7 @@ def catalogue() -> Catalog:
 def template() -> Catalog:
     """All messages of the code, with the files that they stand in."""
     found = Catalog(locale=CHINESE)
-    for message, context, file in (*_of_code(), *_of_scripts(), *_of_data()):
+    for message, context, file in (*_of_code(), *_of_scripts(), *_of_data(), *_of_help()):
         found.add(message, context=context, locations=[(file.relative_to(ROOT).as_posix(), 0)])
     return found
 
@@ -131,6 +136,17 @@ def _of_scripts() -> Iterator[Found]:
     for file in sorted(CODE.rglob("*.js")):
         if file.parent.name != "uplot":
             yield from ((text, None, file) for text in _IN_SCRIPTS.findall(file.read_text(encoding="utf-8")))
+
+
+def _of_help() -> Iterator[Found]:
+    """What --help says of the program and of each command."""
+    ctx = Context(main_command)
+    yield from ((text, None, COMMAND_LINE / "main.py") for text in texts(main_command, ctx))
+    for name, (module, line) in COMMANDS.items():
+        command = main_command.get_command(ctx, name)
+        yield line, None, COMMAND_LINE / "__init__.py"
+        for text in () if command is None else texts(command, Context(command, ctx, name)):
+            yield text, None, COMMAND_LINE / f"{module}.py"
 
 
 def _of_data() -> Iterator[Found]:

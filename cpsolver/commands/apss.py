@@ -9,9 +9,10 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import exit_with, json_option, launcher_option, say_error
+from cpsolver.commands.help import SpokenCommand
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.option(
     "--model-name",
     default="llama2-70b",

@@ -18,6 +18,7 @@ from cpsolver.commands.common import (
     time_limit_option,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cpsolver.doors.batch.run import SweepAnswer, SweepRequest
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("sweep")
 @json_option
 @click.option("--db", metavar="FILE", help="Where results are kept; by default SWEEP with the ending .sqlite.")
@@ -127,7 +128,7 @@ def sweep_exit_code(answer: SweepAnswer) -> int:
     return EXIT_NO_PLAN_IN_TIME if "unknown" in found else EXIT_INFEASIBLE
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
 @click.option(
     "--on",

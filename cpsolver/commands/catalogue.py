@@ -6,9 +6,10 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, write_answer
+from cpsolver.commands.help import SpokenCommand
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("name", required=False, shell_complete=completion.models)
 @json_option
 def models(name: str | None, as_json: bool) -> None:
@@ -23,7 +24,7 @@ def models(name: str | None, as_json: bool) -> None:
     write_answer(as_json, None, lambda: models_document(name), lambda: models_report(name))
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("name", required=False, shell_complete=completion.chips)
 @json_option
 def chips(name: str | None, as_json: bool) -> None:
@@ -38,7 +39,7 @@ def chips(name: str | None, as_json: bool) -> None:
     write_answer(as_json, None, lambda: chips_document(name), lambda: chips_report(name))
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("name", required=False, shell_complete=completion.networks)
 @json_option
 def networks(name: str | None, as_json: bool) -> None:
@@ -55,7 +56,7 @@ def networks(name: str | None, as_json: bool) -> None:
     write_answer(as_json, None, lambda: networks_document(name), lambda: networks_report(name))
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("name", required=False, shell_complete=completion.stacks)
 @json_option
 def stacks(name: str | None, as_json: bool) -> None:
@@ -70,7 +71,7 @@ def stacks(name: str | None, as_json: bool) -> None:
     write_answer(as_json, None, lambda: stacks_document(name), lambda: stacks_report(name))
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("path", default="spec.yaml")
 @click.option("--force", is_flag=True, help="Replace the file when it is there.")
 def init(path: str, force: bool) -> None:
@@ -101,7 +102,7 @@ def init(path: str, force: bool) -> None:
     click.echo(f"wrote {path}; next: apss-cp solve {path}", err=True)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 def schema() -> None:
     """Print the JSON Schema of a spec, for editors and other programs.
 

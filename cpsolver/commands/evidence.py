@@ -16,6 +16,7 @@ from cpsolver.commands.common import (
     say_error,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from cpsolver.evidence.calibrate.result import CalibrationResult
@@ -26,7 +27,7 @@ worst_option = click.option(
 )
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("cases", required=False)
 @json_option
 @calibration_option
@@ -87,7 +88,7 @@ def _validated(path: str | None, output: str | None, scatter: str | None, calibr
         return validate(table.runs, predicted, bar, table.troubles)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("runs")
 @click.option("--output", "-o", metavar="FILE", help="The calibration (RUNS with the ending .calibration.yaml).")
 @click.option("--anyway", is_flag=True, help="Write it even where the runs are refused; the file says why they were.")

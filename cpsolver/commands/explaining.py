@@ -15,12 +15,13 @@ from cpsolver.commands.common import (
     spec_argument,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.planning import chosen_plan, sound_evaluation
 
 _HOW = "YAML, JSON or an APSS line."
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"The plan: {_HOW}")
 @set_option
@@ -58,7 +59,7 @@ def check(
     click.get_current_context().exit((EXIT_BAD_INPUT if evaluation is None else EXIT_INFEASIBLE) if broken else 0)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help=f"Why not this plan? {_HOW}")
 @set_option

@@ -18,6 +18,7 @@ from cpsolver.commands.common import (
     spec_argument,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.planning import write_result
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ plan_option = click.option(
 )
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option(
     "--to",
@@ -93,7 +94,7 @@ def export(
     _show(problem, strategy, launch, folder, as_json)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @plan_option
 @rank_option

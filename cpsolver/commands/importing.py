@@ -9,12 +9,13 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from cpsolver.doors.importing.imported import Imported
 
 
-@click.command("import")
+@click.command("import", cls=SpokenCommand)
 @click.argument("source")
 @click.option(
     "--chip",

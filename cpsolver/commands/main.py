@@ -14,7 +14,8 @@ import click
 
 from cpsolver.commands import COMMANDS
 from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED, print_troubles, say_error
-from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, speaking
+from cpsolver.commands.help import LANGUAGE, help_of, wide
+from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speaking
 
 SPEAKS = ("plan", "solve", "open", "evaluate", "check", "explain")
 """The commands that speak the user's language; all others, what they write for machines above all, speak English."""
@@ -47,9 +48,12 @@ class _Commands(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
+    def get_help(self, ctx: click.Context) -> str:
+        return help_of(self, ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+            formatter.write_dl([(name, wide(say(line))) for name, (_, line) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         from cpsolver.inputs.errors import InputError
@@ -81,7 +85,8 @@ class _Commands(click.Group):
 def _speak(ctx: click.Context, _param: click.Parameter, asked: str | None) -> None:
     """To the end of the program, so that errors are told so too; what stands behind the command's name holds."""
     if asked is not None or ctx.parent is None:
-        ctx.find_root().with_resource(speaking(asked or of_locale(os.environ)))
+        language = ctx.find_root().meta[LANGUAGE] = asked or of_locale(os.environ)
+        ctx.find_root().with_resource(speaking(language))
 
 
 language_option = click.Option(

@@ -17,6 +17,7 @@ from cpsolver.commands.common import (
     time_limit_option,
     verbose_option,
 )
+from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.next_steps import Given, next_steps
 from cpsolver.commands.planning import html_option, write_result
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from cpsolver.doors.report.answer import Part
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("model", shell_complete=completion.models)
 @click.option(
     "--on",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cpsolver.commands.common import calibration_option, exit_code, time_limit_option, verbose_option
+from cpsolver.commands.help import SpokenCommand
 from cpsolver.inputs.language import ENGLISH, speaking
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _PAGES = (".html", ".htm")
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("files", nargs=-1, required=True, metavar="SPEC...|SWEEP|PAGE")
 @click.option("--html", metavar="FILE", help="Keep the page that is made there; else it is a temporary file.")
 @click.option("--no-browser", is_flag=True, help="Only write the page and say where it is.")

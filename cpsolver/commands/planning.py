@@ -23,6 +23,7 @@ from cpsolver.commands.common import (
     verbose_option,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.next_steps import Given, next_steps
 from cpsolver.inputs.language import ENGLISH, speaking
 
@@ -36,7 +37,7 @@ html_option = click.option("--html", metavar="FILE", help="Write the report as o
 trace_option = click.option("--trace", metavar="FILE", help="Write a step's timeline too, for ui.perfetto.dev.")
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @json_option
 @verbose_option
@@ -111,7 +112,7 @@ def solve(
     exit_with(result)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--strategy", "-s", metavar="FILE", help="The plan: YAML, JSON or an APSS line.")
 @set_option

@@ -11,6 +11,7 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import EXIT_INTERRUPTED, json_option, write_answer
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from cpsolver.doors.profile.run import Profile
@@ -20,7 +21,7 @@ _EVERY: tuple[Precision, ...] = ("bf16", "fp16", "fp8")
 _positive = click.FloatRange(min=0, min_open=True)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.option(
     "--device",
     type=click.Choice(["auto", "cuda", "npu", "cpu"]),

@@ -15,9 +15,10 @@ from cpsolver.commands.common import (
     spec_argument,
     write_answer,
 )
+from cpsolver.commands.help import SpokenCommand
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option(
     "--counts",

@@ -10,6 +10,7 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import calibration_option, time_limit_option
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from cpsolver import Problem
@@ -18,7 +19,7 @@ _NEEDED = ("starlette", "uvicorn", "h11")
 _TIME_LIMIT_S = 60.0
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @click.argument("spec", required=False, shell_complete=completion.files)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="The port; 0: any that is free."

@@ -8,6 +8,7 @@ import click
 
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option, spec_argument, write_answer
+from cpsolver.commands.help import SpokenCommand
 
 if TYPE_CHECKING:
     from cpsolver.doors.tune.request import OpenTuning, TuneRequest
@@ -16,7 +17,7 @@ EXIT_NOTHING_MEASURED = 4
 _positive = click.FloatRange(min=0, min_open=True)
 
 
-@click.command()
+@click.command(cls=SpokenCommand)
 @spec_argument
 @click.option("--run", "template", metavar="TEMPLATE", help="The command that trains, with fields: {arguments}, {tp} …")
 @click.option("--shell", is_flag=True, help="Run TEMPLATE with /bin/sh; values in it are quoted.")
