@@ -26,6 +26,7 @@ from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS, MUST_BE_SAID, ROW
 from cpsolver.problem.problem import Problem
 from cpsolver.rules import violations
+from cpsolver.search.found import check_legal
 from cpsolver.search.frontier import INFINITE
 from cpsolver.search.objective import rank
 from cpsolver.search.result import Plan, Recommendation, Result
@@ -151,6 +152,7 @@ class _Recommender:
         for each in self._found:
             if each.plan.strategy == plan.strategy:
                 return each.plan
+        check_legal(self._problem, plan.strategy)
         return replace(plan, evaluation=evaluate(self._problem, plan.strategy), added=True)
 
     def _candidate(self, plan: Plan) -> _Candidate:
@@ -181,5 +183,5 @@ def _simple(problem: Problem) -> Problem:
     free = {name: (value,) for name, value in _DEFAULTS.items() if not (getattr(pin, name) or getattr(forbid, name))}
     if _DEFAULTS["schedule"] not in (problem.spec.search.schedules or (_DEFAULTS["schedule"],)):
         free.pop("schedule", None)
-    split = "even_per_chip" if problem.mixed else "even"
+    split = "even" if not problem.mixed or problem.spec.search.layer_split == "even" else "even_per_chip"
     return problem.with_(search={"pin": pin.model_copy(update=free), "layer_split": split, "degrees_by_chip": False})

@@ -20,7 +20,7 @@ from cpsolver.search.result import Plan, Result
 from cpsolver.search.search import search
 from tests.support.generated import random_problem
 from tests.support.oracle import legal, small_enough, strategies
-from tests.support.problems import problem_of
+from tests.support.problems import chip_spec, problem_of
 from tests.support.tables import quick_tables
 
 SAFEST = 0.2
@@ -174,3 +174,30 @@ def test_no_role_has_a_schedule_that_was_not_asked_for() -> None:
     problem = problem_of(gpus=4, batch=16, stack="megatron-core", schedules=["breadth_first"], pin=pin)
     found = recommend(problem, search(problem))
     assert {plan.strategy.schedule for plan in found.plans} == {"breadth_first"}
+
+
+def test_layers_that_must_be_even_are_so_in_every_role() -> None:
+    """On two chip types of unequal speed the simplest plan would have five layers and one: an attack found it."""
+
+    def chip(tflops: float, gb: float, gb_s: float, up: float, out: float) -> dict[str, Any]:
+        return {"spec": chip_spec(tflops=tflops, gb=gb, gb_s=gb_s, up=up, out=out)}
+
+    chips = {
+        "one": chip(594.8, 4.1075, 1500, 16, 100),
+        "three": {**chip(67, 64, 400, 100, 400), "max": 12},
+        "two": chip(638.4, 3.20343, 4000, 16, 100),
+    }
+    flags = {"cp_gather": False, "distributed_optimizer": False, "flash_attention": True, "sequence_parallel": True}
+    pin = {"tp": 2, "cp": 1, "recompute": ["none"], "sharding_group": 0, **flags}
+    spec = {
+        "cluster": {"chips": chips, "num_gpus": 16},
+        "launcher": "megatron-core-0.12",
+        "model": {"ffn": 1024, "heads": 4, "hidden": 256, "layers": 6, "vocab": 4000},
+        "search": {"forbid": {"pp": [1, 4, 8]}, "layer_split": "even", "pin": pin},
+        "training": {"global_batch_size": 4, "sequence_length": 1024},
+    }
+    problem = cpsolver.make_problem(spec)
+    found = recommend(problem, search(problem))
+    assert found.recommendation is not None
+    assert found.recommendation.simplest is not None
+    assert all(set(plan.strategy.layers) == {3} for plan in found.plans)
