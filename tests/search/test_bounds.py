@@ -20,7 +20,7 @@ from tests.support.ladder import Ladder, assert_below, held
 from tests.support.mixtures import mixture_problem
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, problem_of
-from tests.support.selection import full, later, night
+from tests.support.selection import full, night
 from tests.support.tables import passes_of
 
 
@@ -113,7 +113,7 @@ REALISTIC: dict[str, tuple[dict[str, int], int, int, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["llama2-13b", *later((name,) for name in REALISTIC if name != "llama2-13b")])
+@pytest.mark.parametrize("name", ["llama2-13b", *(night(name) for name in REALISTIC if name != "llama2-13b")])
 def test_no_bound_exceeds_the_solver_on_real_models(name: str) -> None:
     chips, gpus, batch, sequence, search = REALISTIC[name]
     ladder = Ladder(problem_of(chips, name, gpus, 8, batch, sequence, **search))

@@ -26,7 +26,7 @@ from tests.support.generated import random_problem
 from tests.support.oracle import brute_force, grouped_key, small_enough
 from tests.support.overlapping import overlap_problem
 from tests.support.problems import chip_spec, model_spec, problem_of, strategy_of, with_host
-from tests.support.selection import first, full, later, night, only
+from tests.support.selection import first, full, night, only
 from tests.support.short_chunks import short_chunk_problem
 from tests.support.tables import all_orders, quick_tables
 
@@ -140,7 +140,7 @@ def test_experts_that_keep_little_agree_with_brute_force(bend: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "count"), [(9000, 2), full(9002, 10), *later((start, 30) for start in range(9100, 9300, 100))]
+    ("start", "count"), [(9000, 2), full(9002, 10), *(night(start, 30) for start in range(9100, 9300, 100))]
 )
 @pytest.mark.parametrize("bend", [False, True], ids=["real", "bent"])
 def test_layers_on_the_host_agree_with_brute_force(start: int, count: int, bend: bool) -> None:
@@ -164,7 +164,7 @@ OVERLAPPING = {"best overlaps": 0.12, "best does not": 0.3, "only without": 0.12
 though the degrees would do; shares at least."""
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 3), full(0, 8), *later((start, 24) for start in range(8, 104, 24))])
+@pytest.mark.parametrize(("start", "count"), [(0, 3), full(0, 8), *(night(start, 24) for start in range(8, 104, 24))])
 def test_overlap_of_experts_agrees_with_brute_force(start: int, count: int) -> None:
     """104 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()
@@ -190,7 +190,7 @@ SHORT = {"several": 0.15, "none or one": 0.25, "feasible": 0.6, "kinds": 0.1, "m
 of which kind they are; shares at least."""
 
 
-@pytest.mark.parametrize(("start", "count"), [(0, 6), *later((start, 20) for start in range(6, 86, 20))])
+@pytest.mark.parametrize(("start", "count"), [(0, 6), *(night(start, 20) for start in range(6, 86, 20))])
 def test_short_last_chunks_agree_with_brute_force(start: int, count: int) -> None:
     """126 problems, half of them with bent tables."""
     tally: Counter[str] = Counter()

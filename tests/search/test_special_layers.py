@@ -15,7 +15,7 @@ from models_zoo import list_architectures, special_layers
 from tests.support.compared import compared
 from tests.support.generated import random_problem
 from tests.support.problems import problem_of
-from tests.support.selection import first, later
+from tests.support.selection import first, full, night
 
 LARGEST = 3000
 """No problem has more rows."""
@@ -29,7 +29,7 @@ def tally() -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("block", "count", "bend"),
-    [(0, 4, True), *later((block, 12, bend) for block in range(3) for bend in (False, True))],
+    [(0, 4, True), full(0, 4, False), *(night(block, 12, bend) for block in range(3) for bend in (False, True))],
 )
 def test_the_search_agrees_with_brute_force(block: int, count: int, bend: bool, tally: Counter[str]) -> None:
     """Up to 12 problems a block."""
@@ -61,7 +61,7 @@ PLANNED = {
 """Every model of the catalogue with such layers, and H100s enough for it."""
 
 
-@pytest.mark.parametrize("name", first(1, PLANNED))
+@pytest.mark.parametrize("name", [*first(1, PLANNED)[:2], *map(night, [*PLANNED][2:])])
 def test_the_catalogues_models_have_a_plan_that_keeps_the_rules(name: str) -> None:
     devices = PLANNED[name]
     problem = problem_of({"h100": -1}, name, devices, 8, max(256, devices), 4096, top=1)
@@ -78,7 +78,7 @@ def test_those_are_all_such_models() -> None:
 
 @pytest.mark.full
 def test_the_problems_are_worth_solving(tally: Counter[str]) -> None:
-    if tally["problems"] < 100:
+    if tally["problems"] < 72:
         pytest.skip("not all of them ran")
     assert tally["feasible"] > 0.6 * tally["problems"]
     assert tally["three kinds"] > 0.1 * tally["problems"]
