@@ -18,7 +18,8 @@ from cpsolver.commands.help import LANGUAGE, help_of, wide
 from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speaking
 
 SPEAKS = ("plan", "solve", "open", "evaluate", "check", "explain")
-"""The commands that speak the user's language; all others, what they write for machines above all, speak English."""
+"""The commands that speak the user's language; all others, what they write for machines above all, speak English but
+for their help."""
 
 
 class _Commands(click.Group):
