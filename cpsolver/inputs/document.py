@@ -147,13 +147,17 @@ def parse_yaml(text: str, file: str | None = None, *, collect: bool = False) -> 
         data = reader.value(root, ())
     except RecursionError:
         raise InputError(Trouble("", "is nested too deeply, or in itself", file=file)) from None
-    if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else "a single value"
-        raise InputError(Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1))
+    _check_mapping(data, file)
     troubles = tuple(sorted(reader.troubles, key=lambda trouble: (trouble.line or 0, trouble.column or 0)))
     if troubles and not collect:
         raise InputError(troubles)
     return Document(data, file, troubles, root)
+
+
+def _check_mapping(data: Any, file: str | None) -> None:
+    if not isinstance(data, dict):
+        kind = "a list" if isinstance(data, list) else "a single value"
+        raise InputError(Trouble("", f"is {kind}: a mapping of fields is expected", file=file, line=1, column=1))
 
 
 def _parts(text: str, file: str | None) -> int:
@@ -180,8 +184,7 @@ def _large_json(text: str, file: str | None, collect: bool) -> Document:
     except (ValueError, RecursionError):
         told = f"has more than {MOST_YAML_PARTS:,} lines and commas, and is not JSON"
         raise _too_large(told, file) from None
-    if not isinstance(data, dict):
-        raise InputError(Trouble("", "is a list: a mapping of fields is expected", file=file))
+    _check_mapping(data, file)
     troubles = tuple(Trouble(name, f"the key {name!r} is written twice", file=file) for name in dict.fromkeys(twice))
     if troubles and not collect:
         raise InputError(troubles)

@@ -220,10 +220,11 @@ def solve_plan(
         return time_limit_s is not None and time.monotonic() - began > time_limit_s
 
     weight = float(sum(part[0] for part in table.weights(np.ravel(row)[:1])))
+    unknown = Solved("unknown", None, float("inf"), bound_s)
     solved, vpp = None, int(table.rows.vpp[np.ravel(row)[0]])
     for guess in _GUESSES:
         if guess > _GUESSES[0] and time_limit_s and late():
-            return Solved("unknown", None, float("inf"), bound_s)
+            return unknown
         upper = min(limit_s, bound_s * guess)
         scale = scale_for(upper, weight)
         plan = plan_data(table, row, chips, scale, upper)
@@ -234,7 +235,7 @@ def solve_plan(
             if by_formula_s <= bound_s:
                 return None
             if time_limit_s and late():
-                return Solved("unknown", None, float("inf"), bound_s)
+                return unknown
             left = time_limit_s and time_limit_s - (time.monotonic() - began)
             return solve_plan(table, row, chips, bound_s, min(limit_s, by_formula_s), left)
         most = ceil((upper + plan.error_s) * plan.multiple / scale.unit_s)
