@@ -102,6 +102,9 @@ def picked(page: Any) -> str:
     return shown
 
 
+DRAWN = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
 def pixels(page: Any) -> str:
     shown: str = page.locator("#charts canvas").evaluate("canvas => canvas.toDataURL()")
     return shown
@@ -146,6 +149,7 @@ def test_a_click_on_a_point_shows_its_plan_and_can_be_linked_to(browser: Any, pa
     spots = ((across, down) for across in range(58, 50, -1) for down in range(1, 60))
     for across, down in spots:  # it stands at the right
         page.mouse.move(box["x"] + box["width"] * across / 60, box["y"] + box["height"] * down / 60)
+        page.evaluate(DRAWN)  # what is read is of this spot, not of the one before
         if "near" in over.get_attribute("class") and page.locator("#picture .readout").inner_text() == last:
             break
     else:
