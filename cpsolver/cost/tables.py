@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cpsolver.cost import comm, compute, encoder, memory, muon, states
+from cpsolver.cost import comm, compute, encoder, memory, states, whole_matrices
 from cpsolver.cost.activation_switches import on_device
 from cpsolver.cost.breadth_first import hiding_shares, left_of_last
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
@@ -222,7 +222,7 @@ def _data_parallel(
     """The columns of data-parallel communication and of the optimizer. `passes`: forward and backward of a layer."""
     trained, held = memory.trained_and_held(problem, rows, states.held(problem).gather)
     update = _updates(problem, supply.chip, rows, trained)
-    parts, sync = muon.buffers(problem, rows, trained).held, _Sync(problem, supply, rows)
+    parts, sync = whole_matrices.buffers(problem, rows, trained).held, _Sync(problem, supply, rows)
     sync_layer, sync_stage, more_of_last = sync.hidden_behind(parts, *passes)
     gather, scatter = sync.each_microbatch((parts.layer, parts.experts), (held.layer, held.experts))
     ends = [(each.first + each.encoder + each.last, each.last_experts) for each in (parts, held)]
@@ -245,10 +245,10 @@ def _data_parallel(
 def _updates(problem: Problem, chip: Chip, rows: Candidates, parts: StageParameters) -> dict[str, Floats]:
     """The columns of the optimizer; matrices that it takes whole are on the ranks that have them."""
     stack, broadcasts = problem.stack, np.where(rows.shards > 1, rows.shards, 0)
-    matrices = muon.MatrixSeconds(*3 * (np.zeros(len(rows)),))
+    matrices = whole_matrices.MatrixSeconds(*3 * (np.zeros(len(rows)),))
     if problem.spec.training.whole_matrices:
-        matrices = muon.matrix_seconds(problem, chip, rows)
-        parts = muon.beside_matrices(problem, rows, parts)
+        matrices = whole_matrices.matrix_seconds(problem, chip, rows)
+        parts = whole_matrices.beside_matrices(problem, rows, parts)
 
     def update(parameters: Floats, experts: Floats | float = 0.0) -> Floats:
         held = parameters / rows.shards + experts / rows.expert_shards
@@ -314,7 +314,7 @@ def _encoder_bytes(problem: Problem, rows: Candidates, buffer: Floats) -> dict[s
 def _states(problem: Problem, rows: Candidates, trained: StageParameters, parts: StageParameters) -> dict[str, Floats]:
     """The columns of weights, gradients and optimizer state; of what is there and not trained, the weight alone."""
     own, routed = (states.state_bytes(problem, rows, shards) for shards in (rows.shards, rows.expert_shards))
-    in_buffers = muon.buffers(problem, rows, trained)
+    in_buffers = whole_matrices.buffers(problem, rows, trained)
     found = _state_columns(in_buffers.held, own.each, routed.each)
     if problem.lora is not None:
         names = StageParameters.__dataclass_fields__

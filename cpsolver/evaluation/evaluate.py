@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cpsolver.cost import both_ways, memory, muon, states
+from cpsolver.cost import both_ways, memory, states, whole_matrices
 from cpsolver.cost.kinds import counts_before, kind_shares
 from cpsolver.cost.memory import StageBytes, StageParameters
 from cpsolver.cost.model_flops import model_flops_per_step
@@ -244,7 +244,7 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     (rows, row), stack = _rows(problem, replace(strategy, mbs=largest)), problem.stack
     table = memory_table(problem, rows)
     trained, in_all = memory.trained_and_held(problem, rows, states.held(problem).weight)
-    in_buffers = muon.buffers(problem, rows, trained)
+    in_buffers = whole_matrices.buffers(problem, rows, trained)
     dense, routed = _held(problem, strategy, in_buffers.held, row)
     weights, expert_weights = (dense, routed) if problem.lora is None else _held(problem, strategy, in_all, row)
     saved = _saved(problem, strategy, rows, row, in_buffers.matrices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cpsolver.cost import memory, muon, states
+from cpsolver.cost import memory, states, whole_matrices
 from cpsolver.cost.shard import Candidates
 from cpsolver.plans.folding import folded
 from cpsolver.plans.strategy import Strategy
@@ -40,9 +40,9 @@ def matrix_costs(problem: Problem, strategy: Strategy) -> MatrixCosts | None:
 def _of_stage(problem: Problem, strategy: Strategy, index: int) -> MatrixCosts:
     rows, layers = Candidates.one(strategy, problem.batch), strategy.layers[index]
     chip, last = problem.supply(strategy.stage_chips[index]).chip, index == strategy.head_stage
-    matrices = muon.matrix_seconds(problem, chip, rows)
+    matrices = whole_matrices.matrix_seconds(problem, chip, rows)
     parts = memory.stage_parameters(problem, rows)
-    held = muon.buffers(problem, rows, parts).held
+    held = whole_matrices.buffers(problem, rows, parts).held
     more = layers * (held.layer + held.experts - parts.layer - parts.experts)
     if index == 0:
         more = more + held.encoder
@@ -51,5 +51,5 @@ def _of_stage(problem: Problem, strategy: Strategy, index: int) -> MatrixCosts:
     each = states.state_bytes(problem, rows, rows.shards)
     seconds = layers * matrices.layer + (index == 0) * matrices.first + last * matrices.last
     padding = more * (each.weight + each.gradient)
-    padded = muon.LayerMatrices(problem, rows).padding(False)
+    padded = whole_matrices.LayerMatrices(problem, rows).padding(False)
     return MatrixCosts(index, float(seconds[0]), float(padding[0]), float(padded[0]))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpsolver.cost import memory, muon, states
+from cpsolver.cost import memory, states, whole_matrices
 from cpsolver.cost.kinds import examples, kind_of_layers, layer_kinds
-from cpsolver.cost.matrices import Matrix, layer_matrices, orthogonalizing_seconds
+from cpsolver.cost.matrix_steps import Matrix, layer_matrices, orthogonalizing_seconds
 from cpsolver.cost.shard import Candidates, Shard
 from cpsolver.cost.tables import memory_table, time_table
 from cpsolver.evaluation.evaluate import stage_memory
@@ -144,7 +144,7 @@ MI = 1024**2
 def test_the_longest_part_of_the_buffers(degrees: dict[str, Any], longest: float) -> None:
     problem, rows = of(FOUR), rows_of(**degrees)
     parts = memory.stage_parameters(problem, rows)
-    found = muon.buffers(problem, rows, parts)
+    found = whole_matrices.buffers(problem, rows, parts)
     assert found.matrices is not None
     pp = rows.pp.item()
     assert (found.matrices.layer * 4 / pp / rows.shards).item() == pytest.approx(longest * MI)
@@ -160,7 +160,7 @@ def test_experts_lie_on_the_ranks_that_share_them() -> None:
     """Four experts a device of 1 Mi and 2 Mi elements, of two replicas: 6 Mi each; the rest is split over eight."""
     model = model_spec(layers=1, moe={"experts": 16, "top_k": 1, "expert_ffn": 1024}, gated_mlp=True)
     problem, rows = of(model), rows_of(groups="x:1", dp=8, ep=4)
-    found = muon.buffers(problem, rows, memory.stage_parameters(problem, rows))
+    found = whole_matrices.buffers(problem, rows, memory.stage_parameters(problem, rows))
     assert found.matrices is not None
     assert found.matrices.experts.item() == 4 * 3 * MI
     assert found.matrices.layer.item() == 8 * 3 * MI  # of 3, 1 and 1/64 Mi, each whole on a rank
@@ -251,7 +251,7 @@ def test_the_fullest_rank_is_that_of_the_largest_first(name: str, degrees: dict[
     for begin, end in pairwise(ends):
         held = [size for index in range(begin, end) for size in _sizes(problem, shard, index, routed)]
         loads.append(longest_first(held, ranks) / (end - begin))
-    found = muon.buffers(problem, rows, memory.stage_parameters(problem, rows)).matrices
+    found = whole_matrices.buffers(problem, rows, memory.stage_parameters(problem, rows)).matrices
     assert found is not None
     by_formula = ((found.experts if routed else found.layer) / ranks).item()
     assert 1 - 1e-9 <= float(np.median(loads)) / by_formula <= 1.13
@@ -288,7 +288,7 @@ def test_the_first_stage_has_what_its_dense_layers_take_more() -> None:
     has two of 8 Mi, its dense block's: 8 Mi a rank."""
     problem, rows = of(DENSE_FIRST), rows_of(groups="x:2,2,2,2", dp=8)
     parts = memory.stage_parameters(problem, rows)
-    found = muon.buffers(problem, rows, parts)
+    found = whole_matrices.buffers(problem, rows, parts)
     assert found.matrices is not None
     kinds = layer_kinds(problem.model)
     dense = next(index for index, kind in enumerate(kinds) if kind.dense)
@@ -300,13 +300,13 @@ def test_the_first_stage_has_what_its_dense_layers_take_more() -> None:
     table, plain = (time_table(each, each.supplies[0], rows) for each in (problem, of(FOUR)))
     chip = problem.supplies[0].chip
     longest = orthogonalizing_seconds(problem, chip, WHOLE, shapes_of(problem, dense)[2]).item()
-    matrices = muon.LayerMatrices(problem, rows)
+    matrices = whole_matrices.LayerMatrices(problem, rows)
     of_experts = matrices.busiest_first(matrices.seconds(chip), True)[0].item()
-    step = muon.matrix_seconds(problem, chip, rows)
+    step = whole_matrices.matrix_seconds(problem, chip, rows)
     assert (2 * step.layer + step.first).item() == pytest.approx(longest + of_experts)
     assert table.update_first.item() > plain.update_first.item()
     usual, stages = of(FOUR), rows_of(groups="x:2,2", dp=8)
-    assert not muon.buffers(usual, stages, memory.stage_parameters(usual, stages)).held.encoder.any()
+    assert not whole_matrices.buffers(usual, stages, memory.stage_parameters(usual, stages)).held.encoder.any()
 
 
 def shapes_of(problem: Problem, kind: int) -> list[Matrix]:
@@ -335,5 +335,6 @@ def test_the_first_stage_is_padded_as_megatron_deals_its_matrices(name: str, deg
     ranks = rows.shards.item()
     length = model.layers / pp
     sizes = [size for index in range(round(length)) for size in _sizes(problem, rows.shard, index, False)]
-    found = muon.LayerMatrices(problem, rows).busiest_first(muon.LayerMatrices(problem, rows)._sizes, False)[0].item()
+    matrices = whole_matrices.LayerMatrices(problem, rows)
+    found = matrices.busiest_first(matrices._sizes, False)[0].item()
     assert 0.95 <= longest_first(sizes, ranks) / found <= 1.13

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
-from cpsolver.cost.matrices import Matrix, layer_matrices, orthogonalizing_seconds
+from cpsolver.cost.matrix_steps import Matrix, layer_matrices, orthogonalizing_seconds
 from cpsolver.cost.memory import StageParameters
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
