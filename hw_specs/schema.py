@@ -276,14 +276,16 @@ class Chip(_HardwareRecord):
 
 
 def unusable_reasons(
-    chip: Chip, dtype: Dtype = "bf16", host_link: bool = False, blocks: BlockFormat | None = None
+    chip: Chip, dtype: Dtype = "bf16", host_link: bool = False, blocks: BlockFormat | None = None, fp32: bool = False
 ) -> tuple[str, ...]:
     """Why no plan can be made for this chip in this precision; empty when one can.
 
-    `host_link`: the plan sends something to the host and back. `blocks`: the format that its GEMMs need.
+    `host_link`: the plan sends something to the host and back. `blocks`: the format that its GEMMs need. `fp32`: its
+    optimizer multiplies in fp32.
     """
     figures = {
-        f"no {dtype} matrix peak is known": getattr(chip.peak_tflops, dtype),
+        f"no {each} matrix peak is known": getattr(chip.peak_tflops, each) for each in (dtype, *["fp32"] * fp32)
+    } | {
         "no memory capacity is known": chip.memory.usable_gib or chip.memory.capacity_gb,
         "no memory bandwidth is known": chip.memory.bandwidth_gb_s,
         "no scale-up bandwidth is known": chip.scale_up.bandwidth_gb_s,

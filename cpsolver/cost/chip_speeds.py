@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import log2, prod
 
 import numpy as np
@@ -11,6 +12,9 @@ from cpsolver.problem.problem import Problem
 from cpsolver.profiles.stack import Stack
 from cpsolver.profiles.switches import DTYPES, Recipe
 from hw_specs import Chip, Dtype
+
+FP32_BYTES = 4.0
+"""Of a value in fp32."""
 
 
 def attention_constants(problem: Problem, chip: Chip) -> tuple[str, ...]:
@@ -57,6 +61,7 @@ class ChipSpeeds:
         self.tile = (stack.gemm_tile_rows, stack.gemm_tile_columns)
         self.half_depth = stack.gemm_half_depth
         self.misaligned_speed = stack.misaligned_gemm_speed
+        self._chip = chip
 
     def _recipe_speed(self, recipe: Recipe, stack: Stack) -> float:
         """GEMMs against the rate that the chip has for their type, which is of one scale a tensor where that is fp8."""
@@ -74,6 +79,22 @@ class ChipSpeeds:
     def layer_gemm(self, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, summed: bool = False) -> Floats:
         """As `gemm` in the precision of the layers' GEMMs; `summed`: the result is added to fp32 in place."""
         return self._gemm(m, n, k, self.layer_gemm_rate, 8 if summed else self.element_bytes, batch)
+
+    def fp32_gemm(self, m: Floats, n: Floats, k: Floats) -> Floats:
+        """As `gemm` of fp32 values, which matrix units multiply in TF32 where the chip has that."""
+        seconds = 2.0 * m * n * k / (self._tf32_rate * self._tile_use(m, n, 1.0) * k / (k + self.half_depth))
+        traffic = FP32_BYTES * (m * k + k * n + m * n) / self.memory_rate
+        return np.asarray(np.maximum(seconds, traffic) + self.kernel_latency)
+
+    @cached_property
+    def fp32_rate(self) -> float:
+        """The peak of fp32 in vector units, slowed as all else. Raises UnknownFigureError for a chip without one."""
+        return float(self._chip.peak_flops("fp32") / self.slowdown)
+
+    @cached_property
+    def _tf32_rate(self) -> float:
+        dtype: Dtype = "fp32" if self._chip.peak_tflops.tf32 is None else "tf32"
+        return float(self._chip.peak_flops(dtype) * self._chip.efficiency_value("gemm_fp32") / self.slowdown)
 
     def _gemm(self, m: Floats, n: Floats, k: Floats, rate: float, result_bytes: float, batch: Floats | float) -> Floats:
         shape = self._tile_use(m, n, batch) * k / (k + self.half_depth)

@@ -11,7 +11,7 @@ from math import inf
 
 import numpy as np
 
-from cpsolver.cost.chip_speeds import ChipSpeeds
+from cpsolver.cost.chip_speeds import FP32_BYTES, ChipSpeeds
 from cpsolver.cost.shard import Candidates, Floats, Ints
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import OptimizerName
@@ -70,14 +70,15 @@ def saved_bytes(problem: Problem, rows: Candidates, shards: Ints) -> Floats:
     return np.asarray(less / np.where(rows.distributed_optimizer, shards, 1))
 
 
+def factor_bytes(rows: Candidates, shards: Ints) -> Floats:
+    """Bytes of SOAP's factors of an element of a matrix's squares, on each of the ranks that share them."""
+    return np.asarray(techniques().soap_factor_bytes / np.where(rows.distributed_optimizer, shards, 1))
+
+
 def _of_elements(problem: Problem) -> OptimizerName:
     """The optimizer of the weights that are taken by elements: Adam where it takes matrices alone."""
     training = problem.spec.training
     return "adam" if training.whole_matrices else training.optimizer
-
-
-_FULL = 4.0
-"""Bytes of an fp32 value: weights, gradients and moments alike, where the training is in fp32."""
 
 
 def held(problem: Problem, optimizer: OptimizerName | None = None) -> Held:
@@ -110,11 +111,11 @@ def _held_in_fp32(problem: Problem) -> Held:
     A step reads all four and writes all but the gradient, which is cleared.
     """
     training = problem.spec.training
-    states = (1.0 - training.optimizer_offload) * 2 * _FULL
+    states = (1.0 - training.optimizer_offload) * 2 * FP32_BYTES
     moved, on_device = 0.0, states
     if training.swap_optimizer:
         moved, on_device = states, states / float(techniques().swap_slices)
-    return Held(_FULL, _FULL, on_device, _FULL, _FULL, 8 * _FULL, moved)
+    return Held(FP32_BYTES, FP32_BYTES, on_device, FP32_BYTES, FP32_BYTES, 8 * FP32_BYTES, moved)
 
 
 def _master_bytes(problem: Problem, own: Optimizer, adam: Optimizer) -> float:
@@ -142,7 +143,7 @@ def _weight_bytes(problem: Problem) -> tuple[float, float]:
     """
     stack = problem.stack
     if problem.spec.training.precision == "fp32":
-        return _FULL, _FULL
+        return FP32_BYTES, FP32_BYTES
     if problem.recipe is None:
         return stack.parameter_bytes, stack.parameter_gather_bytes
     narrow = techniques().recipes[problem.recipe]

@@ -326,7 +326,12 @@ def _states(problem: Problem, rows: Candidates, trained: StageParameters, parts:
         return found
     saved, of_experts = (states.saved_bytes(problem, rows, ranks) for ranks in (rows.shards, rows.expert_shards))
     less = _state_columns(in_buffers.matrices, saved, of_experts)
-    return {name: column - less[name] for name, column in found.items()}
+    found = {name: column - less[name] for name, column in found.items()}
+    if in_buffers.factors is None:
+        return found
+    of_dense, of_routed = (states.factor_bytes(rows, ranks) for ranks in (rows.shards, rows.expert_shards))
+    more = _state_columns(in_buffers.factors, of_dense, of_routed)
+    return {name: column + more[name] for name, column in found.items()}
 
 
 def _state_columns(parts: StageParameters, each: Floats, each_expert: Floats) -> dict[str, Floats]:

@@ -1,4 +1,4 @@
-"""Muon over replicas: whole matrices on ranks, the padding that this takes, and the seconds of a step.
+"""Muon and SOAP over replicas: whole matrices on ranks, the padding that this takes, and the seconds of a step.
 
 Megatron-LM's layer-wise distributed optimizer (core_v0.19.0, core/optimizer/layer_wise_optimizer.py) gives every matrix
 of a model chunk to one of the ranks that share states, the largest first, each to the rank that has least; experts'
@@ -9,7 +9,7 @@ The fullest rank of N matrices of at least s elements among d ranks has ceil(N /
 mean in the mean: the largest of these numbers over all sizes is the least that the fullest can have, and what that way
 of giving them out comes to within some per cent (tests/cost/test_muon.py). A stage has as many layers as the mean one.
 The model's first chunk may have larger matrices than the mean one, of dense layers before experts: what its buffers and
-its step are longer for these is the first stage's own.
+its step are longer for these is the first stage's own. SOAP's preconditioners of a matrix lie where it lies.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from cpsolver.cost.kinds import kind_of_layers, kind_shares, layer_kinds
 from cpsolver.cost.matrix_steps import Matrix, layer_matrices, orthogonalizing_seconds
 from cpsolver.cost.memory import StageParameters
+from cpsolver.cost.preconditioning import factor_elements, preconditioning_seconds
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints, Shard
 from cpsolver.problem.problem import Problem
 from hw_specs import Chip
@@ -33,21 +34,34 @@ _WHOLE = 1.0 - 1e-9
 @dataclass(frozen=True)
 class Buffers:
     """What a device's buffers of weights and gradients hold, padding included, and of these the matrices (None: no
-    optimizer takes matrices whole)."""
+    optimizer takes matrices whole); and elements of the squares that SOAP keeps factors of, as if the ranks shared
+    what all of them would hold that had as many as the fullest."""
 
     held: StageParameters
     matrices: StageParameters | None
+    factors: StageParameters | None = None
 
 
 def buffers(problem: Problem, rows: Candidates, parts: StageParameters) -> Buffers:
     """`parts`: the parameters on a device (`memory.stage_parameters`)."""
-    if not problem.spec.training.whole_matrices:
+    training = problem.spec.training
+    if not training.whole_matrices:
         return Buffers(parts, None)
     found = LayerMatrices(problem, rows)
-    padded = _matrices(problem, rows, parts, found, found.padding(False), found.padding(True))
-    padded = replace(padded, encoder=found.beyond_mean())
+    padded = _matrices(problem, rows, parts, found, found.padding(found.sizes, False), found.padding(found.sizes, True))
+    padded = replace(padded, encoder=found.beyond_mean(found.sizes))
     beside = beside_matrices(problem, rows, parts)
-    return Buffers(_each(padded, beside, 1.0), padded)
+    factors = _factors(problem, found) if training.optimizer == "soap" else None
+    return Buffers(_each(padded, beside, 1.0), padded, factors)
+
+
+def _factors(problem: Problem, found: LayerMatrices) -> StageParameters:
+    """Elements of the squares on the fullest rank, times the ranks."""
+    dense, routed = (found.padding(found.squares, of) * found.elements(found.squares, of) for of in (False, True))
+    last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
+    join = factor_elements(found.join)[found.of_row]
+    ends = {"last": mtp * (dense[last] + join), "last_experts": mtp * routed[last]}
+    return replace(_by_kind(problem, dense, routed, **ends), encoder=found.beyond_mean(found.squares))
 
 
 def beside_matrices(problem: Problem, rows: Candidates, parts: StageParameters) -> StageParameters:
@@ -66,8 +80,8 @@ def _matrices(
 ) -> StageParameters:
     """Elements of the matrices among `parts`, times the paddings of dense and of routed ones."""
     padding, of_experts = paddings
-    dense = np.minimum(found.elements(False), parts.layer + parts.kind_layer)
-    routed = np.minimum(found.elements(True), parts.experts + parts.kind_experts)
+    dense = np.minimum(found.elements(found.sizes, False), parts.layer + parts.kind_layer)
+    routed = np.minimum(found.elements(found.sizes, True), parts.experts + parts.kind_experts)
     last, mtp = kind_of_layers(problem.model)[-1], problem.model.mtp_layers
     modules = np.minimum(mtp * (dense[last] + 2.0 * problem.model.hidden**2 / rows.tp), parts.last)
     own_experts = np.minimum(mtp * routed[last], parts.last_experts)
@@ -110,7 +124,7 @@ class LayerMatrices:
 
     def __init__(self, problem: Problem, rows: Candidates) -> None:
         self._problem, self._rows = problem, rows
-        code, self._back = rows.first_of_each(("tp", "ep", "etp"))
+        code, self.of_row = rows.first_of_each(("tp", "ep", "etp"))
         self._shard: Shard = rows.take(code).shard
         model = problem.model
         numbers = np.bincount(kind_of_layers(model))
@@ -121,28 +135,37 @@ class LayerMatrices:
         self._routed = np.array([matrix.routed for matrix in self._classes], dtype=np.bool_)
 
     def _columns(self, of_class: list[Floats]) -> Floats:
-        return np.stack(of_class)[:, self._back]
+        return np.stack(of_class)[:, self.of_row]
 
     @cached_property
-    def _sizes(self) -> Floats:
+    def sizes(self) -> Floats:
+        """Elements of one matrix of each class."""
         return self._columns([matrix.elements for matrix in self._classes])
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Elements of the squares of its sides."""
+        return self._columns([factor_elements(matrix) for matrix in self._classes])
 
     @cached_property
     def _counts(self) -> Floats:
         """In one layer of the class's kind."""
         return self._columns([matrix.count for matrix in self._classes])
 
-    def elements(self, routed: bool) -> Floats:
-        """Of a layer of each kind, (kinds, n)."""
-        all_of = self._sizes * self._counts * (self._routed == routed)[:, None]
+    def elements(self, values: Floats, routed: bool) -> Floats:
+        """The sum of some values over the matrices of a layer of each kind, (kinds, n)."""
+        all_of = values * self._counts * (self._routed == routed)[:, None]
         return np.stack(
             [all_of[self._kind == kind].sum(axis=0) for kind in range(len(layer_kinds(self._problem.model)))]
         )
 
     def seconds(self, chip: Chip) -> Floats:
         """Of one matrix of each class."""
-        each = [orthogonalizing_seconds(self._problem, chip, self._shard, matrix) for matrix in self._classes]
-        return self._columns(each)
+        return self._columns([self._step(chip, matrix) for matrix in self._classes])
+
+    def _step(self, chip: Chip, matrix: Matrix) -> Floats:
+        of_one = preconditioning_seconds if self._problem.spec.training.optimizer == "soap" else orthogonalizing_seconds
+        return of_one(self._problem, chip, self._shard, matrix)
 
     def _ranks(self, routed: bool) -> Ints:
         return self._rows.expert_shards if routed else self._rows.shards
@@ -169,15 +192,16 @@ class LayerMatrices:
         whole = np.minimum(np.floor(length).astype(np.int64), len(kinds) - 1)
         return np.asarray((before[whole] + (length - whole)[:, None] * here[whole]).T)
 
-    def beyond_mean(self) -> Floats:
-        """Elements by which the buffers of the first chunk are longer than its layers' matrices with their padding.
+    def beyond_mean(self, values: Floats) -> Floats:
+        """How much longer the buffers of the first chunk are (or the factors there, by `values`) than its layers'
+        matrices with their padding.
 
         Experts' are not: none of them is in layers that few have.
         """
         if len(layer_kinds(self._problem.model)) == 1:
             return np.zeros(len(self._rows))
-        most, total = self.busiest_first(self._sizes, False)
-        return np.maximum(0.0, most * self._ranks(False) - self.padding(False) * total)
+        most, total = self.busiest_first(values, False)
+        return np.maximum(0.0, most * self._ranks(False) - self.padding(values, False) * total)
 
     def _fullest(self, values: Floats, routed: bool, chunks: Floats, certain: Bools) -> tuple[Floats, Floats]:
         """`busiest` of a chunk that has so many layers with each class; not `certain`: counted in the mean only."""
@@ -191,9 +215,10 @@ class LayerMatrices:
         whole = np.ceil(larger * _WHOLE / ranks) * np.take_along_axis(values, order, axis=0)
         return np.where(ranks > 1, np.maximum(total / ranks, whole.max(axis=0)), total), total
 
-    def padding(self, routed: bool) -> Floats:
-        """Length of the buffers against the elements of the matrices in them, 1 or more."""
-        most, total = self.busiest(self._sizes, routed)
+    def padding(self, values: Floats, routed: bool) -> Floats:
+        """What all ranks would have that had as much as the fullest, against the values of all, 1 or more: of sizes the
+        length of the buffers against the elements of the matrices in them."""
+        most, total = self.busiest(values, routed)
         return np.where(total > 0, most * self._ranks(routed) / np.where(total > 0, total, 1.0), 1.0)
 
     def modules(self, each: Floats, chip: Chip) -> Floats:
@@ -205,7 +230,11 @@ class LayerMatrices:
         for routed in (False, True):
             own = last & (self._routed == routed)
             found = found + (each[own] * self._counts[own]).sum(axis=0) / self._ranks(routed)
-        tp, hidden = self._shard.tp, np.full(len(self._shard.tp), float(model.hidden))
-        join = Matrix(hidden / tp, 2 * hidden, hidden, 2 * hidden, np.ones(len(tp)))
-        join_s = orthogonalizing_seconds(self._problem, chip, self._shard, join)[self._back]
+        join_s = self._step(chip, self.join)[self.of_row]
         return np.asarray(model.mtp_layers * (found + join_s / self._ranks(False)))
+
+    @cached_property
+    def join(self) -> Matrix:
+        """The matrix that joins a module's two inputs, by shard."""
+        tp, hidden = self._shard.tp, np.full(len(self._shard.tp), float(self._problem.model.hidden))
+        return Matrix(hidden / tp, 2 * hidden, hidden, 2 * hidden, np.ones(len(tp)))

@@ -247,7 +247,7 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     in_buffers = whole_matrices.buffers(problem, rows, trained)
     dense, routed = _held(problem, strategy, in_buffers.held, row)
     weights, expert_weights = (dense, routed) if problem.lora is None else _held(problem, strategy, in_all, row)
-    saved = _saved(problem, strategy, rows, row, in_buffers.matrices)
+    beside = _beside_elements(problem, strategy, rows, row, in_buffers)
     state = states.state_bytes(problem, rows, rows.shards)
     expert = states.state_bytes(problem, rows, rows.expert_shards)
     in_flight = _activations(problem, strategy, table, row)
@@ -262,7 +262,7 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
         needed = StageBytes(
             weights=float((weights[index] + frozen) * state.weight[at] + expert_weights[index] * expert.weight[at]),
             gradients=float(held * state.gradient[at] + experts * expert.gradient[at]),
-            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] - saved[index]),
+            optimizer=float(held * state.optimizer[at] + experts * expert.optimizer[at] + beside[index]),
             activations=float(activations),
             buffers=float(buffers),
             fragments=float((activations + buffers) * table.overhead),
@@ -273,15 +273,21 @@ def stage_memory(problem: Problem, strategy: Strategy) -> list[StageBytes]:
     return stages
 
 
-def _saved(
-    problem: Problem, strategy: Strategy, rows: Candidates, row: Ints, matrices: StageParameters | None
+def _beside_elements(
+    problem: Problem, strategy: Strategy, rows: Candidates, row: Ints, in_buffers: whole_matrices.Buffers
 ) -> Floats:
-    """Bytes of optimizer state that a device of each stage has less for matrices that are taken whole: (pp,)."""
-    if matrices is None:
+    """Bytes of optimizer state that a device of each stage has more, or less, for matrices taken whole: (pp,)."""
+    if in_buffers.matrices is None:
         return np.zeros(strategy.pp)
-    dense, routed = _held(problem, strategy, matrices, row)
-    of_dense, of_routed = (states.saved_bytes(problem, rows, ranks)[row] for ranks in (rows.shards, rows.expert_shards))
-    return np.asarray(dense * of_dense + routed * of_routed)
+    ranks = (rows.shards, rows.expert_shards)
+    dense, routed = _held(problem, strategy, in_buffers.matrices, row)
+    of_dense, of_routed = (states.saved_bytes(problem, rows, each)[row] for each in ranks)
+    more = -dense * of_dense - routed * of_routed
+    if in_buffers.factors is not None:
+        dense, routed = _held(problem, strategy, in_buffers.factors, row)
+        of_dense, of_routed = (states.factor_bytes(rows, each)[row] for each in ranks)
+        more = more + dense * of_dense + routed * of_routed
+    return np.asarray(more)
 
 
 def _activations(problem: Problem, strategy: Strategy, largest: MemoryTable, row: Ints) -> list[float]:

@@ -230,9 +230,9 @@ def _images(spec: Spec, model: Architecture, launcher: Framework | None) -> Iter
     lacking = None if launcher is None else lacks_encoder(launcher, model)
     if lacking is not None:
         yield Trouble("launcher", lacking, spec.launcher, "null, or images null", path=("launcher",))
-    if spec.training.optimizer == "muon":
+    if spec.training.whole_matrices:
         message, where = "its step over an encoder's matrices is not planned for", ("training", "optimizer")
-        yield Trouble(dotted(where), message, "muon", "another optimizer", path=where)
+        yield Trouble(dotted(where), message, spec.training.optimizer, "another optimizer", path=where)
 
 
 def lacks_encoder(launcher: Framework, model: Architecture) -> str | None:
@@ -378,7 +378,8 @@ def _chip(name: str, request: ChipRequest, training: Training) -> Chip:
             chip = complete_chip({**(fields or {}), **own})
         except ValidationError as error:
             raise _invalid(path, error, fields, Chip) from None
-    reasons = unusable_reasons(chip, DTYPES[training.precision], training.host_link, training.block_format)
+    needed = (training.host_link, training.block_format, training.optimizer == "soap")
+    reasons = unusable_reasons(chip, DTYPES[training.precision], *needed)
     if reasons:
         raise InputError(Trouble(where, "cannot be planned for: " + "; ".join(reasons), path=path))
     return chip

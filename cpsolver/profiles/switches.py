@@ -28,6 +28,7 @@ OptimizerName = Literal[
     "o2_adamw",
     "lion",
     "muon",
+    "soap",
 ]
 MuonTpMode = Literal["duplicated", "distributed", "blockwise"]
 """What Muon orthogonalizes where tensor parallelism splits a matrix: the whole, on every rank or by all of them at once

@@ -76,6 +76,12 @@ class Figures(_Frozen):
     muon_gather_bytes: Figure
     muon_kernels: Figure
     muon_host_us: Figure
+    soap_factor_bytes: Figure
+    soap_own_bytes: Figure
+    soap_factor_traffic_bytes: Figure
+    soap_kernels: Figure
+    soap_qr_ms: Figure
+    soap_qr_speed: Figure
 
 
 class Narrow(_Frozen):

@@ -36,7 +36,7 @@ training:
   expert_capacity_factor: null  # no device's experts take more than this times their share, 1 or more; default null
   # Techniques that save memory or time (docs/techniques.md):
   # One of adam, precision_aware, precision_aware_bf16, precision_aware_bf16_grads, precision_aware_fp8,
-  # quantized_states, cadam, ema_adamw, o2_adamw, lion, muon; default adam
+  # quantized_states, cadam, ema_adamw, o2_adamw, lion, muon, soap; default adam
   optimizer: adam
   muon_tp_mode: duplicated  # muon and tp: duplicated or distributed (whole matrices), blockwise; default duplicated
   release_fp32_gradients: false  # fp16: no fp32 copy of the gradients (AscendSpeed --release-fp32-grad); default false

@@ -330,7 +330,7 @@ def contradictions(training: Training) -> Iterator[Trouble]:
         if getattr(training, name) and training.optimizer not in optimizers:
             message = f"contradicts training.optimizer = '{training.optimizer}'"
             yield _trouble(training, name, message, f"false, or optimizer {' or '.join(optimizers)}")
-    yield from _against_muon(training)
+    yield from _against_matrices(training)
     for first, second in _APART:
         if getattr(training, first) and getattr(training, second):
             yield _trouble(training, first, f"excludes training.{second}: the states are in one place")
@@ -406,15 +406,15 @@ def _of_lengths(training: Training) -> Iterator[Trouble]:
             yield _finetuning_trouble(("lengths",), f"has {tokens} tokens {count} times", allowed="each length once")
 
 
-def _against_muon(training: Training) -> Iterator[Trouble]:
-    """What an optimizer of whole matrices does not go together with, and the switch that is its alone."""
+def _against_matrices(training: Training) -> Iterator[Trouble]:
+    """What an optimizer of whole matrices does not go together with, and the switch that is Muon's alone."""
     told = f"contradicts training.optimizer = '{training.optimizer}'"
+    if training.optimizer != "muon" and training.muon_tp_mode != "duplicated":
+        yield _trouble(training, "muon_tp_mode", f"{told}: it orthogonalizes no matrices", "duplicated")
     if not training.whole_matrices:
-        if training.muon_tp_mode != "duplicated":
-            yield _trouble(training, "muon_tp_mode", f"{told}: it orthogonalizes no matrices", "duplicated")
         return
     if training.precision in ("fp16", "fp32"):
-        message = f"{told}: Megatron-LM's takes no fp16, and its products are in bf16"
+        message = f"{told}: Megatron-LM's is for bf16 weights with an fp32 master"
         yield _trouble(training, "precision", message, "bf16, fp8 or nvfp4")
     if training.optimizer_offload:
         message = f"{told}: the host's update is Adam's (core/optimizer/cpu_offloading)"

@@ -336,5 +336,5 @@ def test_the_first_stage_is_padded_as_megatron_deals_its_matrices(name: str, deg
     length = model.layers / pp
     sizes = [size for index in range(round(length)) for size in _sizes(problem, rows.shard, index, False)]
     matrices = whole_matrices.LayerMatrices(problem, rows)
-    found = matrices.busiest_first(matrices._sizes, False)[0].item()
+    found = matrices.busiest_first(matrices.sizes, False)[0].item()
     assert 0.95 <= longest_first(sizes, ranks) / found <= 1.13

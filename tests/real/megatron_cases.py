@@ -32,7 +32,7 @@ class Case:
         """The problem on chips of a made-up type."""
         link = {"pcie_generation": 5, "bandwidth_gb_s": 64}
         chip = chip_spec(gb=400, host_link=link, block_formats=["mx", "nvfp4"])
-        chip["peak_tflops"] = {"bf16": 100, "fp16": 100, "fp8": 200, "fp4": 400}
+        chip["peak_tflops"] = {"bf16": 100, "fp16": 100, "fp32": 100, "fp8": 200, "fp4": 400}
         problem = problem_of(
             {"x": chip},
             model=self.model,
@@ -180,6 +180,7 @@ CASES = (
     _case(
         "muon, experts", "kimi-k2-1t", "x:16,15,15,15", flags="fz", tp=1, dp=64, ep=64, training=_muon(), targets=NEW
     ),
+    _case("soap", "llama2-70b", EVEN_70B, tp=4, dp=2, training={"optimizer": "soap"}, targets=NEW),
     _case("muon, no sharing", "llama2-7b", "x:32", flags="sf", tp=2, dp=4, training=_muon(), targets=NEW),
     _case("precision aware, offload", "llama2-7b", "x:32", tp=2, dp=4, training={"optimizer_offload": 0.5}),
     *(

@@ -1,4 +1,4 @@
-"""The search against brute force where Muon takes matrices whole: padded buffers, seconds by shapes of matrices."""
+"""The search against brute force where Muon or SOAP takes matrices whole: padded buffers, seconds and bytes of each."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ LARGEST = 400
 
 
 def muon_problem(seed: int) -> Problem:
-    """A random problem whose matrices are orthogonalized, whole or in shares, on any launcher or one that can."""
+    """A random problem whose matrices are orthogonalized, whole or in shares, on any launcher or one that can; or
+    preconditioned, every third."""
     problem, rng = random_problem(seed), np.random.default_rng((seed, 7))
     changes = {"optimizer": "muon", "muon_tp_mode": str(rng.choice(get_args(MuonTpMode)))}
+    changes = changes if seed % 3 else {"optimizer": "soap"}
     training = problem.spec.training.model_copy(update=changes)
     launcher = load_launcher("megatron-lm") if problem.spec.launcher == "megatron-lm" else None
     name = None if launcher is None else launcher.name

@@ -44,6 +44,8 @@ def wrong(training: dict[str, Any], **search: Any) -> str:
         ({"optimizer": "muon", "precision": "fp16"}, "precision = 'fp16': contradicts training.optimizer = 'muon'"),
         ({"optimizer": "muon", "optimizer_offload": 0.5}, "the host's update is Adam's"),
         ({"optimizer": "muon", "swap_optimizer": True}, "(allowed: false, or optimizer adam)"),
+        ({"optimizer": "soap", "precision": "fp16"}, "precision = 'fp16': contradicts training.optimizer = 'soap'"),
+        ({"optimizer": "soap", "muon_tp_mode": "blockwise"}, "it orthogonalizes no matrices (allowed: duplicated)"),
         ({"muon_tp_mode": "blockwise"}, "it orthogonalizes no matrices (allowed: duplicated)"),
         ({"optimizer": "muon", "muon_tp_mode": "blokwise"}, "did you mean 'blockwise'"),
     ],

@@ -51,7 +51,7 @@ def chip_spec(
 ) -> dict[str, Any]:
     """A chip's fields; `up` in GB/s and `out` in Gb/s are its links inside a node and between nodes."""
     return {
-        "peak_tflops": {"bf16": tflops},
+        "peak_tflops": {"bf16": tflops, "fp32": tflops},
         "memory": {"capacity_gb": gb, "bandwidth_gb_s": gb_s},
         "scale_up": {"bandwidth_gb_s": up, **more.pop("scale_up", {})},
         "scale_out": {"bandwidth_gbit_s": out},

@@ -24,7 +24,7 @@ DIALECT = replace(
     name="megatron-bridge",
     source="Megatron-Bridge 067f987",
     switches=(*MEGATRON_LM.switches, "fp8_attention"),
-    muon=False,
+    matrices=False,
 )
 _MODEL = {
     "--ffn-hidden-size": "ffn_hidden_size",

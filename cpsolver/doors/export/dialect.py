@@ -20,7 +20,8 @@ class Dialect:
     `fp8_recipes`: what --fp8-recipe takes, by our names; `mx_weights`: MXFP8 weights can be held so only, their gathers
     overlapped. `bf16_moments`: --exp-avg-dtype takes bf16. `switches`: those of training that it has flags for and
     others lack. The others name what a flag is there for: sliding windows, attention sinks, a gate on attention's
-    output, a gate on shared experts, activations sent to the host, biases in experts, the optimizers Lion and Muon.
+    output, a gate on shared experts, activations sent to the host, biases in experts, the optimizer Lion, and those of
+    matrices, Muon and SOAP.
     """
 
     name: str
@@ -39,10 +40,10 @@ class Dialect:
     switches: tuple[str, ...] = ("offload_layers", "cuda_graph", "moe_dispatcher")
     expert_bias: bool = True
     lion: bool = False
-    muon: bool = False
+    matrices: bool = False
 
 
-MEGATRON_LM = Dialect("megatron-lm", "core_v0.16.1 and main of 2026-08", muon=True)
+MEGATRON_LM = Dialect("megatron-lm", "core_v0.16.1 and main of 2026-08", matrices=True)
 CORE_0_13 = replace(
     MEGATRON_LM,
     name="megatron-core-0.13",
@@ -57,7 +58,7 @@ CORE_0_13 = replace(
     activation_offload=False,
     switches=(),
     expert_bias=False,
-    muon=False,
+    matrices=False,
 )
 CORE_0_12 = replace(
     CORE_0_13,
@@ -74,7 +75,7 @@ CORE_0_15 = replace(
     output_gate=False,
     shared_gate=False,
     activation_offload=False,
-    muon=False,
+    matrices=False,
 )
 
 

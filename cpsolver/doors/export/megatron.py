@@ -86,7 +86,9 @@ def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]
         yield "from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp"
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:
         yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
-    if problem.spec.training.whole_matrices:
+    if problem.spec.training.optimizer == "muon":
         yield "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 on"
+    if problem.spec.training.optimizer == "soap":
+        yield "SOAP needs Megatron-Core 0.19 on and the package emerging-optimizers, of a version that it knows (0.3.1)"
     yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)

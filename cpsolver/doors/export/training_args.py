@@ -88,9 +88,10 @@ def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
         choices["precision_aware_bf16_grads"] = (*states, _BF16_GRADIENTS)
     if dialect.lion:
         choices["lion"] = (("--optimizer", "lion"),)
-    if dialect.muon:
+    if dialect.matrices:
         steps = ("--muon-num-ns-steps", f"{techniques().muon_steps:g}")
         choices["muon"] = (("--optimizer", "muon"), ("--muon-tp-mode", training.muon_tp_mode), steps)
+        choices["soap"] = (("--optimizer", "soap"),)
     if training.optimizer not in choices:
         allowed = ", ".join(choices)
         raise CannotExpress((f"training.optimizer is {training.optimizer}: {dialect.name} has {allowed}",))
@@ -107,7 +108,8 @@ def check_matrices(problem: Problem, s: Strategy) -> None:
     experts have no weights but these)."""
     biased = problem.model.moe is not None and problem.model.bias_mlp
     if problem.spec.training.whole_matrices and s.distributed_optimizer and biased:
-        message = f"Muon's distributed optimizer has no place for the biases of {problem.model.name}'s experts"
+        name = problem.spec.training.optimizer
+        message = f"{name}'s distributed optimizer has no place for the biases of {problem.model.name}'s experts"
         raise CannotExpress((f"{message}: distributed_optimizer must be false",))
 
 

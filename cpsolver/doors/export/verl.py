@@ -19,7 +19,7 @@ from cpsolver.inputs.errors import one_line
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
-DIALECT = replace(MEGATRON_LM, name="verl", source="verl 0.9.1", switches=(), activation_offload=False, muon=False)
+DIALECT = replace(MEGATRON_LM, name="verl", source="verl 0.9.1", switches=(), activation_offload=False, matrices=False)
 _ACTOR = "actor_rollout_ref.actor"
 _ENGINE = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"),

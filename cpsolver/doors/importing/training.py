@@ -117,9 +117,9 @@ def _precision(arguments: Arguments) -> str:
 def _optimizer(arguments: Arguments, precision: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     name = arguments.text("optimizer", "adam")
-    names = {"adam": None, "lion": "lion", "cadam": "cadam", "muon": "muon", "dist_muon": "muon"}
+    names = {"adam": None, "lion": "lion", "cadam": "cadam", "muon": "muon", "dist_muon": "muon", "soap": "soap"}
     if name not in names:
-        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon")
+        arguments.trouble("--optimizer", "is not planned for", name, "adam, lion, cadam, muon, soap")
     elif names[name]:
         fields["optimizer"] = names[name]
     if fields.get("optimizer") == "muon":

@@ -117,19 +117,30 @@ def _constant(found: Provenance) -> dict[str, Any]:
 
 
 def matrices_notes(problem: Problem, strategy: Strategy) -> Iterator[str]:
-    """What Muon's matrices cost in time and memory; nothing with another optimizer."""
+    """What the matrices of Muon or SOAP cost in time and memory; nothing with another optimizer."""
     costs = matrix_costs(problem, strategy)
     if costs is None:
         return
     one = say("the fullest rank")
-    yield say(
-        "{optimizer}'s matrices: {matrices_s} of {where}, {steps:g} iterations and the momentum; no run with it was "
-        "measured",
-        optimizer=problem.spec.training.optimizer,
-        matrices_s=seconds(costs.matrices_s),
-        where=say("stage {stage}'s fullest rank", stage=costs.stage) if strategy.pp > 1 else one,
-        steps=techniques().muon_steps,
-    )
+    told = {
+        "optimizer": problem.spec.training.optimizer,
+        "matrices_s": seconds(costs.matrices_s),
+        "where": say("stage {stage}'s fullest rank", stage=costs.stage) if strategy.pp > 1 else one,
+    }
+    if costs.factors_bytes:
+        yield say(
+            "{optimizer}'s matrices: {matrices_s} of {where}, which holds {held:.1f} GiB of factors and eigenbases; "
+            "no run with it was measured",
+            **told,
+            held=bytes_to_gib(costs.factors_bytes),
+        )
+    else:
+        yield say(
+            "{optimizer}'s matrices: {matrices_s} of {where}, {steps:g} iterations and the momentum; no run with it "
+            "was measured",
+            **told,
+            steps=techniques().muon_steps,
+        )
     if (more := bytes_to_gib(costs.padding_bytes)) >= _NO_PADDING_GIB:
         yield say(
             "buffers of dense matrices are {padded:.2f} times as long as these, for ranks take whole ones: {more:.1f} "
@@ -145,8 +156,8 @@ def matrices_document(problem: Problem, strategy: Strategy) -> dict[str, Any]:
     if costs is None:
         return {}
     found = asdict(costs)
-    padding = bytes_to_gib(found.pop("padding_bytes"))
-    return {"matrices": {**found, "padding_gib": padding}}
+    gib = {f"{name}_gib": bytes_to_gib(found.pop(f"{name}_bytes")) for name in ("padding", "factors")}
+    return {"matrices": {**found, **gib}}
 
 
 def differing_table(own: StageOperators, other: StageOperators) -> Iterator[RenderableType]:

@@ -125,12 +125,13 @@ class Operators(BaseModel):
 
 
 class Matrices(BaseModel):
-    """What Muon's matrices cost."""
+    """What the matrices of Muon or SOAP cost."""
 
     stage: int
     matrices_s: Seconds
     padded: float
     padding_gib: Gib
+    factors_gib: Gib
 
 
 class MicrobatchSeconds(BaseModel):

@@ -46,8 +46,9 @@ def recompute_text(strategy: Strategy, chip: str) -> str:
 
 
 def _rests_on(problem: Problem, chip: Chip, efficiency: str) -> bool:
-    """Whether plans of the problem rest on that efficiency; no 16-bit training does on that of fp32 GEMMs."""
-    return chip.uses_efficiency(efficiency) and (efficiency != "gemm_fp32" or problem.element_bytes == 4)
+    """Whether plans of the problem rest on that efficiency; on that of fp32 GEMMs few do."""
+    in_fp32 = problem.element_bytes == 4 or problem.spec.training.optimizer == "soap"
+    return chip.uses_efficiency(efficiency) and (efficiency != "gemm_fp32" or in_fp32)
 
 
 def assumptions(problem: Problem, chips: Sequence[str]) -> list[str]:

@@ -263,6 +263,7 @@ def test_breadth_first_groups_all_microbatches() -> None:
             {"--optimizer": ("muon",), "--muon-tp-mode": ("distributed",), "--use-distributed-optimizer": ()},
             MEGATRON[1:],
         ),
+        ({"optimizer": "soap"}, {"--optimizer": ("soap",), "--use-distributed-optimizer": ()}, MEGATRON[1:]),
         ({"activation_offload": "core_attn"}, {"--offload-modules": ("core_attn",)}, MEGATRON[1:]),
         ({"offload_layers": 3}, {"--cpu-offloading-num-layers": ("3",)}, MEGATRON[1:]),
         ({"reuse_fp32_parameters": True}, {"--reuse-fp32-param": ()}, MEGATRON),

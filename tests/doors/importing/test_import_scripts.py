@@ -316,6 +316,7 @@ def test_ends_that_count_for_a_layer() -> None:
         ("--optimizer lion", {"optimizer": "lion"}),
         ("--o2-optimizer", {"optimizer": "o2_adamw"}),
         ("--optimizer muon --muon-tp-mode duplicated", {"optimizer": "muon", "muon_tp_mode": "duplicated"}),
+        ("--optimizer soap", {"optimizer": "soap", "muon_tp_mode": None}),
         ("--optimizer muon --muon-fp32-matmul-prec medium", {"optimizer": "muon", "muon_tp_mode": "blockwise"}),
         ("--seq-length=2048 --global-batch-size 128", {"sequence_length": 2048, "global_batch_size": 128}),
     ],
