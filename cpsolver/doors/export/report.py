@@ -194,8 +194,8 @@ def receivers(border: Border) -> dict[int, list[int]]:
 def _through(counts: Mapping[str, int]) -> str:
     """Levels that groups go through, with how many of the groups where they are several."""
     if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
+        return say(next(iter(counts)))
+    return ", ".join(f"{say(name)} ({number:,})" for name, number in counts.items())
 
 
 def _shown(groups: list[list[int]]) -> str:
