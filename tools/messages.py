@@ -1,9 +1,9 @@
 """The program's messages in Chinese: `python -m tools.messages` brings their catalogue into step with the code.
 
 What the code says is the source: what `say` says, `later` marks, `counted` and `plural` count, what the page's scripts
-say, what --help says, and the words of legend.yaml, of default_stacks.yaml, of flags and rules. The catalogue (gettext,
-kept with Babel) lies in cpsolver/inputs/locale, and compiled beside it. With --check nothing is written; a test fails
-on what has no Chinese, or other fields.
+say, what --help says, and the words of legend.yaml, of default_stacks.yaml, of flags and rules, and of what import
+refuses. The catalogue (gettext, kept with Babel) lies in cpsolver/inputs/locale, and compiled beside it. With --check
+nothing is written; a test fails on what has no Chinese, or other fields.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ CODE = ROOT / "cpsolver"
 COMMAND_LINE = CODE / "commands"
 LEGEND = CODE / "doors" / "report" / "legend.yaml"
 STACKS = CODE / "profiles" / "default_stacks.yaml"
+SCOPE, FORMATS = (CODE / "doors" / "importing" / name for name in ("scope.yaml", "formats.yaml"))
 PO = CATALOGUES / CHINESE / "LC_MESSAGES" / f"{DOMAIN}.po"
 MO = PO.with_suffix(".mo")
 _SAID, _COUNTED = ("say", "later"), ("counted", "plural")
-_TROUBLES = ("inputs", "spec", "problem", "commands")
+_TROUBLES = ("inputs", "spec", "problem", "commands", "doors/export", "doors/importing")
 """The rooms whose troubles with an input are in the catalogue; those of other rooms are told in English."""
 _IN_SCRIPTS = re.compile(r"\bsay\('([^']*)'")
 Found = tuple[str, str | None, Path]
@@ -118,14 +119,22 @@ def fields(text: str) -> list[tuple[str, str]]:
 def _of_code() -> Iterator[Found]:
     for file in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id == "Trouble" or node.func.id == "file_error":
-                    there = file.relative_to(CODE).parts[0] in _TROUBLES
+            if isinstance(node, ast.Call):
+                name = _called(node.func)
+                if name in ("Trouble", "file_error", "trouble"):
+                    there = any(file.is_relative_to(CODE / room) for room in _TROUBLES)
                     yield from ((text, None, file) for text in _texts(node.args[1:2]) if there)
-                elif node.func.id == "wrong" or node.func.id in _SAID:
+                elif name == "wrong" or name in _SAID:
                     yield from ((text, None, file) for text in _texts(node.args[:1]))
-                elif node.func.id in _COUNTED:
+                elif name in _COUNTED:
                     yield from ((text, COUNTED, file) for text in _texts(node.args[1:2]))
+
+
+def _called(function: ast.expr) -> str:
+    """The name of a function; of methods that of `trouble`, with which readers note what is wrong."""
+    if isinstance(function, ast.Attribute) and function.attr == "trouble":
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _texts(arguments: list[ast.expr]) -> Iterator[str]:
@@ -150,13 +159,17 @@ def _of_help() -> Iterator[Found]:
 
 
 def _of_data() -> Iterator[Found]:
-    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short."""
+    """The legend's words and meanings, labels of flags, why a stack is the default, what rules ask for in short, what
+    import refuses by name."""
     words = _yaml(LEGEND)
     yield from ((text, None, LEGEND) for text in dict.fromkeys((*words, *words.values())))
     flags = (one.label for one in DIMENSIONS.values() if one.label)
     yield from ((label, None, CODE / "plans" / "dimensions.py") for label in flags)
     yield from ((entry["why"], None, STACKS) for entry in _yaml(STACKS).values())
     yield from ((rule.words, None, CODE / "rules" / "base.py") for rule in RULES.values())
+    refused = [one.get("refused", {}) for one in _yaml(FORMATS).values()]
+    for file, parts in ((SCOPE, [*_yaml(SCOPE).values()]), (FORMATS, refused)):
+        yield from ((text, None, file) for text in dict.fromkeys(text for part in parts for text in part.values()))
 
 
 def _yaml(file: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cpsolver.commands.common import (
 )
 from cpsolver.commands.help import SpokenCommand
 from cpsolver.commands.planning import write_result
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver import Launch, Problem, Result, Strategy
@@ -127,8 +128,8 @@ def ranks(
     except (ValueError, ZeroDivisionError):
         if not (broken := cpsolver.check(problem, strategy)):
             raise
-        message = "has no groups to show, for the plan is not legal"
-        raise InputError([Trouble("--plan", f"{message}: {each}", file=plan) for each in broken]) from None
+        told = [say("has no groups to show, for the plan is not legal: {broken}", broken=each) for each in broken]
+        raise InputError([Trouble("--plan", each, file=plan) for each in told]) from None
     write_answer(as_json, output, lambda: ranks_document(problem, places), lambda: ranks_report(problem, places))
 
 
@@ -149,8 +150,8 @@ def _plan(problem: Problem, path: str | None, number: int, target: str | None = 
         write_result(cpsolver.PlanAnswer(problem, result), as_json, None)
         exit_with(result)
     if len(result.plans) < number:
-        wrong = cpsolver.Trouble("--plan-rank", "is no plan of the answer", number, f"1 to {len(result.plans)}")
-        raise cpsolver.InputError(wrong)
+        allowed = say("1 to {plans}", plans=len(result.plans))
+        raise cpsolver.InputError(cpsolver.Trouble("--plan-rank", say("is no plan of the answer"), number, allowed))
     return result.plans[number - 1].strategy
 
 
@@ -166,7 +167,8 @@ def _searched(problem: Problem, target: str | None) -> Result:
         with Watcher() as watcher:
             result = search(there, watcher)
         if result.plans:
-            click.echo(f"note: of the plans that {target} runs, since the spec names no launcher", err=True)
+            note = say("note: of the plans that {target} runs, since the spec names no launcher", target=target)
+            click.echo(note, err=True)
             return result
     return cpsolver.solve(problem, display=Terminal())
 
@@ -178,7 +180,7 @@ def _refuse(problem: Problem, strategy: Strategy, target: str, reasons: tuple[st
     from cpsolver.doors.report.progress import Waiting
     from cpsolver.search.search import search
 
-    with Waiting(f"{target} cannot run this plan; looking for the nearest that it can"):
+    with Waiting(say("{target} cannot run this plan; looking for the nearest that it can", target=target)):
         near = nearest_plan(problem, strategy, target, search)
     click.echo(
         dumps(refusal_document(target, strategy, reasons, near)) if as_json else refusal_text(target, reasons, near)
@@ -195,6 +197,8 @@ def _show(problem: Problem, strategy: Strategy, launch: Launch, folder: str | No
     elif folder is None:
         click.echo(launch_text(launch))
     else:
-        click.echo(f"{folder}: {', '.join(launch.files)}; start {launch.main}" if launch.main else folder)
+        files = ", ".join(launch.files)
+        started = say("{folder}: {files}; start {main}", folder=folder, files=files, main=launch.main)
+        click.echo(started if launch.main else folder)
         for note in launch.notes:
             click.echo(f"- {one_line(note)}")

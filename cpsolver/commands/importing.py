@@ -10,6 +10,7 @@ import click
 from cpsolver.commands import completion
 from cpsolver.commands.common import json_option
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from cpsolver.doors.importing.imported import Imported
@@ -97,7 +98,7 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     try:
         return None if text is None else tuple(shlex.split(text))
     except ValueError as error:
-        raise InputError(Trouble("--args", f"is no command line: {error}", text)) from None
+        raise InputError(Trouble("--args", say("is no command line: {error}", error=error), text)) from None
 
 
 def _check_files(source: str, output: str | None, strategy_output: str | None) -> None:
@@ -122,8 +123,9 @@ def _write(imported: Imported, output: str | None, strategy_output: str | None, 
     if output is not None:
         write_new_file(output, spec, force)
     if strategy_output is not None and imported.strategy is None:
-        reasons = imported.refusals or ("a configuration says nothing of how it is trained",)
-        raise InputError([Trouble("--strategy-output", f"there is no plan to write: {reason}") for reason in reasons])
+        reasons = imported.refusals or (say("a configuration says nothing of how it is trained"),)
+        told = [say("there is no plan to write: {reason}", reason=reason) for reason in reasons]
+        raise InputError([Trouble("--strategy-output", each) for each in told])
     if strategy_output is not None and imported.strategy is not None:
         write_new_file(strategy_output, strategy_text(imported.strategy, imported.source), force)
     return spec

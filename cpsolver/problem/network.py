@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.inputs.errors import Path, Trouble, dotted, number
+from cpsolver.inputs.language import later, say
 from cpsolver.spec.cluster import Cluster
 from cpsolver.spec.network import NETWORK, ChipLink, level_devices
 from hw_specs import Chip, Efficiency, FastDomain, NetworkFigures, NetworkLevel
@@ -116,15 +117,18 @@ class ClusterNetwork:
 
     def words(self, chips: Iterable[Chip]) -> Iterator[str]:
         """The network in lines: what a device of each chip reaches on its way out, and links."""
-        switched = ", all-reduces summed in its switches" if self.figures.in_network_reduction else ""
-        yield f"Network: {self.name}{switched}. What a device reaches, one way, and a hop's latency:"
+        summed = say(", all-reduces summed in its switches") if self.figures.in_network_reduction else ""
+        told = later("Network: {name}{summed}. What a device reaches, one way, and a hop's latency:")
+        yield say(told, name=self.name, summed=summed)
         for chip in chips:
-            inside = f"fast domain of {chip.fast_domain(self.node)} {number(chip.scale_up.bandwidth_gb_s or 0.0)} GB/s"
-            yield f"  {chip.name}: {'; '.join([inside, *map(_in_words, self.tiers(chip))])}"
+            devices, rate = chip.fast_domain(self.node), number(chip.scale_up.bandwidth_gb_s or 0.0)
+            inside = say("fast domain of {devices} {rate} GB/s", devices=devices, rate=rate)
+            yield f"  {chip.name}: {say('; ').join([inside, *map(_in_words, self.tiers(chip))])}"
         for pair, link in self.links.items():
             each, whole = link.gbit_s, link.total_gbit_s
-            rate = f"{number(each)} Gbit/s a device" if each is not None else f"{number(whole or 0.0)} Gbit/s in all"
-            yield f"  between {' and '.join(sorted(pair))}: {rate}"
+            rate = say("{rate} Gbit/s in all", rate=number(whole or 0.0))
+            rate = rate if each is None else say("{rate} Gbit/s a device", rate=number(each))
+            yield say("  between {chips}: {rate}", chips=say(" and ").join(sorted(pair)), rate=rate)
 
     def troubles(self, chips: Iterable[Chip]) -> Iterator[Trouble]:
         """Where the network contradicts what the chips are, its figures in them already: levels that whole fast domains
@@ -182,9 +186,9 @@ def given_efficiencies(values: Mapping[str, float | None], source: str) -> dict[
 
 def _in_words(tier: Tier) -> str:
     """A tier in words: `rack of 32 92.8 Gbit/s, 10 us`."""
-    size = "" if tier.devices >= MOST_DEVICES else f" of {tier.devices:,}"
-    rate, latency = round(tier.bandwidth_bytes_s * 8e-9, 1), round(tier.latency_s * 1e6, 1)
-    return f"{tier.name}{size} {number(rate)} Gbit/s, {number(latency)} us"
+    size = "" if tier.devices >= MOST_DEVICES else say(" of {devices:,}", devices=tier.devices)
+    rate, latency = number(round(tier.bandwidth_bytes_s * 8e-9, 1)), number(round(tier.latency_s * 1e6, 1))
+    return say("{tier}{size} {rate} Gbit/s, {latency} us", tier=tier.name, size=size, rate=rate, latency=latency)
 
 
 def _latency_s(level: NetworkLevel, inside_s: float) -> float:

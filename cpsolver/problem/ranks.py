@@ -16,6 +16,7 @@ from itertools import groupby, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from cpsolver.inputs.language import later
 from cpsolver.plans.strategy import Mesh, Strategy
 from cpsolver.problem.problem import Problem, Supply
 
@@ -255,7 +256,7 @@ def _overlapping(one: int, other: int) -> Ints:
     return np.array(pairs, dtype=np.int64)
 
 
-FAST_DOMAIN = "fast domain"
+FAST_DOMAIN = later("fast domain")
 """The innermost level: devices that share NVLink or its like."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from cpsolver.doors.export import deepspeed
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hosts, replicate_and_shard, unset_switches, yaml_text
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -61,9 +62,15 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     training = problem.spec.training
     yield from unset_switches(problem, "accelerate", ("optimizer", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
-        yield f"accelerate's {training.precision} recipes are not exported: training.precision may be bf16 or fp16"
+        yield say(
+            "accelerate's {precision} recipes are not exported: training.precision may be bf16 or fp16",
+            precision=training.precision,
+        )
     if training.optimizer != "adam":
-        yield f"accelerate's files name no optimizer: training.optimizer is {training.optimizer}, and must be adam"
+        yield say(
+            "accelerate's files name no optimizer: training.optimizer is {optimizer}, and must be adam",
+            optimizer=training.optimizer,
+        )
     if _ulysses(s):
         yield from deepspeed.refused(problem, s)
 
@@ -131,14 +138,20 @@ def _degrees(problem: Problem, s: Strategy) -> dict[str, Any]:
 
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield f"your script gives model, data and AdamW, and batches of {s.mbs} sequences a device; TRAIN names it"
+    yield say(
+        "your script gives model, data and AdamW, and batches of {mbs} sequences a device; TRAIN names it", mbs=s.mbs
+    )
     if s.tp > 1:
-        yield f"load the model with its tensor parallelism (from_pretrained(..., tp_size={s.tp}, tp_plan='auto'))"
+        yield say(
+            "load the model with its tensor parallelism (from_pretrained(..., tp_size={tp}, tp_plan='auto'))", tp=s.tp
+        )
     if s.cp > 1 and not _ulysses(s):
-        yield "run forward and loss inside accelerator.maybe_context_parallel, with SDPA attention"
+        yield say("run forward and loss inside accelerator.maybe_context_parallel, with SDPA attention")
     if _fsdp(s) and not _ulysses(s):
-        yield "layers are wrapped by the model's own _no_split_modules; else add fsdp_transformer_layer_cls_to_wrap"
+        yield say(
+            "layers are wrapped by the model's own _no_split_modules; else add fsdp_transformer_layer_cls_to_wrap"
+        )
     if s.recompute[0] == "uniform" and (_ulysses(s) or not _fsdp(s)):
-        yield "the script turns on recomputation: model.gradient_checkpointing_enable()"
-    kernel = "flash_attention_2 or sdpa" if s.flash_attention else "eager"
-    yield f"the plan's attention is the model's attn_implementation={kernel}"
+        yield say("the script turns on recomputation: model.gradient_checkpointing_enable()")
+    kernel = say("flash_attention_2 or sdpa") if s.flash_attention else "eager"
+    yield say("the plan's attention is the model's attn_implementation={kernel}", kernel=kernel)

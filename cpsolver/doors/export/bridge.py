@@ -11,11 +11,12 @@ from cpsolver.doors.export import bridge_vision
 from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
-from cpsolver.doors.export.model_args import PADDING, expert_flags, model_flags, model_notes
+from cpsolver.doors.export.model_args import PADDING, UNSAID_BY_FIELDS, expert_flags, model_flags, model_notes
 from cpsolver.doors.export.parallel_args import layer_flags, recompute_flags, uses_fsdp
 from cpsolver.doors.export.script import nodes_file, train_script
 from cpsolver.doors.export.training_args import attention_backend, check_switches, gradient_flags
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -137,13 +138,16 @@ def megatron_bridge(problem: Problem, s: Strategy) -> Launch:
         "train.sh": train_script(problem, s, (), environment, "plan.py", ()),
         "nodes.txt": nodes_file(problem, s),
     }
-    own_notes = model_notes(problem.model, problem.sequence, DIALECT)
+    own_notes = model_notes(problem.model, problem.sequence, DIALECT, unsaid=UNSAID_BY_FIELDS)
     notes = (
         *(note for note in plan_notes(problem, s, DIALECT) if "DATA_ARGS" not in note),
-        f"plan.py's configure(cfg) sets the fields on any recipe; run as a script {_as_script(problem)}",
-        "as overrides the fields miss attention's backend and what plan.py has as PRECISION: the recipe's would stand",
-        "data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts",
-        *(note.replace("no option says so", "no field says so") for note in own_notes if problem.encoder is None),
+        say("plan.py's configure(cfg) sets the fields on any recipe; run as a script {does}", does=_as_script(problem)),
+        say(
+            "as overrides the fields miss attention's backend and what plan.py has as PRECISION: the "
+            "recipe's would stand"
+        ),
+        say("data, tokenizer, learning rate and checkpoints are not the plan's: set cfg's other parts"),
+        *(own_notes if problem.encoder is None else ()),
         *_finetuning_notes(problem),
         *(bridge_vision.notes(problem, s) if problem.encoder is not None else ()),
     )
@@ -235,23 +239,29 @@ def _unknown_here(problem: Problem) -> Iterator[str]:
     """What of adapters Megatron-Bridge has no field for."""
     lora = problem.lora
     if lora is not None and lora.quantized_base is not None:
-        yield f"training.lora.quantized_base is {lora.quantized_base}: Megatron-Bridge holds no frozen layers in 4 bits"
+        yield say(
+            "training.lora.quantized_base is {quantized_base}: Megatron-Bridge holds no frozen layers in 4 bits",
+            quantized_base=lora.quantized_base,
+        )
     if lora is not None and lora.of_parts and lora.all_to_all:
-        yield "training.lora.all_to_all: Megatron-Bridge has it for adapters of fused layers alone"
+        yield say("training.lora.all_to_all: Megatron-Bridge has it for adapters of fused layers alone")
 
 
 def _as_script(problem: Problem) -> str:
     if problem.lora is None:
-        return f"it trains on made-up {'data' if problem.encoder is None else 'images'}"
-    return "it fine-tunes the weights in PRETRAINED_CHECKPOINT on SQuAD, once cfg.tokenizer names a tokenizer"
+        return say("it trains on made-up data") if problem.encoder is None else say("it trains on made-up images")
+    return say("it fine-tunes the weights in PRETRAINED_CHECKPOINT on SQuAD, once cfg.tokenizer names a tokenizer")
 
 
 def _finetuning_notes(problem: Problem) -> Iterator[str]:
     if problem.lora is not None:
-        yield "LoRA's alpha is not the plan's: cfg.peft.alpha"
+        yield say("LoRA's alpha is not the plan's: cfg.peft.alpha")
     if problem.spec.training.packs:
-        size = f"packed_sequence_size {problem.sequence:,}"
-        yield f"sequences are packed by cfg.dataset.offline_packing_specs with {size}, first_fit_decreasing say"
+        yield say(
+            "sequences are packed by cfg.dataset.offline_packing_specs with packed_sequence_size {sequence:,}, "
+            "first_fit_decreasing say",
+            sequence=problem.sequence,
+        )
 
 
 def _precision(problem: Problem) -> dict[str, bool]:

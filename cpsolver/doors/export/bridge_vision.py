@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from math import isqrt
 from typing import Any
 
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -47,16 +48,23 @@ def unknown(problem: Problem, s: Strategy) -> Iterator[str]:
     if problem.encoder is None or vision is None:
         return
     if model.mtp_layers:
-        yield "Megatron-Bridge builds no multi-token prediction behind an encoder of images"
+        yield say("Megatron-Bridge builds no multi-token prediction behind an encoder of images")
     if model.attention.kind == "mla":
-        yield "Megatron-Bridge builds no latent attention behind an encoder of images"
+        yield say("Megatron-Bridge builds no latent attention behind an encoder of images")
     if model.moe is not None and not all(map(model.has_experts, range(model.layers))):
-        yield "Megatron-Bridge builds experts in all layers behind an encoder of images, or in none"
+        yield say("Megatron-Bridge builds experts in all layers behind an encoder of images, or in none")
     if training.cuda_graph not in (None, "none"):
-        yield f"training.cuda_graph is {training.cuda_graph}: its encoder has graphs with fields of their own"
+        yield say(
+            "training.cuda_graph is {cuda_graph}: its encoder has graphs with fields of their own",
+            cuda_graph=training.cuda_graph,
+        )
     if s.layers[0] < vision.deepstack:
-        message = f"{vision.deepstack} layers' images are added on the first stage, which has {s.layers[0]} layers"
-        yield f"{message}: Megatron-Bridge asserts as many"
+        yield say(
+            "{added} layers' images are added on the first stage, which has {layers} layers: Megatron-Bridge asserts "
+            "as many",
+            added=vision.deepstack,
+            layers=s.layers[0],
+        )
 
 
 def sizes(problem: Problem) -> dict[str, Any]:
@@ -157,14 +165,16 @@ def notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """What the prediction of a plan with images leaves out, and what is the user's to do."""
     vision = problem.model.vision
     assert vision is not None
-    yield "the model's sizes are checked and not set: HF_MODEL names its folder or its name at Hugging Face"
-    overlap = (
-        "cfg.ddp.overlap_grad_reduce and overlap_param_gather are the plan's, and off in Megatron-Bridge's recipes"
+    yield say("the model's sizes are checked and not set: HF_MODEL names its folder or its name at Hugging Face")
+    yield say(
+        "cfg.ddp.overlap_grad_reduce and overlap_param_gather are the plan's, and off in Megatron-Bridge's recipes: "
+        "with sequences that have no images the encoder's gradients would be waited for"
     )
-    yield f"{overlap}: with sequences that have no images the encoder's gradients would be waited for"
     if vision.family == "qwen2_5_vl" and s.tp > 1 and not problem.whole_encoder:
-        yield "the plan was timed with the encoder split over tp: `launcher: megatron-bridge` plans it as it runs"
+        yield say("the plan was timed with the encoder split over tp: `launcher: megatron-bridge` plans it as it runs")
     if vision.family == "qwen2_5_vl":
-        yield "the encoder is transformers' own module, whose kernels no run here has measured"
+        yield say("the encoder is transformers' own module, whose kernels no run here has measured")
     elif "selective" in s.recompute:
-        yield "the encoder's core attention is recomputed too, as selective recomputation is: not in the prediction"
+        yield say(
+            "the encoder's core attention is recomputed too, as selective recomputation is: not in the prediction"
+        )

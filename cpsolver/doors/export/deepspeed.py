@@ -12,6 +12,7 @@ from typing import Any
 
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hostfile, hosts, mixture_note, unset_switches
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -45,12 +46,21 @@ def refused(problem: Problem, s: Strategy) -> Iterator[str]:
     training = problem.spec.training
     yield from unset_switches(problem, "DeepSpeed", ("optimizer", "optimizer_offload", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
-        yield f"DeepSpeed's JSON has no {training.precision}: training.precision may be bf16 or fp16"
+        yield say(
+            "DeepSpeed's JSON has no {precision}: training.precision may be bf16 or fp16", precision=training.precision
+        )
     if training.optimizer not in _OPTIMIZERS:
-        yield f"DeepSpeed has no optimizer {training.optimizer}: {', '.join(_OPTIMIZERS)}"
+        yield say(
+            "DeepSpeed has no optimizer {optimizer}: {optimizers}",
+            optimizer=training.optimizer,
+            optimizers=", ".join(_OPTIMIZERS),
+        )
     share = training.optimizer_offload
     if 0 < share < 1 and s.zero_stage != 3:
-        yield f"DeepSpeed offloads a part ({share}) of the optimizer with ZeRO-3 only (sharded: parameters): 0 or 1"
+        yield say(
+            "DeepSpeed offloads a part ({share}) of the optimizer with ZeRO-3 only (sharded: parameters): 0 or 1",
+            share=share,
+        )
 
 
 def ds_config(problem: Problem, s: Strategy) -> dict[str, Any]:
@@ -108,26 +118,44 @@ def _zero(problem: Problem, s: Strategy) -> dict[str, Any]:
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
     training, stack = problem.spec.training, problem.stack
-    yield f"your script gives the model, data and optimizer ({_OPTIMIZERS[training.optimizer]}); TRAIN names it"
+    yield say(
+        "your script gives the model, data and optimizer ({optimizers}); TRAIN names it",
+        optimizers=_OPTIMIZERS[training.optimizer],
+    )
     if s.pp > 1:
-        yield (
-            f"build PipelineModule(num_stages={s.pp}, partition_method='type:<class of a layer>'), which gives each "
-            f"stage its {s.layers[0]} layers; the JSON cannot say it, and the default balances parameters"
+        yield say(
+            "build PipelineModule(num_stages={pp}, partition_method='type:<class of a layer>'), "
+            "which gives each stage its {layers} layers; the JSON cannot say it, and the default "
+            "balances parameters",
+            pp=s.pp,
+            layers=s.layers[0],
         )
     if _automatic_tensor(s):
-        yield (
-            f"tensor parallelism is AutoTP's; train_batch_size is left out, as DeepSpeed counts all ranks there and "
-            f"will name {problem.batch * s.tp} for the {problem.batch} sequences of a step"
+        yield say(
+            "tensor parallelism is AutoTP's; train_batch_size is left out, as DeepSpeed counts all "
+            "ranks there and will name {batch} for the {all} sequences of a step",
+            batch=problem.batch * s.tp,
+            all=problem.batch,
         )
     elif s.tp > 1:
-        yield f"tensor parallelism ({s.tp}) is the model's own, by an mpu whose data-parallel size is {s.dp}"
+        yield say(
+            "tensor parallelism ({tp}) is the model's own, by an mpu whose data-parallel size is {dp}", tp=s.tp, dp=s.dp
+        )
     if s.cp > 1:
-        yield f"the model's attention is wrapped in DistributedAttention (Ulysses, {s.cp} ranks)"
+        yield say("the model's attention is wrapped in DistributedAttention (Ulysses, {cp} ranks)", cp=s.cp)
     if s.recompute[0] == "uniform" and s.pp == 1:
-        yield f"the model checkpoints every {s.recompute_layers[0]} layers itself (deepspeed.checkpointing.checkpoint)"
+        yield say(
+            "the model checkpoints every {recompute_layers} layers itself (deepspeed.checkpointing.checkpoint)",
+            recompute_layers=s.recompute_layers[0],
+        )
     if s.zero_stage in (1, 2) and stack.parameter_overlap > 0:
-        yield f"stack {stack.name} hides the gathering of weights under the forward pass, which ZeRO-1 and 2 do not"
+        yield say(
+            "stack {name} hides the gathering of weights under the forward pass, which ZeRO-1 and 2 do not",
+            name=stack.name,
+        )
     if not s.zero_stage and stack.gradient_bytes >= 4:
-        yield "without ZeRO DeepSpeed keeps gradients in the model's type; the plan's memory counts four bytes each"
-    yield f"flash attention is the model's, and must be {'on' if s.flash_attention else 'off'}"
+        yield say(
+            "without ZeRO DeepSpeed keeps gradients in the model's type; the plan's memory counts four bytes each"
+        )
+    yield say("flash attention is the model's, and must be {state}", state=say("on" if s.flash_attention else "off"))
     yield from mixture_note(s)

@@ -20,6 +20,7 @@ from cpsolver.doors.export.model_args import PADDING, expert_flags, model_flags,
 from cpsolver.doors.export.parallel_args import batch_flags, is_plain, layer_flags, recompute_flags, recomputes_by_stage
 from cpsolver.doors.export.shared import Host, hostfile, hosts, yaml_text
 from cpsolver.doors.export.training_args import activation_flags, check_switches, optimizer_flags, overlap_notes
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.spec.training import Training
@@ -234,20 +235,21 @@ def _experiment(
 
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield f"fill in what {TRAIN} has as ???: data, tokenizer, train_iters; and the names in hostfile"
-    yield f"run.py is started in FlagScale's folder: give runner.hostfile in {MAIN} with its path"
+    yield say("fill in what {train} has as ???: data, tokenizer, train_iters; and the names in hostfile", train=TRAIN)
+    yield say("run.py is started in FlagScale's folder: give runner.hostfile in {main} with its path", main=MAIN)
     if _hetero(s):
-        yield "ranks are sorted by the host's type: every host needs the type that hostfile gives it"
+        yield say("ranks are sorted by the host's type: every host needs the type that hostfile gives it")
     if len(s.meshes) > 1:
-        yield (
-            "chips whose libraries do not speak to each other need FlagCX (distributed_backend: flagcx), or "
-            "hetero_use_cpu_communication: true"
+        yield say(
+            "chips whose libraries do not speak to each other need FlagCX (distributed_backend: "
+            "flagcx), or hetero_use_cpu_communication: true"
         )
     if _miscounts(s):
-        yield (
-            "FlagScale up to da4935ec takes other ranks for the last stage of a mesh of several stages and replicas "
-            "(its issue 658): in logical_coords_to_physical_ranks of flagscale/train/hetero/parallel_context.py the "
-            "axes to leave out are 2, not 3, and of experts 1, not 2"
+        yield say(
+            "FlagScale up to da4935ec takes other ranks for the last stage of a mesh of several "
+            "stages and replicas (its issue 658): in logical_coords_to_physical_ranks of "
+            "flagscale/train/hetero/parallel_context.py the axes to leave out are 2, not 3, and of "
+            "experts 1, not 2"
         )
     yield from overlap_notes(problem, s)
     yield from model_notes(problem.model, problem.sequence, FLAGSCALE)

@@ -11,14 +11,15 @@ from io import StringIO
 from typing import Any
 
 from cpsolver.doors.export.jobs import Job, NodeGroup, default, facts
-from cpsolver.doors.export.launch import CannotExpress
+from cpsolver.doors.export.launch import refuse
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import later, say
 
 IMAGE = "registry.example.com/your-image:tag"
 _UNKNOWN = "example.com/accelerator"
 _CLAIMS = {"data": "training-data", "checkpoints": "training-checkpoints"}
 """Folders that pods see under / -> the claims that they are, by names that the user gives."""
-_TO_FILL = "image (one for each group of pods), the claims training-data and training-checkpoints, and job.env"
+_TO_FILL = later("image (one for each group of pods), the claims training-data and training-checkpoints, and job.env")
 
 
 def indexed_jobs(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -57,8 +58,13 @@ def pytorch_job(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     """Kubeflow's PyTorchJob. Raises CannotExpress for several chip types: all its workers are alike."""
     if len(job.groups) > 1:
         chips = ", ".join(one_line(group.chip) for group in job.groups)
-        raise CannotExpress(
-            (f"a PyTorchJob has workers of one kind, and the plan {chips}: --job kubernetes or volcano",)
+        refuse(
+            [
+                say(
+                    "a PyTorchJob has workers of one kind, and the plan {chips}: --job kubernetes or volcano",
+                    chips=chips,
+                )
+            ]
         )
     (group,) = job.groups
 
@@ -170,13 +176,20 @@ def _files(name: str, job: Job, documents: list[dict[str, Any]]) -> tuple[dict[s
     head = f"# {job.title}.\n# Fill in: {_TO_FILL}.\n"
     if len(job.groups) > 1:
         head += "# Nodes carry the label accelerator=<the group's>; each chip type may need an image of its own.\n"
-    notes = [f"kubectl apply -f {name}; fill in {_TO_FILL} (a file of the ConfigMap) first"]
+    told = say("kubectl apply -f {name}; fill in {all} (a file of the ConfigMap) first", name=name, all=say(_TO_FILL))
+    notes = [told]
     if len(job.groups) > 1:
         wanted = ", ".join(f"{group.label} ({one_line(group.chip)})" for group in job.groups)
-        notes.append(f"label the nodes: accelerator={wanted}")
+        notes.append(say("label the nodes: accelerator={wanted}", wanted=wanted))
     unknown = [one_line(group.chip) for group in job.groups if _resource(group.vendor) == _UNKNOWN]
     if unknown:
-        notes.append(f"put the resource of your device plugin in place of {_UNKNOWN}, for {', '.join(unknown)}")
+        notes.append(
+            say(
+                "put the resource of your device plugin in place of {unknown}, for {chips}",
+                unknown=_UNKNOWN,
+                chips=", ".join(unknown),
+            )
+        )
     return {name: head + _yaml(documents)}, tuple(notes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cpsolver.doors.export.jobs import Job, NodeGroup
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 
 
 def sbatch(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -22,10 +23,12 @@ def sbatch(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
         groups=f" --het-group=0-{len(job.groups) - 1}" if several else "",
         nodes=job.nodes,
     )
-    notes = ["sbatch job.sbatch, in the folder of these files, which all nodes share; fill in job.env first"]
+    notes = [say("sbatch job.sbatch, in the folder of these files, which all nodes share; fill in job.env first")]
     if several:
-        chips = "; ".join(f"component {at}: {one_line(group.chip)}" for at, group in enumerate(job.groups))
-        notes.append(f"give each component the partition or constraint of its chips ({chips})")
+        chips = say("; ").join(
+            say("component {at}: {chip}", at=at, chip=one_line(group.chip)) for at, group in enumerate(job.groups)
+        )
+        notes.append(say("give each component the partition or constraint of its chips ({chips})", chips=chips))
     return {"job.sbatch": text}, tuple(notes)
 
 
@@ -49,7 +52,7 @@ def ssh(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     """A loop over the hosts of a list, in the order of the node ranks; all are stopped where one fails."""
     head = "# Put your own names in place of host0, ...; the order is that of the node ranks."
     lines = [head, *(f"{host.name}  # {one_line(host.chip)}" for host in job.hosts)]
-    notes = ("bash ssh.sh, in a folder that all hosts of hosts.txt share; fill in job.env and hosts.txt first",)
+    notes = (say("bash ssh.sh, in a folder that all hosts of hosts.txt share; fill in job.env and hosts.txt first"),)
     return {"ssh.sh": _SSH.format(title=job.title, nodes=job.nodes), "hosts.txt": "\n".join(lines) + "\n"}, notes
 
 

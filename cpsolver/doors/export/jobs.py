@@ -16,10 +16,11 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.export.launch import CannotExpress, Launch
+from cpsolver.doors.export.launch import CannotExpress, Launch, refuse
 from cpsolver.doors.export.shared import Host, hosts
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names, one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -93,7 +94,14 @@ def with_job(problem: Problem, s: Strategy, launch: Launch, kind: str) -> Launch
 
 def _with_job(problem: Problem, s: Strategy, launch: Launch, kind: str) -> Launch:
     if launch.node_script is None:
-        raise CannotExpress((f"{launch.target} starts its nodes itself, from a host file or with a runner of its own",))
+        refuse(
+            [
+                say(
+                    "{target} starts its nodes itself, from a host file or with a runner of its own",
+                    target=launch.target,
+                )
+            ]
+        )
     listed = hosts(problem, s)
     title = f"{one_line(problem.model.name)} on {s.devices} devices, written by apss-cp export"
     job = Job(f"apss-{label(problem.model.name)}", title, node_groups(problem, listed), listed, launch)

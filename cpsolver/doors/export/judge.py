@@ -21,6 +21,7 @@ from cpsolver.doors.export.shared import allocator_variables
 from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.dimensions import Group, differences, pins
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem, encoder_family
@@ -34,10 +35,10 @@ from cpsolver.rules.pipeline import schedule
 from cpsolver.spec.search import Decisions
 
 _LET_GO: dict[str, tuple[Group, ...]] = {
-    "recomputation and layers": ("recomputation", "layers"),
+    later("recomputation and layers"): ("recomputation", "layers"),
     "vpp": ("chunks",),
-    "flags and chips of stages": ("flags", "exchange", "sharding", "chips"),
-    "degrees": ("sizes", "micro batch"),
+    later("flags and chips of stages"): ("flags", "exchange", "sharding", "chips"),
+    later("degrees"): ("sizes", "micro batch"),
 }
 RELAXED = tuple(_LET_GO)
 """What is let go, one after the other, to find the nearest plan."""
@@ -63,10 +64,16 @@ class Nearest:
 def reasons_against(problem: Problem, s: Strategy, target: str) -> tuple[str, ...]:
     """Why the target's launcher cannot run the plan, by its profile; none where it can."""
     retargeted = with_launcher(problem, target)
-    layers = [f"{target} does not train {what}" for what in load_launcher(target).untrained(problem.model)]
+    layers = [
+        say("{target} does not train {what}", target=target, what=say(what))
+        for what in load_launcher(target).untrained(problem.model)
+    ]
     training = problem.spec.training
     lacking = load_launcher(target).lacks(adapters_asked(training, problem.model), training.packs)
-    layers += [f"{target} does not have training.{name}: may be {allowed}" for name, allowed in lacking.items()]
+    layers += [
+        say("{target} does not have training.{name}: may be {allowed}", target=target, name=name, allowed=allowed)
+        for name, allowed in lacking.items()
+    ]
     encoder = None if problem.encoder is None else lacks_encoder(load_launcher(target), problem.model)
     layers += [] if encoder is None else [encoder]
     return tuple(dict.fromkeys([*layers, *launcher(retargeted, s), *schedule(retargeted, s)]))
@@ -101,7 +108,9 @@ def _exported(problem: Problem, s: Strategy, target: str) -> Launch:
     if variables.keys() <= launch.environment.keys():
         return launch
     told = " ".join(f"{name}={value}" for name, value in variables.items())
-    return replace(launch, notes=(*launch.notes, f"the plan's memory counts on {told} in the environment: set it"))
+    return replace(
+        launch, notes=(*launch.notes, say("the plan's memory counts on {told} in the environment: set it", told=told))
+    )
 
 
 def usual_target(problem: Problem, s: Strategy) -> str | None:
@@ -128,7 +137,9 @@ def _refused(problem: Problem, s: Strategy, target: str) -> bool:
 
 def with_warnings(problem: Problem, s: Strategy, launch: Launch) -> Launch:
     """The launch with a note for each rule that the plan breaks: it starts, and runs out of memory, say."""
-    warnings = tuple(f"this plan breaks a rule of the spec: {broken}" for broken in violations(problem, s))
+    warnings = tuple(
+        say("this plan breaks a rule of the spec: {broken}", broken=broken) for broken in violations(problem, s)
+    )
     return replace(launch, notes=(*warnings, *_other_stack(problem, launch.target), *launch.notes))
 
 
@@ -157,8 +168,13 @@ def _other_stack(problem: Problem, target: str) -> Iterator[str]:
     """That the target has another stack than the one that the plan was timed with, where the spec names none."""
     own = load_launcher(target).stack
     if own not in (None, problem.stack.name) and problem.stack_why != NAMED:
-        told = f"the plan was timed with stack {problem.stack.name}, and the launcher's own is {own}"
-        yield f"{told}: `launcher: {target}` in the spec, or `stack: {own}`, plans with that"
+        yield say(
+            "the plan was timed with stack {stack}, and the launcher's own is {own}: `launcher: {target}` in the spec, "
+            "or `stack: {own}`, plans with that",
+            stack=problem.stack.name,
+            own=own,
+            target=target,
+        )
 
 
 def nearest_plan(problem: Problem, s: Strategy, target: str, search: Callable[[Problem], Any]) -> Nearest | None:
@@ -209,7 +225,7 @@ def in_words(changed: dict[str, tuple[Any, Any]]) -> Iterator[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return say("on") if value else say("off")
     if isinstance(value, Sequence) and not isinstance(value, str):
         from cpsolver.inputs.text import runs
 
@@ -231,13 +247,13 @@ def load_plan(path: str, number: int, problem: Problem) -> Strategy:
     troubles = list(_spec_troubles(document.data.get("problem"), problem))
     if isinstance(plans, list):
         if number > len(plans):
-            allowed = f"1 to {len(plans)}" if plans else "none: the file has no plan"
+            allowed = say("1 to {plans}", plans=len(plans)) if plans else say("none: the file has no plan")
             troubles.append(Trouble("--plan-rank", "is no plan of the file", number, allowed))
         if troubles:
             raise InputError([replace(trouble, file=path) for trouble in troubles])
         document = replace(document, data={**document.data, "plans": [plans[number - 1]]})
     elif number > 1:
-        allowed = "1: the file holds one plan"
+        allowed = say("1: the file holds one plan")
         raise InputError(Trouble("--plan-rank", "is no plan of the file", number, allowed, file=path))
     plan = strategy_from(document, problem)
     wrong = structure_violations(problem, plan)
@@ -252,7 +268,12 @@ def _spec_troubles(written: Any, problem: Problem) -> Iterator[Trouble]:
         return
     for name, asked in problem.sizes().items():
         if name != "chips" and name in written and written[name] != asked:
-            yield Trouble(f"problem.{name}", "is of another spec", written[name], f"{asked}, as the spec has it")
+            yield Trouble(
+                f"problem.{name}",
+                say("is of another spec"),
+                written[name],
+                say("{asked}, as the spec has it", asked=asked),
+            )
     chips = written.get("chips")
     unknown = sorted(set(chips) - set(problem.chip_names)) if isinstance(chips, Mapping) else []
     if unknown:

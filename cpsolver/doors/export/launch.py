@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
+from cpsolver.inputs.language import say
 from cpsolver.inputs.output import draft_of
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -107,7 +108,7 @@ def check_folder(folder: str, launch: Launch, force: bool) -> None:
     path = Path(folder)
     existing = [path / name for name in launch.files if (path / name).exists()]
     if existing and not force:
-        message = "is there already: give another directory, or --force to replace it"
+        message = say("is there already: give another directory, or --force to replace it")
         raise InputError([Trouble("", message, file=str(file)) for file in existing])
 
 

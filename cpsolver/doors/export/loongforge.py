@@ -16,6 +16,7 @@ from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.megatron import environment_of, plan_notes, shared_flags
 from cpsolver.doors.export.script import nodes_file, train_script
 from cpsolver.doors.export.shared import yaml_text
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -53,7 +54,9 @@ def _layers(problem: Problem, s: Strategy) -> tuple[list[Flag], tuple[str, ...]]
     if s.vpp > 1 or parallel_args.is_plain(s) or problem.model.mtp_layers:
         return list(parallel_args.layer_flags(problem, s, CORE_0_15)), ()
     layout = parallel_args.layout_string(s, problem.model.mtp_layers)
-    note = f"--custom-pipeline-layers is deprecated; the same as --pipeline-model-parallel-layout '{layout}'"
+    note = say(
+        "--custom-pipeline-layers is deprecated; the same as --pipeline-model-parallel-layout '{layout}'", layout=layout
+    )
     return [("--custom-pipeline-layers", ",".join(map(str, s.layers)))], (note,)
 
 
@@ -144,8 +147,12 @@ def _experts(model: Architecture) -> dict[str, Any]:
 
 def _notes(problem: Problem) -> Iterator[str]:
     model = problem.model
-    for note in model_args.model_notes(model, problem.sequence, CORE_0_15):
-        if family(model) != ("MinimaxConfig", "minimax") or "a norm over all queries" not in note:
-            yield note
+    said = ("norm over all",) if family(model) == ("MinimaxConfig", "minimax") else ()
+    yield from model_args.model_notes(model, problem.sequence, CORE_0_15, said)
     if family(model) is None:
-        yield f"no class of LoongForge builds the layers of {model.name}: {MODEL} has {_UNKNOWN} where yours is named"
+        yield say(
+            "no class of LoongForge builds the layers of {name}: {model} has {unknown} where yours is named",
+            name=model.name,
+            model=MODEL,
+            unknown=_UNKNOWN,
+        )

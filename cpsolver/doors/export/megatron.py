@@ -10,6 +10,7 @@ from cpsolver.doors.export.dialect import CORE_0_12, CORE_0_13, MEGATRON_LM, Dia
 from cpsolver.doors.export.launch import Exporter, Launch
 from cpsolver.doors.export.script import node_notes, nodes_file, train_script
 from cpsolver.doors.export.shared import allocator_variables
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -78,17 +79,27 @@ def environment_of(problem: Problem, s: Strategy) -> dict[str, str]:
 def plan_notes(problem: Problem, s: Strategy, dialect: Dialect) -> Iterator[str]:
     """What is the user's to do for this plan."""
     padded = model_args.padded_vocabulary(problem.model, s.tp)
-    yield f"vocabulary: {problem.model.vocab} rows, padded to {padded}; --vocab-size or the tokenizer says the first"
-    yield "data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
+    yield say(
+        "vocabulary: {vocab} rows, padded to {padded}; --vocab-size or the tokenizer says the first",
+        vocab=problem.model.vocab,
+        padded=padded,
+    )
+    yield say("data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh")
     if problem.spec.training.packs:
-        yield "packed sequences: --sft and its tokenizer's options among DATA_ARGS; it fills windows of --seq-length"
+        yield say(
+            "packed sequences: --sft and its tokenizer's options among DATA_ARGS; it fills windows of --seq-length"
+        )
     if parallel_args.uses_fsdp(s) and dialect.fsdp == "--use-custom-fsdp":
-        yield "from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp"
+        yield say("from Megatron-Core 0.14 on the flag --use-custom-fsdp is --use-megatron-fsdp")
     if parallel_args.uses_fsdp(s) and s.tp * s.cp > 1:
-        yield "FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers"
+        yield say("FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tp and cp want: their overlap suffers")
     if problem.spec.training.optimizer == "muon":
-        yield "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 on"
+        yield say(
+            "Muon needs the package emerging-optimizers, and with the distributed optimizer Megatron-Core 0.18 on"
+        )
     if problem.spec.training.optimizer == "soap":
-        yield "SOAP needs Megatron-Core 0.19 on and the package emerging-optimizers, of a version that it knows (0.3.1)"
+        yield say(
+            "SOAP needs Megatron-Core 0.19 on and the package emerging-optimizers, of a version that it knows (0.3.1)"
+        )
     yield from training_args.overlap_notes(problem, s)
     yield from node_notes(problem, s)

@@ -16,6 +16,7 @@ from cpsolver.doors.export.megatron import SCRIPT, environment_of
 from cpsolver.doors.export.parallel_args import batch_flags
 from cpsolver.doors.export.script import node_notes, nodes_file, train_script
 from cpsolver.doors.export.shared import unset_switches
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -52,9 +53,12 @@ def _refused(problem: Problem) -> Iterator[str]:
     training = problem.spec.training
     yield from unset_switches(problem, "Megatron-DeepSpeed", ("optimizer", "expandable_segments"))
     if training.precision not in ("bf16", "fp16"):
-        yield f"Megatron-DeepSpeed has no {training.precision}: training.precision may be bf16 or fp16"
+        yield say(
+            "Megatron-DeepSpeed has no {precision}: training.precision may be bf16 or fp16",
+            precision=training.precision,
+        )
     if training.optimizer != "adam":
-        yield f"Megatron-DeepSpeed has no optimizer {training.optimizer}: adam"
+        yield say("Megatron-DeepSpeed has no optimizer {optimizer}: adam", optimizer=training.optimizer)
 
 
 def _flags(problem: Problem, s: Strategy) -> Iterator[Flag]:
@@ -101,22 +105,20 @@ def _model(model: Architecture, sequence: int) -> Iterator[Flag]:
 def _notes(problem: Problem) -> Iterator[str]:
     """What is the user's to do, and what of the model no option says."""
     model = problem.model
-    yield "data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
-    yield f"vocabulary: {model.vocab} rows; --pad-vocab-size-to must be more than the tokenizer's"
+    yield say("data, tokenizer, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh")
+    yield say("vocabulary: {vocab} rows; --pad-vocab-size-to must be more than the tokenizer's", vocab=model.vocab)
     lacking = {
-        "RMSNorm": model.norm == "rmsnorm",
-        "a head of its own": not model.tied_embeddings,
-        "layers without biases": not (model.bias_qkv and model.bias_attention_out and model.bias_mlp),
-        "fewer heads of keys and values than of queries": model.kv_heads < model.heads,
-        "latent attention": model.attention.kind == "mla",
-        "experts": model.moe is not None,
-        "multi-token prediction": model.mtp_layers > 0,
-        "no positions": model.position == "none",
+        later("RMSNorm"): model.norm == "rmsnorm",
+        later("a head of its own"): not model.tied_embeddings,
+        later("layers without biases"): not (model.bias_qkv and model.bias_attention_out and model.bias_mlp),
+        later("fewer heads of keys and values than of queries"): model.kv_heads < model.heads,
+        later("latent attention"): model.attention.kind == "mla",
+        later("experts"): model.moe is not None,
+        later("multi-token prediction"): model.mtp_layers > 0,
+        later("no positions"): model.position == "none",
     }
     for what, present in lacking.items():
         if present:
-            yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
-    said = (f"{model.position} positions", "a norm after the embedding", *(f"activation {name}" for name in _GLU))
-    for note in model_args.model_notes(model, problem.sequence, CORE_0_12):
-        if not any(what in note for what in said):
-            yield note
+            yield say(model_args.UNSAID, name=model.name, what=say(what))
+    said = ("positions", "norm after the embedding", *(["activation"] if model.activation in _GLU else []))
+    yield from model_args.model_notes(model, problem.sequence, CORE_0_12, said)

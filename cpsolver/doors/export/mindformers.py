@@ -14,6 +14,7 @@ from cpsolver.doors.export.parallel_args import is_even, stage_chunks
 from cpsolver.doors.export.script import nodes_file
 from cpsolver.doors.export.shared import unset_switches, yaml_text
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -187,7 +188,14 @@ exec msrun --worker_num={devices} --local_worker_num={node} --node_rank="{rank}"
 
 
 def _notes(problem: Problem) -> Iterator[str]:
-    yield "plan.yaml's pretrained_model_dir and data_path are folders of yours; the model is that of its config.json"
-    yield "tokenizer, learning rate, checkpoints and the device's memory (context: max_device_memory) are yours too"
+    yield say(
+        "plan.yaml's pretrained_model_dir and data_path are folders of yours; the model is that of its config.json"
+    )
+    yield say(
+        "tokenizer, learning rate, checkpoints and the device's memory (context: max_device_memory) are yours too"
+    )
     if problem.stack.name not in ("mindformers", "mindformers-half"):
-        yield f"MindFormers holds weights and gradients in one type, which stack {problem.stack.name} may not count"
+        yield say(
+            "MindFormers holds weights and gradients in one type, which stack {name} may not count",
+            name=problem.stack.name,
+        )

@@ -12,6 +12,7 @@ from cpsolver.doors.export.dialect import CORE_0_12, Flag, flattened
 from cpsolver.doors.export.launch import CannotExpress, Launch
 from cpsolver.doors.export.megatron import SCRIPT, environment_of, plan_notes
 from cpsolver.doors.export.script import nodes_file, train_script
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from models_zoo import Architecture
@@ -45,18 +46,25 @@ def mindspeed_llm(problem: Problem, s: Strategy) -> Launch:
     environment = {**environment_of(problem, s), "HCCL_CONNECT_TIMEOUT": "3600", "TASK_QUEUE_ENABLE": "2"}
     notes = (*plan_notes(problem, s, DIALECT), *_model_notes(problem, s))
     if parallel_args.uses_fsdp(s):
-        notes += ("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it",)
+        notes += (say("MindSpeed has --use-custom-fsdp alone in mind: it advises against other features beside it"),)
     if _hides_tensor(problem, s) and problem.model.moe is not None:
-        hidden = f"hides {problem.stack.tensor_overlap:.0%} of tensor parallelism's communication"
-        why = "here nothing does: --use-ascend-mc2 excludes --moe-grouped-gemm"
-        notes += (f"stack {problem.stack.name} {hidden}; {why}",)
-    if s.v_shaped and s.distributed_optimizer and problem.stack.gradient_overlap > 0:
-        hidden = f"{problem.stack.gradient_overlap:.0%} of the gradients' communication"
-        notes += (
-            f"stack {problem.stack.name} hides {hidden}; --schedules-method dualpipev refuses --overlap-grad-reduce",
+        told = say(
+            "stack {stack} hides {share:.0%} of tensor parallelism's communication; here nothing does: "
+            "--use-ascend-mc2 excludes --moe-grouped-gemm",
+            stack=problem.stack.name,
+            share=problem.stack.tensor_overlap,
         )
+        notes += (told,)
+    if s.v_shaped and s.distributed_optimizer and problem.stack.gradient_overlap > 0:
+        told = say(
+            "stack {stack} hides {share:.0%} of the gradients' communication; --schedules-method dualpipev refuses "
+            "--overlap-grad-reduce",
+            stack=problem.stack.name,
+            share=problem.stack.gradient_overlap,
+        )
+        notes += (told,)
     if s.v_shaped and _passes_beside(problem, s):
-        notes += ("--moe-fb-overlap hides the experts' all-to-alls, which the plan's time counts in full",)
+        notes += (say("--moe-fb-overlap hides the experts' all-to-alls, which the plan's time counts in full"),)
     program, data = (SCRIPT, _DATA) if problem.lora is None else (_FINETUNES, (*_DATA, *_WEIGHTS))
     script = train_script(problem, s, flags, environment, program, data)
     files = {"train.sh": script, "nodes.txt": nodes_file(problem, s)}
@@ -146,16 +154,15 @@ def _model_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """What of the model its options cannot say, without what MindSpeed-LLM has options or layers of its own for."""
     model, spec = problem.model, layer_spec(problem.model, s.tp)
     said = {
-        "alibi positions": True,
-        f"the activation {model.activation}": model.activation in _GATED,
-        f"{model.norms_per_layer} norms a layer": spec == "gemma2_spec",
-        "a sliding window": spec == "gemma2_spec" and _interleaved(model),
-        "a norm over all queries and keys": spec == "minimax_spec",
-        "a bias in attention's output": spec == "phi35_moe_spec",
+        "positions": model.position == "alibi",
+        "activation": model.activation in _GATED,
+        "norms": spec == "gemma2_spec",
+        "window": spec == "gemma2_spec" and _interleaved(model),
+        "norm over all": spec == "minimax_spec",
+        "bias of attention": spec == "phi35_moe_spec",
     }
-    for note in model_args.model_notes(model, problem.sequence, DIALECT):
-        if not any(here and f"has {what}" in note for what, here in said.items()):
-            yield note
+    own = tuple(what for what, here in said.items() if here)
+    yield from model_args.model_notes(model, problem.sequence, DIALECT, own)
 
 
 def _experts(model: Architecture) -> Iterator[Flag]:
@@ -170,9 +177,13 @@ def _experts(model: Architecture) -> Iterator[Flag]:
     first, every = moe.first_dense, moe.freq
     for layer in range(model.layers):
         if model.has_experts(layer) != (first == 0 or (layer >= first and layer % every == 0)):
-            layers = f"every {every} layers from layer {max(first, moe.offset)}"
-            rule = "MindSpeed-LLM has them in all, or in multiples of --moe-layer-freq after some dense layers"
-            raise CannotExpress((f"experts stand in {layers}: {rule}",))
+            told = say(
+                "experts stand in every {every} layers from layer {first}: MindSpeed-LLM has them in all, or in "
+                "multiples of --moe-layer-freq after some dense layers",
+                every=every,
+                first=max(first, moe.offset),
+            )
+            raise CannotExpress((told,))
     for flag in model_args.expert_flags(model, DIALECT):
         if flag[0] == "--moe-layer-freq":
             yield ("--first-k-dense-replace", str(moe.first_dense))
@@ -296,6 +307,9 @@ def _noop_layers(model: Architecture, s: Strategy) -> tuple[int, ...]:
     noops = tuple(index * longest + place for index, layers in enumerate(chunks) for place in range(layers, longest))
     kinds = kind_of_layers(model)
     if noops and len({*kinds[noops[0] :]}) > 1:
-        message = f"--noop-layers {noops[0]} stands before layers of several kinds, which are told by their numbers"
+        message = say(
+            "--noop-layers {noops} stands before layers of several kinds, which are told by their numbers",
+            noops=noops[0],
+        )
         raise CannotExpress((message,))
     return noops

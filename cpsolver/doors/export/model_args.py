@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from itertools import groupby
 
 from cpsolver.doors.export.dialect import Dialect, Flag
+from cpsolver.inputs.language import later, say
 from models_zoo import Architecture
 
 POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 """Our names of position embeddings -> those of --position-embedding-type."""
+UNSAID = later("{name} has {what}: no option says so; give it in the framework's own model code")
+UNSAID_BY_FIELDS = later("{name} has {what}: no field says so; give it in the framework's own model code")
+"""What a note says of something that the model has, and the framework no words for."""
 PADDING = 128
 """Vocabularies are padded to a multiple of this times tp (--make-vocab-size-divisible-by, its default)."""
 
@@ -173,35 +177,69 @@ def expert_layers(model: Architecture) -> str:
 
 def _unknown(model: Architecture) -> str:
     """What the user has to look up, since no plan depends on it and the catalogue does not have it."""
-    base = "--rotary-base, " if model.rotary_base is None else ""
-    rope = f"{base}rope scaling, " if model.position == "rope" else ""
-    norms = "--norm-epsilon, " if model.norm_epsilon is None else ""
-    scaling = " and scaling" if model.router_scaling is None else ""
-    router = f", the router's loss{scaling}" if model.moe is not None else ""
-    return f"{rope}{norms}--init-method-std and the training schedule{router}"
+    rope, router = model.position == "rope", model.moe is not None
+    flags = [*["--rotary-base"] * (rope and model.rotary_base is None), *[say("rope scaling")] * rope]
+    flags += ["--norm-epsilon"] * (model.norm_epsilon is None)
+    told = "".join(say("{name}, ", name=name) for name in flags)
+    losses = say(", the router's loss") if router and model.router_scaling is not None else ""
+    losses = say(", the router's loss and scaling") if router and model.router_scaling is None else losses
+    return say("{flags}--init-method-std and the training schedule{losses}", flags=told, losses=losses)
 
 
-def model_notes(model: Architecture, sequence: int, dialect: Dialect) -> Iterator[str]:
-    """What the model has and the dialect's options cannot say, and what the catalogue does not know."""
+_WORDS = {
+    "positions": later("{position} positions"),
+    "activation": later("the activation {activation}"),
+    "norm after the embedding": later("a norm after the embedding"),
+    "norms": later("{norms} norms a layer"),
+    "norm over all": later("a norm over all queries and keys of a layer"),
+    "window": later("a sliding window"),
+    "sinks": later("attention sinks"),
+    "gate of attention": later("a gate on attention's output"),
+    "no rope": later("layers without rotary embedding"),
+    "bias of attention": later("a bias in attention's output, but none in the feed-forward"),
+    "bias of feed-forward": later("a bias in the feed-forward, but none in attention's output"),
+    "bias of experts": later("biases in experts"),
+    "gate of experts": later("a gate on shared experts"),
+}
+"""What a model may have and options cannot say, by short names."""
+
+
+def _inexpressible(model: Architecture, dialect: Dialect) -> Mapping[str, bool]:
+    """Which of _WORDS the model has and the dialect does not."""
     attention, moe = model.attention, model.moe
-    inexpressible = {
-        f"{model.position} positions": model.position not in POSITIONS,
-        f"the activation {model.activation}": model.activation not in ("swiglu", "gelu", "relu2"),
-        "a norm after the embedding": model.embedding_norm,
-        f"{model.norms_per_layer} norms a layer": model.norms_per_layer > 2,
-        "a norm over all queries and keys of a layer": attention.qk_norm == "layer",
-        "a sliding window": attention.sliding_window is not None and not dialect.windows,
-        "attention sinks": attention.sinks and not dialect.sinks,
-        "a gate on attention's output": attention.output_gate and not dialect.output_gate,
-        "layers without rotary embedding": attention.no_rope,
-        "a bias in attention's output, but none in the feed-forward": model.bias_attention_out and not model.bias_mlp,
-        "a bias in the feed-forward, but none in attention's output": model.bias_mlp and not model.bias_attention_out,
-        "biases in experts": _lost_bias(model, dialect),
-        "a gate on shared experts": moe is not None and moe.shared_gate and not dialect.shared_gate,
+    return {
+        "positions": model.position not in POSITIONS,
+        "activation": model.activation not in ("swiglu", "gelu", "relu2"),
+        "norm after the embedding": model.embedding_norm,
+        "norms": model.norms_per_layer > 2,
+        "norm over all": attention.qk_norm == "layer",
+        "window": attention.sliding_window is not None and not dialect.windows,
+        "sinks": attention.sinks and not dialect.sinks,
+        "gate of attention": attention.output_gate and not dialect.output_gate,
+        "no rope": attention.no_rope,
+        "bias of attention": model.bias_attention_out and not model.bias_mlp,
+        "bias of feed-forward": model.bias_mlp and not model.bias_attention_out,
+        "bias of experts": _lost_bias(model, dialect),
+        "gate of experts": moe is not None and moe.shared_gate and not dialect.shared_gate,
     }
-    for what, present in inexpressible.items():
-        if present:
-            yield f"{model.name} has {what}: no option says so; give it in the framework's own model code"
+
+
+def model_notes(
+    model: Architecture, sequence: int, dialect: Dialect, said: Container[str] = (), unsaid: str = UNSAID
+) -> Iterator[str]:
+    """What the model has and the dialect's options cannot say, and what the catalogue does not know.
+
+    `said`: names of _WORDS that the target says in a way of its own; `unsaid`: UNSAID in words that suit the target.
+    """
+    values = {"position": model.position, "activation": model.activation, "norms": model.norms_per_layer}
+    for what, present in _inexpressible(model, dialect).items():
+        if present and what not in said:
+            yield say(unsaid, name=model.name, what=say(_WORDS[what], **values))
     if model.position == "learned" and model.max_positions and sequence > model.max_positions:
-        yield f"the position table has {model.max_positions} rows in {model.name}, and the sequence {sequence} tokens"
-    yield f"not in the catalogue, and left to you: {_unknown(model)}"
+        yield say(
+            "the position table has {max_positions} rows in {name}, and the sequence {sequence} tokens",
+            max_positions=model.max_positions,
+            name=model.name,
+            sequence=sequence,
+        )
+    yield say("not in the catalogue, and left to you: {unknown}", unknown=_unknown(model))

@@ -14,6 +14,7 @@ from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.script import node_notes, nodes_file
 from cpsolver.doors.export.shared import unset_switches
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Sharded, Strategy
 from cpsolver.problem.problem import Problem
 
@@ -138,8 +139,10 @@ exec paddleformers-cli train {config} "${{DATA_ARGS[@]}}" "$@"
 
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield "the model is that of MODEL_PATH: its config.json decides which layers are built, and how they are recomputed"
-    yield "data, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh"
+    yield say(
+        "the model is that of MODEL_PATH: its config.json decides which layers are built, and how they are recomputed"
+    )
+    yield say("data, learning rate and checkpoints are not the plan's: see DATA_ARGS in train.sh")
     if problem.stack.gradient_overlap > 0 and s.pp > 1 and problem.stack.gradient_bytes != 4:
-        yield "PaddleFormers overlaps gradients of a pipeline only in fp32 (amp_master_grad): here it does not"
+        yield say("PaddleFormers overlaps gradients of a pipeline only in fp32 (amp_master_grad): here it does not")
     yield from node_notes(problem, s)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import groupby, pairwise
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +15,7 @@ from cpsolver.doors.export.judge import Nearest, in_words
 from cpsolver.doors.export.launch import Launch
 from cpsolver.doors.export.script import grouped, shell_lines, span
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import runs, seconds
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
@@ -39,10 +40,10 @@ def launch_text(launch: Launch) -> str:
     """The whole launch material as text: arguments one a line, environment, notes, the other files."""
     parts = [f"# {launch.target}"]
     if launch.environment:
-        parts += ["# environment", *(f"export {name}={value}" for name, value in launch.environment.items())]
+        parts += [f"# {say('environment')}", *(f"export {name}={value}" for name, value in launch.environment.items())]
     if not _in_files(launch):
-        parts += ["# arguments", *_lines(launch)]
-    parts += ["# notes", *(f"# - {one_line(note)}" for note in launch.notes)]
+        parts += [f"# {say('arguments')}", *_lines(launch)]
+    parts += [f"# {say('notes')}", *(f"# - {one_line(note)}" for note in launch.notes)]
     for name, text in launch.files.items():
         parts += [f"# ---- {name}", text.rstrip()]
     return "\n".join(parts)
@@ -99,15 +100,19 @@ def refusal_document(target: str, strategy: Strategy, reasons: tuple[str, ...], 
 
 def refusal_text(target: str, reasons: tuple[str, ...], near: Nearest | None) -> str:
     """A refusal in words, with the nearest plan that the target runs."""
-    lines = [f"{target} cannot run this plan:", *(f"  - {reason}" for reason in reasons)]
+    lines = [say("{target} cannot run this plan:", target=target), *(f"  - {reason}" for reason in reasons)]
     if near is None:
-        lines.append("No plan for this spec is one that it runs: change the spec.")
+        lines.append(say("No plan for this spec is one that it runs: change the spec."))
         return "\n".join(lines)
-    much = f"{abs(near.slower):.1%} {'slower' if near.slower >= 0 else 'faster'}"
-    times = f"{seconds(near.step_time_s)} a step against {seconds(near.refused_step_time_s)}, {much}"
-    lines.append(f"The nearest plan that it runs ({times}) differs in:")
-    lines += [f"  - {line}" for line in in_words(near.changed)]
-    lines.append(f"Left free to find it: {', '.join(near.let_go)}.")
+    share = f"{abs(near.slower):.1%}"
+    nearest = say(
+        "The nearest plan that it runs ({own} a step against {refused}, {much}) differs in:",
+        own=seconds(near.step_time_s),
+        refused=seconds(near.refused_step_time_s),
+        much=say("{slower} slower", slower=share) if near.slower >= 0 else say("{slower} faster", slower=share),
+    )
+    lines += [nearest, *(f"  - {line}" for line in in_words(near.changed))]
+    lines.append(say("Left free to find it: {groups}.", groups=say(", ").join(map(say, near.let_go))))
     return "\n".join(lines)
 
 
@@ -116,8 +121,9 @@ def ranks_report(problem: Problem, ranks: RankMap | MeshMap) -> RenderableType:
 
     Where degrees differ by chip type the groups come mesh by mesh, then those of all meshes and who sends to whom.
     """
-    head = f"{problem.model.name} on {ranks.size:,} devices in nodes of {ranks.node}"
-    order = Text("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest", style="dim")
+    name, size, node = problem.model.name, ranks.size, ranks.node
+    head = say("{name} on {size:,} devices in nodes of {node}", name=name, size=size, node=node)
+    order = Text(say("rank order tp-cp-ep-dp-pp: tp varies fastest, pp slowest"), style="dim")
     levels: list[RenderableType] = []
     if problem.network is not None:
         levels += [*problem.network.words(supply.chip for supply in problem.supplies), ""]
@@ -127,28 +133,37 @@ def ranks_report(problem: Problem, ranks: RankMap | MeshMap) -> RenderableType:
         return _groups_table(groups, levels_crossed(problem, ranks.strategy, groups))
 
     if isinstance(ranks, RankMap):
-        return Group(Text(f"{head}: {_sizes(ranks)}"), order, "", *levels, table(ranks.groups), "", nodes)
+        heading = Text(say("{head}: {sizes}", head=head, sizes=_sizes(ranks)))
+        return Group(heading, order, "", *levels, table(ranks.groups), "", nodes)
     parts: list[RenderableType] = []
     for mesh in ranks.meshes:
-        of_mesh = f"{mesh.chip}, ranks {span(mesh.ranks)}, stages {span(mesh.stages)}: {_sizes(mesh.own)}"
+        of_mesh = say(
+            "{chip}, ranks {ranks}, stages {stages}: {sizes}",
+            chip=mesh.chip,
+            ranks=span(mesh.ranks),
+            stages=span(mesh.stages),
+            sizes=_sizes(mesh.own),
+        )
         parts += [Text(of_mesh), table(mesh.groups), ""]
-    parts += [Text("all meshes, a group for every way through them"), table(ranks.groups), ""]
-    heading = Text(f"{head}, {len(ranks.meshes)} meshes")
+    parts += [Text(say("all meshes, a group for every way through them")), table(ranks.groups), ""]
+    heading = Text(say("{head}, {meshes} meshes", head=head, meshes=len(ranks.meshes)))
     return Group(heading, order, "", *levels, *parts, _borders_table(ranks), "", nodes)
 
 
 def _sizes(ranks: RankMap) -> str:
     s = ranks.strategy
-    experts = f"; experts: etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}" if ranks.experts else ""
-    return f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}{experts}"
+    sizes = f"tp {s.tp}, cp {s.cp}, dp {s.dp}, pp {s.pp}"
+    experts = f"etp {s.etp}, ep {s.ep}, dp {ranks.expert_replicas}"
+    return say("{sizes}; experts: {experts}", sizes=sizes, experts=experts) if ranks.experts else sizes
 
 
 def _groups_table(kinds: Mapping[str, Ints], crossed: Mapping[str, Mapping[str, int]]) -> Table:
     """The kinds with more than a rank a group, `dp_cp` where it is more than `dp`; `crossed`: their levels, if any."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    heads = [("group", "left"), ("of", "right"), ("many", "right"), ("ranks", "left")]
-    for name, side in heads + [("goes through", "left")] * bool(crossed):
-        table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
+    names = say("group, of, many, ranks").split(", ")
+    sides: tuple[JustifyMethod, ...] = ("left", "right", "right", "left", "left")
+    for name, side in zip([*names, *[say("goes through")] * bool(crossed)], sides, strict=False):
+        table.add_column(name, justify=side, overflow="fold")
     for kind, groups in kinds.items():
         if groups.shape[1] > 1 and (kind != "dp_cp" or groups.shape[1] > kinds["dp"].shape[1]):
             through = [_through(crossed[kind])] if crossed else []
@@ -158,12 +173,12 @@ def _groups_table(kinds: Mapping[str, Ints], crossed: Mapping[str, Mapping[str, 
 
 def _borders_table(ranks: MeshMap) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("border", "each rank sends to"):
+    for name in (say("border"), say("each rank sends to")):
         table.add_column(name, overflow="fold")
     for border in ranks.borders:
         between = f"{ranks.meshes[border.before].chip} -> {ranks.meshes[border.after].chip}"
         sends = [f"{sender} -> {members(to)}" for sender, to in receivers(border).items()]
-        more = f" ... {len(sends) - _FIRST:,} more" if len(sends) > _FIRST else ""
+        more = say(" ... {number:,} more", number=len(sends) - _FIRST) if len(sends) > _FIRST else ""
         table.add_row(between, "; ".join(sends[:_FIRST]) + more)
     return table
 
@@ -179,8 +194,8 @@ def receivers(border: Border) -> dict[int, list[int]]:
 def _through(counts: Mapping[str, int]) -> str:
     """Levels that groups go through, with how many of the groups where they are several."""
     if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{name} ({number:,})" for name, number in counts.items())
+        return say(next(iter(counts)))
+    return ", ".join(f"{say(name)} ({number:,})" for name, number in counts.items())
 
 
 def _shown(groups: list[list[int]]) -> str:
@@ -192,14 +207,14 @@ def _shown(groups: list[list[int]]) -> str:
             break
         text += more if not number else f" {more}"
     left = len(groups) - text.count("[")
-    return f"{text} ... {left:,} more" if left else text
+    return text + (say(" ... {number:,} more", number=left) if left else "")
 
 
 def members(ranks: list[int]) -> str:
     """Ranks of a group, shortened: `0-7`, `0-56 by 8`, `0 4 8 12`, `0-7 24-31`, `0 1 16 17 ... 112 113`."""
     steps = {later - earlier for earlier, later in pairwise(ranks)}
     if len(ranks) > 4 and len(steps) == 1 and steps != {1}:
-        return f"{ranks[0]}-{ranks[-1]} by {steps.pop()}"
+        return say("{first}-{last} by {step}", first=ranks[0], last=ranks[-1], step=steps.pop())
     pieces: list[str] = []
     for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0]):
         same = [rank for _, rank in run]
@@ -211,14 +226,14 @@ def members(ranks: list[int]) -> str:
 
 def _nodes_table(problem: Problem, s: Strategy) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("nodes", "chip", "stages", "layers a stage", "ranks"):
+    for name in (say("nodes"), say("chip"), say("stages"), say("layers a stage"), say("ranks")):
         table.add_column(name, overflow="fold")
     blocks = node_blocks(problem, s)
     for block in blocks[:16]:
         layers = runs([s.layers[stage] for stage in block.stages])
         table.add_row(span(block.nodes), block.chip, span(block.stages), layers, span(block.ranks))
     if len(blocks) > 16:
-        table.add_row(f"... {len(blocks) - 16:,} more")
+        table.add_row(say("... {number:,} more", number=len(blocks) - 16))
     return table
 
 

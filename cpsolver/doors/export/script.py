@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cpsolver.doors.export.dialect import Flag
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.ranks import node_blocks
@@ -87,8 +88,11 @@ def node_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """The order of the nodes, where it matters: chip types differ by stage."""
     blocks = node_blocks(problem, s)
     if len({block.chip for block in blocks}) > 1:
-        order = "; ".join(f"{span(block.nodes)} {block.chip} (stages {span(block.stages)})" for block in blocks)
-        yield f"node ranks must follow the chips: {order}"
+        order = say("; ").join(
+            say("{nodes} {chip} (stages {stages})", nodes=span(block.nodes), chip=block.chip, stages=span(block.stages))
+            for block in blocks
+        )
+        yield say("node ranks must follow the chips: {order}", order=order)
 
 
 def span(numbers: range) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cpsolver.doors.export.launch import CannotExpress
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import StageGroup, Strategy
 from cpsolver.problem.problem import Problem
 
@@ -54,9 +55,13 @@ def hosts(problem: Problem, strategy: Strategy) -> tuple[Host, ...]:
     node, stages = problem.node, zip(strategy.stage_chips, strategy.widths, strict=True)
     ranks = [chip for chip, width in stages for _ in range(width)]
     nodes = [ranks[first : first + node] for first in range(0, len(ranks), node)]
-    mixed = [f"{chips[0]} and {chips[-1]}" for chips in nodes if len(set(chips)) > 1]
+    mixed = [say("{one} and {other}", one=chips[0], other=chips[-1]) for chips in nodes if len(set(chips)) > 1]
     if mixed:
-        reason = f"a node of {node} devices would have {mixed[0]}: a line of the host file is a node of one chip type"
+        reason = say(
+            "a node of {node} devices would have {mixed}: a line of the host file is a node of one chip type",
+            node=node,
+            mixed=mixed[0],
+        )
         raise CannotExpress((reason,))
     return tuple(Host(f"host{place}", chips[0], len(chips)) for place, chips in enumerate(nodes))
 
@@ -90,7 +95,7 @@ def unset_switches(problem: Problem, target: str, stated: Container[str] = ()) -
         value = getattr(problem.spec.training, name)
         if name not in MODEL_SIDE and name not in LOAD and name not in stated and value != field.default:
             shown = ", ".join(value) if isinstance(value, tuple) else str(value).lower()
-            yield f"{target} has no setting for training.{name} = {shown}"
+            yield say("{target} has no setting for training.{name} = {shown}", target=target, name=name, shown=shown)
 
 
 def sharding_instances(s: Strategy) -> int:
@@ -114,7 +119,8 @@ def mixture_note(strategy: Strategy) -> tuple[str, ...]:
     chips = tuple(run.chip for run in runs(strategy))
     if len(chips) < 2:
         return ()
-    return (f"give the nodes their ranks in the order {', then '.join(chips)}, with a backend that connects them all",)
+    order = say(", then ").join(chips)
+    return (say("give the nodes their ranks in the order {order}, with a backend that connects them all", order=order),)
 
 
 def layers_by_part(strategy: Strategy) -> tuple[tuple[int, ...], ...]:

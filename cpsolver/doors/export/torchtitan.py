@@ -14,6 +14,7 @@ from typing import Any
 
 from cpsolver.doors.export.launch import Launch, refuse
 from cpsolver.doors.export.shared import hosts, layers_by_part, mixture_note, replicate_and_shard, unset_switches
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -69,14 +70,27 @@ def _refused(problem: Problem, s: Strategy) -> Iterator[str]:
     training = problem.spec.training
     yield from unset_switches(problem, "torchtitan", ("optimizer", "expandable_segments"))
     if training.precision != "bf16":
-        why = "no fp16" if training.precision == "fp16" else "its converters are the model's, and not exported"
-        yield f"torchtitan trains in bf16 here ({why}): training.precision is {training.precision}"
+        why = (
+            say("no fp16") if training.precision == "fp16" else say("its converters are the model's, and not exported")
+        )
+        yield say(
+            "torchtitan trains in bf16 here ({why}): training.precision is {precision}",
+            why=why,
+            precision=training.precision,
+        )
     if training.optimizer != "adam":
-        yield f"torchtitan's configurations have AdamW: training.optimizer is {training.optimizer}, and must be adam"
+        yield say(
+            "torchtitan's configurations have AdamW: training.optimizer is {optimizer}, and must be adam",
+            optimizer=training.optimizer,
+        )
     count = s.microbatches(problem.batch)
     rounds = max(1, count // s.pp)
     if s.vpp > 1 and s.schedule == "1f1b" and count % rounds:
-        yield f"PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}"
+        yield say(
+            "PyTorch's Interleaved1F1B needs equal rounds: {count} microbatches are no multiple of {rounds}",
+            count=count,
+            rounds=rounds,
+        )
 
 
 def parallelism(s: Strategy, head: str = "lm_head") -> dict[str, Any]:
@@ -193,9 +207,9 @@ def _checkpointing(s: Strategy) -> dict[str, str]:
 def _why_no_toml(s: Strategy) -> str | None:
     """Why release 0.2 cannot run the plan; None: it can."""
     if s.tp > 1 and not s.sequence_parallel:
-        return "release 0.2 has tensor parallelism with sequence parallelism only"
+        return say("release 0.2 has tensor parallelism with sequence parallelism only")
     if not s.distributed_optimizer and s.dp > 1 and s.devices > s.dp:
-        return "release 0.2 has replicas without shards only where there is no other parallelism"
+        return say("release 0.2 has replicas without shards only where there is no other parallelism")
     return None
 
 
@@ -216,20 +230,30 @@ def toml(problem: Problem, s: Strategy) -> str:
 
 
 def _notes(problem: Problem, s: Strategy, older: str | None) -> Iterator[str]:
-    yield f"{MODULE}.py is for release {RELEASE} of the Python index, which reads no TOML; main has other names"
+    yield say(
+        "{module}.py is for release {release} of the Python index, which reads no TOML; main has other names",
+        module=MODULE,
+        release=RELEASE,
+    )
     if older is None:
-        yield f"{TOML} is for release 0.2: -m torchtitan.train --job.config_file {TOML}"
+        yield say("{toml} is for release 0.2: -m torchtitan.train --job.config_file {toml}", toml=TOML)
     else:
-        yield f"no TOML file: {older}"
+        yield say("no TOML file: {older}", older=older)
     if not base(problem):
-        yield f"torchtitan has no bf16 configuration of {problem.model.name}: set BASE in {MODULE}.py to your own"
+        yield say(
+            "torchtitan has no bf16 configuration of {name}: set BASE in {module}.py to your own",
+            name=problem.model.name,
+            module=MODULE,
+        )
     if not s.distributed_optimizer and s.devices > 1:
-        yield "FSDP without shards keeps weights in fp32 and gathers nothing; the plan's stack may count otherwise"
+        yield say("FSDP without shards keeps weights in fp32 and gathers nothing; the plan's stack may count otherwise")
     if s.v_shaped:
-        yield "a schedule that splits backward passes runs without torch.compile: leave compile off"
+        yield say("a schedule that splits backward passes runs without torch.compile: leave compile off")
     if s.cp > 1:
-        yield "context parallelism needs the model's flex attention, and balances causal work front with back"
+        yield say("context parallelism needs the model's flex attention, and balances causal work front with back")
     if problem.model.mtp_layers:
-        yield "the plan counts multi-token prediction, which torchtitan's usual configuration of the model leaves out"
-    yield "tokenizer, data set, learning rate and checkpoints are those of the base configuration"
+        yield say(
+            "the plan counts multi-token prediction, which torchtitan's usual configuration of the model leaves out"
+        )
+    yield say("tokenizer, data set, learning rate and checkpoints are those of the base configuration")
     yield from mixture_note(s)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from cpsolver.doors.export.dialect import Dialect, Flag
 from cpsolver.doors.export.launch import CannotExpress, refuse
 from cpsolver.doors.export.parallel_args import uses_fsdp
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.switches import Fp8Recipe
@@ -47,7 +48,16 @@ def precision_flags(problem: Problem, dialect: Dialect) -> Iterator[Flag]:
 def _fp8_flags(problem: Problem, recipe: Fp8Recipe, dialect: Dialect) -> Iterator[Flag]:
     if recipe not in dialect.fp8_recipes:
         allowed = ", ".join(dialect.fp8_recipes)
-        raise CannotExpress((f"training.fp8_recipe is {recipe}: {dialect.name} has {allowed}",))
+        refuse(
+            [
+                say(
+                    "training.fp8_recipe is {recipe}: {name} has {allowed}",
+                    recipe=recipe,
+                    name=dialect.name,
+                    allowed=allowed,
+                )
+            ]
+        )
     yield ("--fp8-format", "e4m3" if recipe in ("blockwise", "mx") else "hybrid")
     if recipe != "delayed":
         yield ("--fp8-recipe", RECIPES[recipe])
@@ -55,8 +65,13 @@ def _fp8_flags(problem: Problem, recipe: Fp8Recipe, dialect: Dialect) -> Iterato
         yield ("--fp8-param-gather",)
         if recipe == "mx":  # else 16-bit weights stay beside them to be gathered
             if not dialect.mx_weights:
-                raise CannotExpress(
-                    (f"{dialect.name} holds no MXFP8 weights: training.fp8_parameter_gather may be false",)
+                refuse(
+                    [
+                        say(
+                            "{name} holds no MXFP8 weights: training.fp8_parameter_gather may be false",
+                            name=dialect.name,
+                        )
+                    ]
                 )
             yield ("--reuse-grad-buf-for-mxfp8-param-ag",)
 
@@ -94,7 +109,16 @@ def optimizer_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
         choices["soap"] = (("--optimizer", "soap"),)
     if training.optimizer not in choices:
         allowed = ", ".join(choices)
-        raise CannotExpress((f"training.optimizer is {training.optimizer}: {dialect.name} has {allowed}",))
+        refuse(
+            [
+                say(
+                    "training.optimizer is {optimizer}: {name} has {allowed}",
+                    optimizer=training.optimizer,
+                    name=dialect.name,
+                    allowed=allowed,
+                )
+            ]
+        )
     yield from choices[training.optimizer]
     if training.optimizer_offload:
         yield ("--optimizer-cpu-offload",)
@@ -108,9 +132,13 @@ def check_matrices(problem: Problem, s: Strategy) -> None:
     experts have no weights but these)."""
     biased = problem.model.moe is not None and problem.model.bias_mlp
     if problem.spec.training.whole_matrices and s.distributed_optimizer and biased:
-        name = problem.spec.training.optimizer
-        message = f"{name}'s distributed optimizer has no place for the biases of {problem.model.name}'s experts"
-        raise CannotExpress((f"{message}: distributed_optimizer must be false",))
+        told = say(
+            "{optimizer}'s distributed optimizer has no place for the biases of {model}'s experts: distributed_optimizer must "
+            "be false",
+            optimizer=problem.spec.training.optimizer,
+            model=problem.model.name,
+        )
+        raise CannotExpress((told,))
 
 
 def activation_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
@@ -121,9 +149,17 @@ def activation_flags(training: Training, dialect: Dialect) -> Iterator[Flag]:
     if not modules:
         return
     if not dialect.activation_offload:
-        raise CannotExpress((f"training.activation_offload is {', '.join(modules)}: {dialect.name} has no such flag",))
+        refuse(
+            [
+                say(
+                    "training.activation_offload is {modules}: {name} has no such flag",
+                    modules=", ".join(modules),
+                    name=dialect.name,
+                )
+            ]
+        )
     if "attention" in modules:
-        raise CannotExpress(("training.activation_offload is attention: Megatron-LM offloads single modules",))
+        raise CannotExpress((say("training.activation_offload is attention: Megatron-LM offloads single modules"),))
     yield ("--fine-grained-activation-offloading",)
     yield ("--offload-modules", *modules)
 
@@ -144,7 +180,12 @@ def check_switches(training: Training, framework: str, has: tuple[str, ...] = ()
         "moe_dispatcher": training.moe_dispatcher is not None,
     }
     refuse(
-        f"training.{name} is {str(getattr(training, name)).lower()}: {framework} has no flag for that"
+        say(
+            "training.{name} is {value}: {framework} has no flag for that",
+            name=name,
+            value=str(getattr(training, name)).lower(),
+            framework=framework,
+        )
         for name, used in on.items()
         if used and name not in has
     )
@@ -211,4 +252,7 @@ def overlap_notes(problem: Problem, s: Strategy) -> Iterator[str]:
     """Overlaps that the prediction counts on and that this framework or plan cannot have."""
     stack = problem.stack
     if s.vpp > 1 and s.pp == 2 and stack.pipeline_overlap_interleaved == 0:
-        yield f"stack {stack.name} hides no pipeline transfers; with 2 stages Megatron-LM interleaves only if it does"
+        yield say(
+            "stack {name} hides no pipeline transfers; with 2 stages Megatron-LM interleaves only if it does",
+            name=stack.name,
+        )

@@ -16,6 +16,7 @@ from cpsolver.doors.export.bridge import fields, hydra_value
 from cpsolver.doors.export.dialect import MEGATRON_LM, Flag
 from cpsolver.doors.export.launch import Launch
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -129,12 +130,21 @@ exec python3 -m verl.trainer.main_ppo model_engine=megatron "${{PLAN_ARGS[@]}}" 
 
 
 def _notes(problem: Problem, s: Strategy) -> Iterator[str]:
-    yield "the plan is of the actor's update alone: rollouts, log probabilities, a critic take time and memory besides"
-    yield "an update takes ppo_mini_batch_size x rollout.n sequences: with n rollouts divide ppo_mini_batch_size by n"
-    yield "the plan counts sequences of full length: shorter ones are packed (use_remove_padding), and take less"
-    yield "train.sh's DATA_ARGS (algorithm, rollouts, lengths of prompt and response) are a start: they are yours"
+    yield say(
+        "the plan is of the actor's update alone: rollouts, log probabilities, a critic take time and memory besides"
+    )
+    yield say(
+        "an update takes ppo_mini_batch_size x rollout.n sequences: with n rollouts divide ppo_mini_batch_size by n"
+    )
+    yield say("the plan counts sequences of full length: shorter ones are packed (use_remove_padding), and take less")
+    yield say("train.sh's DATA_ARGS (algorithm, rollouts, lengths of prompt and response) are a start: they are yours")
     if s.distributed_optimizer and problem.stack.parameter_overlap > 0:
-        yield f"stack {problem.stack.name} gathers parameters under the forward pass; here that is left off"
+        yield say(
+            "stack {name} gathers parameters under the forward pass; here that is left off", name=problem.stack.name
+        )
     if problem.stack.tensor_overlap > 0 and s.sequence_parallel:
-        yield f"stack {problem.stack.name} hides tensor parallelism's communication; verl sets up no buffers for that"
+        yield say(
+            "stack {name} hides tensor parallelism's communication; verl sets up no buffers for that",
+            name=problem.stack.name,
+        )
     yield from training_args.overlap_notes(problem, s)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -37,14 +38,14 @@ def accepted(
             _checked(without, placeholders)
         except InputError:
             raise error from None
-        return without, [_left_out([f"{trouble.where}: {trouble.message}" for trouble in error.troubles])]
+        return without, [_left_out([f"{trouble.where}: {say(trouble.message)}" for trouble in error.troubles])]
     if guessed and "launcher" in spec and (reasons := _refusals(problem, strategy)):
         return without, [_left_out(reasons)]
     return spec, []
 
 
 def _left_out(reasons: list[str]) -> str:
-    return f"no launcher is written: {'; '.join(reasons)}, and the script runs it"
+    return say("no launcher is written: {reasons}, and the script runs it", reasons=say("; ").join(reasons))
 
 
 def _checked(spec: dict[str, Any], placeholders: Mapping[str, str]) -> Problem | None:

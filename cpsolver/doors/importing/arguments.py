@@ -10,6 +10,7 @@ from pathlib import Path
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import Trouble
+from cpsolver.inputs.language import say
 from cpsolver.spec.training import MOST
 
 _TABLE = Path(__file__).parent / "arguments.yaml"
@@ -122,7 +123,12 @@ class Arguments:
             for unclear in self.variables.unclear_in(value):
                 self.trouble(
                     f"--{name}",
-                    f"needs {unclear.name}, which {unclear.reason} (line {unclear.line})",
+                    say(
+                        "needs {name}, which {reason} (line {line})",
+                        name=unclear.name,
+                        reason=unclear.reason,
+                        line=unclear.line,
+                    ),
                     allowed=f"--set {unclear.name}=VALUE" if unclear.name.isidentifier() else None,
                 )
                 return ()
@@ -148,8 +154,9 @@ class Arguments:
             self.trouble(f"--{name}", "must be a whole number", text)
             return default
         if not least <= value <= most:
-            limit = f"at least {least}" if value < least else f"at most {most:,}"
-            self.trouble(f"--{name}", f"must be {limit}", value)
+            told = say("must be at most {number}", number=f"{most:,}")
+            told = say("must be at least {number}", number=least) if value < least else told
+            self.trouble(f"--{name}", told, value)
             return default
         return value
 

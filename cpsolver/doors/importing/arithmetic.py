@@ -6,6 +6,8 @@ import operator
 import re
 from collections.abc import Callable
 
+from cpsolver.inputs.language import say
+
 _TOKEN = re.compile(r"\s*(0[xX][0-9a-fA-F]+|\d+|[A-Za-z_]\w*|\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>&|^~!?:])")
 _LEVELS: tuple[tuple[str, ...], ...] = (
     *(("||",), ("&&",), ("|",), ("^",), ("&",)),
@@ -35,7 +37,7 @@ def evaluate(text: str, value_of: Callable[[str], int]) -> int:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise ArithmeticUnclearError(f"{text[at:].strip()!r} is not followed in arithmetic")
+            raise ArithmeticUnclearError(say("{text!r} is not followed in arithmetic", text=text[at:].strip()))
         tokens.append(match.group(1))
         at = match.end()
     if not tokens:
@@ -43,7 +45,7 @@ def evaluate(text: str, value_of: Callable[[str], int]) -> int:
     reader = _ExpressionParser(tokens, value_of)
     value = reader.choice()
     if reader.tokens:
-        raise ArithmeticUnclearError(f"{reader.tokens[0]!r} is not followed in arithmetic")
+        raise ArithmeticUnclearError(say("{token!r} is not followed in arithmetic", token=reader.tokens[0]))
     return value
 
 
@@ -76,12 +78,12 @@ class _ExpressionParser:
             return base
         exponent = self._power()
         if not 0 <= exponent <= 63:
-            raise ArithmeticUnclearError(f"exponent {exponent} is not between 0 and 63")
+            raise ArithmeticUnclearError(say("exponent {exponent} is not between 0 and 63", exponent=exponent))
         return _wrapped(base**exponent)
 
     def _unary(self) -> int:
         if not self.tokens:
-            raise ArithmeticUnclearError("the expression ends too early")
+            raise ArithmeticUnclearError(say("the expression ends too early"))
         token = self.tokens.pop(0)
         if token in ("-", "+", "!", "~"):
             value = self._unary()
@@ -94,7 +96,7 @@ class _ExpressionParser:
             return _number(token)
         if token[0].isalpha() or token[0] == "_":
             return self.value_of(token)
-        raise ArithmeticUnclearError(f"{token!r} is not followed in arithmetic")
+        raise ArithmeticUnclearError(say("{token!r} is not followed in arithmetic", token=token))
 
     def _take(self, token: str) -> bool:
         if self.tokens and self.tokens[0] == token:
@@ -104,7 +106,7 @@ class _ExpressionParser:
 
     def _need(self, token: str) -> None:
         if not self._take(token):
-            raise ArithmeticUnclearError(f"{token!r} is missing in arithmetic")
+            raise ArithmeticUnclearError(say("{token!r} is missing in arithmetic", token=token))
 
 
 def _number(token: str) -> int:
@@ -113,14 +115,14 @@ def _number(token: str) -> int:
     try:
         return _wrapped(int(token, base))
     except ValueError:
-        raise ArithmeticUnclearError(f"{token!r} is no octal number") from None
+        raise ArithmeticUnclearError(say("{token!r} is no octal number", token=token)) from None
 
 
 def _applied(symbol: str, left: int, right: int) -> int:
     if symbol not in ("/", "%"):
         return _wrapped(int(_OPERATORS[symbol](left, right)))
     if right == 0:
-        raise ArithmeticUnclearError("division by 0")
+        raise ArithmeticUnclearError(say("division by 0"))
     quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
     return _wrapped(quotient if symbol == "/" else left - right * quotient)
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from cpsolver.doors.importing.lexer import Word, WordPart
 from cpsolver.doors.importing.patterns import MOST_WORDS, braced
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _MOST_BRACES = 100
 """Of one word: what stands in braces is read once for every pair around it."""
@@ -25,7 +26,11 @@ def brace_words(word: Word) -> list[Word]:
     for part, is_plain in zip(word.parts, plain, strict=True):
         atoms += [WordPart("text", letter) for letter in part.text] if is_plain else [part]
     if braces > _MOST_BRACES or (found := _alternatives(atoms)) is None:
-        told = f"has a word with more than {_MOST_BRACES} braces, or that stands for more than {MOST_WORDS:,} words"
+        told = say(
+            "has a word with more than {most_braces} braces, or that stands for more than {most_words:,} words",
+            most_braces=_MOST_BRACES,
+            most_words=MOST_WORDS,
+        )
         raise InputError(Trouble("", told, line=word.line))
     return [_joined(word.line, each) for each in found]
 

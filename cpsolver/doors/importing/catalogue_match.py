@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 from models_zoo import Architecture, list_architectures
 from models_zoo.schema import DESCRIPTIVE_FIELDS
 
@@ -38,7 +39,14 @@ def match_model(
     if "vocab" not in fields:
         vocabulary, note = _vocabulary(matches, fields.get("max_positions"), f"{name} {hint}")
         if vocabulary is None and (known := _by_name(tokenizer)) is not None:
-            vocabulary, note = known, f"no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}"
+            vocabulary, note = (
+                known,
+                say(
+                    "no --vocab-size: taken as that of the tokenizer {tokenizer}, {known:,}",
+                    tokenizer=tokenizer,
+                    known=known,
+                ),
+            )
         if vocabulary is None:
             raise InputError(Trouble("--vocab-size", note, allowed="--vocab-size N", file=name))
         if notes is not None:
@@ -58,16 +66,18 @@ def _vocabulary(matches: Sequence[Architecture], positions: Any, hint: str) -> t
     types = {kind: int(entry["tokens"]) for kind, entry in package_data(_TABLE)["types"].items()}
     for tokenizer, size in types.items():
         if tokenizer in hint and (not matches or size in {match.vocab for match in matches}):
-            return size, f"no --vocab-size: taken as {tokenizer}'s, {size:,}"
+            return size, say("no --vocab-size: taken as {tokenizer}'s, {size:,}", tokenizer=tokenizer, size=size)
     if not matches:
-        return None, "is not given: the tokenizer has it, and no model of the catalogue has this shape"
+        return None, say("is not given: the tokenizer has it, and no model of the catalogue has this shape")
     likeliest = _unlikeness(matches[0], positions, hint)
     best = [match for match in reversed(matches) if _unlikeness(match, positions, hint) == likeliest]
     vocabularies = {match.vocab: match.name for match in best}
     if len(vocabularies) > 1:
         sizes = ", ".join(f"{size:,} ({name})" for size, name in sorted(vocabularies.items()))
-        return None, f"is not given: the tokenizer has it, and models of this shape have {sizes}"
-    return matches[0].vocab, f"no --vocab-size: taken as {matches[0].name}'s, {matches[0].vocab:,}"
+        return None, say("is not given: the tokenizer has it, and models of this shape have {sizes}", sizes=sizes)
+    return matches[0].vocab, say(
+        "no --vocab-size: taken as {name}'s, {vocab:,}", name=matches[0].name, vocab=matches[0].vocab
+    )
 
 
 def _by_name(tokenizer: str) -> int | None:

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import StageGroup, Strategy
 from hw_specs import chip_names
 
@@ -35,7 +36,7 @@ def runs_of(text: str | None) -> tuple[tuple[str, int], ...]:
         return ()
     runs = re.findall(r"([^:,]+):([1-9][0-9]{0,6})(?:,|$)", text)
     if ",".join(f"{name}:{count}" for name, count in runs) != text:
-        allowed = "a name, or names with how many devices, in the order of the node ranks: h800:64,a800:64"
+        allowed = say("a name, or names with how many devices, in the order of the node ranks: h800:64,a800:64")
         raise InputError(Trouble("--chip", "cannot be read", text, allowed))
     alike = groupby(runs, key=lambda run: run[0])
     return tuple((name, sum(int(count) for _, count in run)) for name, run in alike)
@@ -87,10 +88,9 @@ def placed(strategy: Strategy, text: str) -> Strategy:
         return strategy
     counted, stages = sum(count for _, count in runs), strategy.pp
     if counted != strategy.devices or any(count % width for _, count in runs):
-        shape = f"{stages} stages of tp x cp x dp = {width} devices"
-        raise InputError(
-            Trouble("--chip", f"does not fill {shape}", text, f"multiples of {width}, {width * stages} in all")
-        )
+        told = say("does not fill {stages} stages of tp x cp x dp = {width} devices", stages=stages, width=width)
+        allowed = say("multiples of {width}, {all} in all", width=width, all=width * stages)
+        raise InputError(Trouble("--chip", told, text, allowed))
     return replace(strategy, groups=tuple(_groups(strategy, runs, width)))
 
 

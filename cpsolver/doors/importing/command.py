@@ -11,6 +11,7 @@ from cpsolver.doors.importing.printed import is_printer
 from cpsolver.doors.importing.scope import OutOfScopeError, out_of_scope
 from cpsolver.doors.importing.shell import Script, ScriptCommand, read_text_commands
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _LAUNCHERS = ("torchrun", "deepspeed", "msrun", "accelerate", "mpirun", "srun")
 _MODULES = ("torch.distributed.launch", "torch.distributed.run")
@@ -69,18 +70,18 @@ def find_training(script: Script, file: str | None) -> TrainingCommand:
     trainings = named or trainings
     if not trainings:
         ended = (
-            f"; it ends in line {script.ended}, before its last line (--args gives it arguments)"
+            say("; it ends in line {ended}, before its last line (--args gives it arguments)", ended=script.ended)
             if script.ended
             else ""
         )
-        message = f"has no training command: none of its commands has model arguments{ended}"
-        allowed = "torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ..."
+        message = say("has no training command: none of its commands has model arguments{ended}", ended=ended)
+        allowed = say("torchrun, python -m torch.distributed.launch or deepspeed with --num-layers, --hidden-size ...")
         raise InputError(Trouble("", message, allowed=allowed, file=file))
     reasons = {id(training): out_of_scope(training.program, training.tokens) for training in trainings}
     inside = [training for training in trainings if reasons[id(training)] is None]
     if not inside:
         first = trainings[0]
-        allowed = "pretraining or tuning of a decoder"
+        allowed = say("pretraining or tuning of a decoder")
         raise OutOfScopeError(
             Trouble(first.program or "program", str(reasons[id(first)]), allowed=allowed, line=first.line, file=file)
         )
@@ -101,7 +102,7 @@ def _other_programs(script: Script, file: str | None) -> None:
     reasons = [out_of_scope(split[0], split[2]) for _, split in found]
     if found and all(reasons):
         run, (program, *_) = found[0]
-        allowed = "pretraining or tuning of a decoder"
+        allowed = say("pretraining or tuning of a decoder")
         raise OutOfScopeError(Trouble(program, str(reasons[0]), allowed=allowed, line=run.line, file=file))
 
 
@@ -164,7 +165,13 @@ def devices(script: Script, training: TrainingCommand, text: str) -> TrainingDev
             if value.isdigit():
                 return int(value)
             for unclear in script.variables.unclear_in(value):
-                needs.append(f"--{name} needs {unclear.name}, which {unclear.reason} (line {unclear.line})")
+                told = say(
+                    "needs {name}, which {reason} (line {line})",
+                    name=unclear.name,
+                    reason=unclear.reason,
+                    line=unclear.line,
+                )
+                needs.append(f"--{name} {told}")
         return None
 
     per_node, nodes, total_given = number(_PER_NODE), number(_NODES), number(_ALL)

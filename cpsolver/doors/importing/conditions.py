@@ -12,6 +12,7 @@ from cpsolver.doors.importing.grammar import Condition
 from cpsolver.doors.importing.lexer import Word
 from cpsolver.doors.importing.patterns import extended_regex, glob_regex
 from cpsolver.doors.importing.variables import ShellVariables
+from cpsolver.inputs.language import say
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda left, right: left == right,
@@ -147,7 +148,7 @@ class _ConditionReader:
     def _compare(self, left: str, operator: str, right: Word) -> bool | None:
         text = self.variables.text(right)
         if operator == "=~":
-            self.variables.set("BASH_REMATCH", self.variables.mark("BASH_REMATCH", right.line, "is not followed"))
+            self.variables.set("BASH_REMATCH", self.variables.mark("BASH_REMATCH", right.line, say("is not followed")))
         if self.variables.unclear_in(left + text):
             return None
         if operator in _NUMBERS:

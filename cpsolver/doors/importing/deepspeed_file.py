@@ -17,6 +17,7 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _OPTIONS = ("deepspeed_config", "deepspeed-config")
 _MOST_LETTERS = 1_000_000
@@ -49,9 +50,9 @@ def add_deepspeed(arguments: Arguments, script: str, text: str = "") -> list[str
     offload = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True or (isinstance(offload, dict) and offload.get("device") == "cpu"):
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    text = f"{file.name}: ZeRO stage {stage}"
+    text = say("{file}: ZeRO stage {stage}", file=file.name, stage=stage)
     if zero.get("offload_param"):
-        return [f"{text}; offload_param is not in the plan: memory is predicted too high"]
+        return [say("{text}; offload_param is not in the plan: memory is predicted too high", text=text)]
     return [text]
 
 
@@ -60,11 +61,11 @@ def _written(arguments: Arguments, text: str) -> list[str]:
     stages = {_value(found[1], arguments) for found in _STAGE.finditer(text)}
     stage = next(iter(stages)) if len(stages) == 1 else ""
     if not stage.isdigit() or int(stage) not in _STAGES:
-        return ["DeepSpeed's own file is not read: its ZeRO stage is taken as 0"]
+        return [say("DeepSpeed's own file is not read: its ZeRO stage is taken as 0")]
     arguments.given["zero-stage"] = (stage,)
     if {_value(found[1], arguments) for found in _OFFLOAD.finditer(text)} == {"cpu"}:
         arguments.given.setdefault("optimizer-cpu-offload", ())
-    return [f"the file of DeepSpeed that the script writes: ZeRO stage {stage}"]
+    return [say("the file of DeepSpeed that the script writes: ZeRO stage {stage}", stage=stage)]
 
 
 def _value(written: str, arguments: Arguments) -> str:
@@ -86,7 +87,7 @@ def _zero(file: Path) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(Trouble("", f"is not JSON: {error}", file=str(file))) from None
+        raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
     zero = data.get("zero_optimization", {}) if isinstance(data, dict) else None
     if not isinstance(zero, dict):
         raise InputError(Trouble("zero_optimization", "must hold fields", zero, file=str(file)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import SHARDED, Sharded
 from cpsolver.problem.seed_format import SHARDING_STRATEGIES
 
@@ -56,12 +57,16 @@ def read_degrees(arguments: Arguments, world: int | None, model: dict[str, Any])
         return None
     if world % (tp * pp * cp):
         factors = f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp}"
-        arguments.trouble("devices", f"{world} devices are not a multiple of {factors}", world)
+        arguments.trouble(
+            "devices", say("{world} devices are not a multiple of {factors}", world=world, factors=factors), world
+        )
         return None
     dp = world // (tp * pp * cp)
     if "moe" in model and tp * cp * dp % (etp * ep):
         stage = f"tp {tp} x cp {cp} x dp {dp} = {tp * cp * dp}"
-        message = f"etp {etp} x ep {ep} does not divide the devices of a stage, {stage}"
+        message = say(
+            "etp {etp} x ep {ep} does not divide the devices of a stage, {stage}", etp=etp, ep=ep, stage=stage
+        )
         arguments.trouble("--expert-model-parallel-size", message, ep)
     optimizer, sharded = _sharded(arguments)
     group = _group(arguments, dp * cp)
@@ -75,16 +80,24 @@ def _model_troubles(arguments: Arguments, model: dict[str, Any], tp: int, ep: in
     """Note heads, key-value heads, widths and experts that the degrees do not divide."""
     heads, groups = model.get("heads"), model.get("kv_heads")
     if heads and heads % tp:
-        arguments.trouble("--num-attention-heads", f"{heads} heads are not a multiple of tp {tp}", heads)
+        arguments.trouble(
+            "--num-attention-heads", say("{heads} heads are not a multiple of tp {tp}", heads=heads, tp=tp), heads
+        )
     if groups and heads and groups != heads and groups % tp and tp % groups:
-        arguments.trouble("--num-query-groups", f"{groups} groups and tp {tp}: neither divides the other", groups)
+        arguments.trouble(
+            "--num-query-groups",
+            say("{groups} groups and tp {tp}: neither divides the other", groups=groups, tp=tp),
+            groups,
+        )
     if (ffn := model.get("ffn")) and ffn % tp:
-        arguments.trouble("--ffn-hidden-size", f"{ffn} is not a multiple of tp {tp}", ffn)
+        arguments.trouble("--ffn-hidden-size", say("{ffn} is not a multiple of tp {tp}", ffn=ffn, tp=tp), ffn)
     experts = model.get("moe", {}).get("experts")
     if experts and experts % ep:
-        arguments.trouble("--num-experts", f"{experts} experts are not a multiple of ep {ep}", experts)
+        arguments.trouble(
+            "--num-experts", say("{experts} experts are not a multiple of ep {ep}", experts=experts, ep=ep), experts
+        )
     if experts and tp % etp:
-        arguments.trouble("--expert-tensor-parallel-size", f"does not divide tp {tp}", etp)
+        arguments.trouble("--expert-tensor-parallel-size", say("does not divide tp {tp}", tp=tp), etp)
 
 
 def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
@@ -115,7 +128,11 @@ def _context(arguments: Arguments, cp: int) -> tuple[int, bool]:
         name = "hierarchical-context-parallel-sizes" if algorithm is None else "ulysses-degree-in-cp"
         arguments.trouble(f"--{name}", "must be given with both exchanges, heads and ring")
     if ulysses is not None and cp % ulysses:
-        arguments.trouble("--context-parallel-size", f"{cp} is not a multiple of {ulysses}, which exchange heads", cp)
+        arguments.trouble(
+            "--context-parallel-size",
+            say("{cp} is not a multiple of {ulysses}, which exchange heads", cp=cp, ulysses=ulysses),
+            cp,
+        )
     hybrid = mixed or arguments.has("context-parallel-ulysses-degree")
     return (ulysses or 1 if hybrid else 1), False
 
@@ -147,7 +164,7 @@ def _group(arguments: Arguments, replicas: int) -> int:
     if instances == 1:
         return 0
     if replicas % instances:
-        message = f"does not divide dp x cp = {replicas}"
+        message = say("does not divide dp x cp = {replicas}", replicas=replicas)
         arguments.trouble("--num-distributed-optimizer-instances", message, instances)
         return 0
     return replicas // instances

@@ -17,8 +17,9 @@ from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, flattened
 from cpsolver.inputs.document import load_yaml, read_text
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 
-_FRAMEWORK = FrameworkGuess("megatron-core", "flagscale", "a configuration of FlagScale")
+_FRAMEWORK = FrameworkGuess("megatron-core", "flagscale", later("a configuration of FlagScale"))
 _REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
 _SECTIONS = ("system", "model", "data")
 _BATCHED = ("recompute_granularity", "recompute_method", "recompute_num_layers")
@@ -39,13 +40,13 @@ def read_flagscale(name: str, data: dict[str, Any]) -> Reading:
     runner = _section(_section(experiment, "experiment"), "runner")
     fields.close()
     return Reading(
-        "configuration of FlagScale",
+        later("configuration of FlagScale"),
         (*tokens, *width, *meshes),
         _FRAMEWORK,
         _devices(name, runner),
         str(_section(_section(experiment, "experiment"), "task").get("entrypoint", "")),
         refusals=refusals,
-        unread=tuple(f"{key} (${{...}} is not known)" for key in unclear if not _names_files(key)),
+        unread=tuple(say("{key} (${{...}} is not known)", key=key) for key in unclear if not _names_files(key)),
     )
 
 
@@ -63,7 +64,7 @@ def _train_section(name: str, data: dict[str, Any]) -> dict[str, Any]:
     task = _section(_section(data, "experiment"), "task")
     if task.get("type", "train") != "train" or task.get("backend", "megatron") != "megatron":
         allowed = "task.type train with task.backend megatron"
-        said = "is no training of a decoder by Megatron-LM"
+        said = say("is no training of a decoder by Megatron-LM")
         raise InputError(Trouble("experiment.task", said, allowed=allowed, file=name))
     listed = data.get("defaults")
     file = next((found for item in (listed if isinstance(listed, list) else []) if (found := _default(item))), None)
@@ -71,8 +72,10 @@ def _train_section(name: str, data: dict[str, Any]) -> dict[str, Any]:
         raise InputError(Trouble("defaults", "name no train section", allowed="train: NAME", file=name))
     path = Path(name).parent / file
     if name == "<stdin>" or not path.is_file():
-        allowed = f"the train section itself, {file}"
-        raise InputError(Trouble("defaults", f"{file} is not beside the file", allowed=allowed, file=name))
+        allowed = say("the train section itself, {file}", file=file)
+        raise InputError(
+            Trouble("defaults", say("{file} is not beside the file", file=file), allowed=allowed, file=name)
+        )
     return load_yaml(path).data
 
 
@@ -129,7 +132,7 @@ def _width(fields: Fields) -> tuple[str, ...]:
 def _meshes(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Layers by stage of one mesh, and why several meshes, or numbers by stage, have no words here."""
     refusals = [
-        f"{name}_per_stage_micro_batch: recomputation by stage and microbatch is not read"
+        say("{name}_per_stage_micro_batch: recomputation by stage and microbatch is not read", name=name)
         for name in _BATCHED
         if fields.has(f"{name}_per_stage_micro_batch")
     ]
@@ -137,7 +140,7 @@ def _meshes(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return (), tuple(refusals)
     meshes, layers = fields.data.get("hetero_process_meshes"), fields.data.get("hetero_pipeline_layer_split")
     if isinstance(meshes, list) and len(meshes) > 5:
-        return (), (*refusals, "hetero_process_meshes: several meshes are not read")
+        return (), (*refusals, say("hetero_process_meshes: several meshes are not read"))
     split = ",".join(map(str, layers)) if isinstance(layers, list) else None
     return (as_tokens("num-layer-list", split) if split else ()), tuple(refusals)
 

@@ -17,6 +17,7 @@ from cpsolver.doors.importing.reading import Reading
 from cpsolver.doors.importing.torchtitan_files import read_torchtitan, toml
 from cpsolver.inputs.document import parse_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 Reader = Callable[[str, dict[str, Any]], Reading]
 
@@ -65,9 +66,12 @@ def _read(reader: Reader, name: str, text: str) -> Reading:
 def _refused(text: str) -> Callable[[str, str], Reading] | None:
     message = None
     if all(mark.search(text) for mark in _SPEC):
-        message = "is a spec already: there is nothing to import", "`apss-cp solve FILE`"
+        message = say("is a spec already: there is nothing to import"), say("`apss-cp solve FILE`")
     elif text.lstrip().startswith("{") and _is_deepspeed(text):
-        message = "is DeepSpeed's configuration, which names no model", "the script that gives it as --deepspeed_config"
+        message = (
+            say("is DeepSpeed's configuration, which names no model"),
+            say("the script that gives it as --deepspeed_config"),
+        )
     if message is None:
         return None
     said, allowed = message

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.inputs.language import later, say
 
 _MINDSPEED = (
     *("context-parallel-algo", "use-fused-rmsnorm", "use-fused-swiglu", "use-fused-rotary-pos-emb", "reuse-fp32-param"),
@@ -21,11 +23,17 @@ _LOONGFORGE = ("custom-pipeline-layers", "custom-virtual-pipeline-layers", "cust
 
 @dataclass(frozen=True)
 class FrameworkGuess:
-    """Names of the stack and of the launcher profile (None: any), and the evidence for them in words."""
+    """Names of the stack and of the launcher profile (None: any); the evidence for them, a message and its values."""
 
     stack: str
     launcher: str | None
-    why: str
+    evidence: str
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        """The evidence in words."""
+        return say(self.evidence, **self.values)
 
 
 def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, precision: str) -> FrameworkGuess:
@@ -34,26 +42,31 @@ def guess_framework(arguments: Arguments, launch: tuple[str, ...], text: str, pr
     lowered = text.lower()
     telltale = next((f"--{name}" for name in _LOONGFORGE if name in given), None)
     if telltale or "loongforge" in lowered or "aiak" in lowered:
-        return FrameworkGuess("megatron-core", "loongforge", telltale or "its text names LoongForge or AIAK")
+        return FrameworkGuess("megatron-core", "loongforge", telltale or later("its text names LoongForge or AIAK"))
     npu_words = ("hccl", "npus_per_node", "ascend", "mindspeed", "torch_npu")
     npu_word = next((word for word in npu_words if word in lowered), None)
     own = (*_ASCENDSPEED, *_OLD) if npu_word else _ASCENDSPEED
     ascendspeed = next((f"--{name}" for name in own if name in given), None)
     telltale = next((f"--{name}" for name in _MINDSPEED if name in given), None)
     if ascendspeed or telltale or npu_word:
-        why = ascendspeed or telltale or f"its text has {npu_word!r}"
+        flag = ascendspeed or telltale
+        seen = {"flag": flag, "word": npu_word, "precision": precision}
         if ascendspeed or precision == "fp16":
-            return FrameworkGuess("ascendspeed", "mindspeed-llm" if telltale else None, f"{why}, {precision}")
-        return FrameworkGuess("mindspeed", "mindspeed-llm", why)
+            why = "{flag}, {precision}" if flag else later("its text has {word!r}, {precision}")
+            return FrameworkGuess("ascendspeed", "mindspeed-llm" if telltale else None, why, seen)
+        return FrameworkGuess("mindspeed", "mindspeed-llm", flag or later("its text has {word!r}"), seen)
     if "deepspeed" in given or any(word.rsplit("/", 1)[-1] == "deepspeed" for word in launch):
-        return FrameworkGuess("megatron-deepspeed", "deepspeed", "DeepSpeed starts it, or --deepspeed")
+        return FrameworkGuess("megatron-deepspeed", "deepspeed", later("DeepSpeed starts it, or --deepspeed"))
     if "flagscale" in lowered:
-        return FrameworkGuess("megatron-core", "flagscale", "its text names FlagScale")
+        return FrameworkGuess("megatron-core", "flagscale", later("its text names FlagScale"))
     if arguments.has("overlap-grad-reduce") and (narrow := _narrow_gradients(arguments)):
-        return FrameworkGuess("megatron-bridge", "megatron-lm", f"Megatron's arguments, with {narrow}")
+        why = later("Megatron's arguments, with {flag}")
+        return FrameworkGuess("megatron-bridge", "megatron-lm", why, {"flag": narrow})
     if arguments.has("overlap-grad-reduce") or arguments.has("use-megatron-fsdp"):
-        return FrameworkGuess("megatron-core", "megatron-lm", "Megatron's arguments, with --overlap-grad-reduce")
-    return FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron's arguments, without --overlap-grad-reduce")
+        why = later("Megatron's arguments, with {flag}")
+        return FrameworkGuess("megatron-core", "megatron-lm", why, {"flag": "--overlap-grad-reduce"})
+    why = later("Megatron's arguments, without --overlap-grad-reduce")
+    return FrameworkGuess("megatron-core-plain", "megatron-lm", why)
 
 
 def _narrow_gradients(arguments: Arguments) -> str | None:
@@ -76,9 +89,9 @@ def overlap_notes(arguments: Arguments, framework: FrameworkGuess) -> list[str]:
     texts = []
     if split and not fused:
         texts.append(
-            "the stack mindspeed has MC2 on, the script neither that nor CoC: tensor parallelism is slower there"
+            say("the stack mindspeed has MC2 on, the script neither that nor CoC: tensor parallelism is slower there")
         )
-    for name, what in (("overlap-grad-reduce", "gradients"), ("overlap-param-gather", "parameters")):
-        if name in arguments.given:
-            texts.append(f"--{name}: the stack mindspeed overlaps no exchange of {what}: the script is faster there")
+    exchanges = (("overlap-grad-reduce", later("gradients")), ("overlap-param-gather", later("parameters")))
+    told = later("--{name}: the stack mindspeed overlaps no exchange of {what}: the script is faster there")
+    texts += [say(told, name=name, what=say(what)) for name, what in exchanges if name in arguments.given]
     return texts

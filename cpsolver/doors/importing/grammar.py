@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cpsolver.doors.importing.lexer import HereDocument, Lexer, Word
+from cpsolver.inputs.language import say
 
 Block = tuple["Node", ...]
 """Commands that run one after the other."""
@@ -137,7 +138,9 @@ class ScriptParser:
             start = self._start()
             if isinstance(start, Word) and start.plain in _STOPS:
                 if start.plain not in stops:
-                    raise self.lexer.error(f"{start.plain!r} stands where nothing is open that it ends")
+                    raise self.lexer.error(
+                        say("{plain!r} stands where nothing is open that it ends", plain=start.plain)
+                    )
                 self.stop = str(start.plain)
                 return tuple(nodes)
             if start == "(" or isinstance(start, Word):
@@ -148,7 +151,9 @@ class ScriptParser:
                 return tuple(nodes)
             if start in ("", ")", *_ARM_ENDS):
                 raise self.lexer.error(
-                    f"{stops[-1]!r} is missing" if stops else f"{start!r} stands where nothing is open"
+                    say("{stops!r} is missing", stops=stops[-1])
+                    if stops
+                    else say("{start!r} stands where nothing is open", start=start)
                 )
 
     def _start(self) -> Word | str:
@@ -195,7 +200,8 @@ class ScriptParser:
             self.operator = start
             if start in ("\n", ";"):
                 return Simple(self.lexer.line, ())
-            raise self.lexer.error(f"{start or 'the end'!r} stands where a command is expected")
+            told = say("{start!r} stands where a command is expected", start=start)
+            raise self.lexer.error(told if start else say("'the end' stands where a command is expected"))
         reader = {
             "if": self._if,
             "case": self._case,
@@ -215,7 +221,9 @@ class ScriptParser:
         words: list[Word] = []
         while (operator := self.lexer.token(words)) is None:
             if words:
-                raise self.lexer.error(f"{words[0].plain or 'a word'!r} stands behind the end of a construct")
+                raise self.lexer.error(
+                    say("{word!r} stands behind the end of a construct", word=words[0].plain or say("a word"))
+                )
         self.operator = operator
         return Group((node,), False, True) if self.lexer.redirected else node
 
@@ -226,14 +234,14 @@ class ScriptParser:
         if operator == "(" and len(words) == 1 and start.plain and self.lexer.skip_closing():
             return Function(start.plain, self._command(self._next()))
         if operator == "(":
-            raise self.lexer.error("'(' stands where a word is expected")
+            raise self.lexer.error(say("'(' stands where a word is expected"))
         self.operator = operator
         return Simple(start.line, tuple(words), self.lexer.redirected, self.lexer.document)
 
     def _function(self, _start: Word) -> Node:
         name = self._start()
         if isinstance(name, str) or not name.plain:
-            raise self.lexer.error("a function has no name")
+            raise self.lexer.error(say("a function has no name"))
         body = self._next()
         if body == "(" and self.lexer.skip_closing():
             body = self._next()
@@ -266,7 +274,7 @@ class ScriptParser:
             return self._closed(Counting(start.line, parts, self._block(("done",))))
         name = head[1].plain if len(head) > 1 else None
         if not name:
-            raise self.lexer.error("a loop has no variable")
+            raise self.lexer.error(say("a loop has no variable"))
         if len(head) == 2 and operator == "\n":  # `in` may stand on the next line
             following = self._next()
             if isinstance(following, Word):
@@ -289,13 +297,13 @@ class ScriptParser:
         while start in ("\n", ";"):
             start = self._start()
         if not isinstance(start, Word) or start.plain != "do":
-            raise self.lexer.error("'do' is missing")
+            raise self.lexer.error(say("'do' is missing"))
 
     def _case(self, _start: Word) -> Node:
         subject = self._start()
         follow = self._next()
         if isinstance(subject, str) or isinstance(follow, str) or follow.plain != "in":
-            raise self.lexer.error("'in' is missing")
+            raise self.lexer.error(say("'in' is missing"))
         return self._closed(Case(subject, tuple(self._arms())))
 
     def _arms(self) -> Iterator[tuple[tuple[Word, ...], Block, str]]:
@@ -312,7 +320,7 @@ class ScriptParser:
                     break
                 start = self._start() if operator == "|" else operator
             else:
-                raise self.lexer.error("'esac' is missing")
+                raise self.lexer.error(say("'esac' is missing"))
             body = self._block((*_ARM_ENDS, "esac"))
             yield tuple(patterns), body, self.stop
             if self.stop == "esac":

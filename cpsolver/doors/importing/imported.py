@@ -28,9 +28,12 @@ from cpsolver.doors.importing.training import adapter_fields, training_fields
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from models_zoo import Architecture, UnsupportedConfigError, from_hugging_face, is_hugging_face
 
+SCRIPT = later("script")
+"""A kind of source; others are configurations, of a framework or of a model."""
 FILL_IN = "fill-me-in"
 """Stands for a chip that was not named: a spec with it is refused until it is replaced."""
 _BY_COMMAND = ("model-name", "config-file", "nnodes", "nproc-per-node", "nproc_per_node", "auto-parallel")
@@ -57,8 +60,9 @@ class ImportOptions:
 class Imported:
     """A spec in plain values, the plan that the source runs, and what a user should know of the import.
 
-    `placeholders` are fields of the spec to fill in, with what belongs there. `refusals` say why there is no plan.
-    `unused` are arguments of the framework that change no plan, `unknown` those that no framework here has.
+    `kind`, and what belongs in the fields of the spec to fill in, `placeholders`, are messages, in English. `refusals`
+    say why there is no plan. `unused` are arguments of the framework that change no plan, `unknown` those that no
+    framework here has.
     """
 
     source: str
@@ -92,7 +96,7 @@ def import_source(source: str, options: ImportOptions) -> Imported:
     except ValueError as error:
         if _TOO_LONG not in str(error):
             raise
-        most = f"{sys.get_int_max_str_digits():,} digits at most"
+        most = say("{most:,} digits at most", most=sys.get_int_max_str_digits())
         raise InputError(Trouble("", "has a number too long to be read", allowed=most, file=name)) from None
 
 
@@ -113,10 +117,10 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(Trouble("", f"is not JSON: {error}", file=name)) from None
+        raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=name)) from None
     if not is_hugging_face(config):
-        message = "is no configuration of a model: it has no model_type"
-        raise InputError(Trouble("", message, allowed="a Hugging Face config.json, or a script", file=name))
+        message = say("is no configuration of a model: it has no model_type")
+        raise InputError(Trouble("", message, allowed=say("a Hugging Face config.json, or a script"), file=name))
     try:
         fields = from_hugging_face(config)
     except UnsupportedConfigError as error:
@@ -126,11 +130,14 @@ def _configuration(name: str, text: str, options: ImportOptions) -> Imported:
     sequence = options.sequence_length or min(model.max_positions or 4096, 4096)
     training = {"global_batch_size": options.global_batch_size or 256, "sequence_length": sequence}
     cluster, placeholders = _cluster(options, TrainingDevices(None, None))
-    meanings = {"global_batch_size": "sequences in one optimizer step", "sequence_length": "tokens in a sequence"}
+    meanings = {
+        "global_batch_size": later("sequences in one optimizer step"),
+        "sequence_length": later("tokens in a sequence"),
+    }
     placeholders |= {f"training.{key}": meaning for key, meaning in meanings.items() if getattr(options, key) is None}
     spec = {"model": written, "cluster": cluster, "training": training, **_profiles(options, None)}
     spec, _ = accepted(spec, None, False, placeholders)
-    return Imported(name, "configuration", model, spec, placeholders=placeholders)
+    return Imported(name, later("configuration"), model, spec, placeholders=placeholders)
 
 
 @dataclass(frozen=True)
@@ -164,13 +171,16 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
     return _imported(
         name,
         _Training(
-            "script",
+            SCRIPT,
             arguments,
             launched,
             text,
             training.program,
             training.launch,
-            before=(*(f"#SBATCH lines ask for {chip}: taken for the chip" for chip in named), *script.warnings),
+            before=(
+                *(say("#SBATCH lines ask for {chip}: taken for the chip", chip=chip) for chip in named),
+                *script.warnings,
+            ),
             after=lambda: _words(script, training, arguments),
         ),
         options,
@@ -180,7 +190,7 @@ def _script(name: str, text: str, options: ImportOptions) -> Imported:
 def _file(name: str, text: str, options: ImportOptions, reading: Reading) -> Imported:
     """A configuration file of a framework, read as the arguments that it stands for."""
     if reason := out_of_scope(reading.program, reading.tokens):
-        allowed = "pretraining or tuning of a decoder"
+        allowed = say("pretraining or tuning of a decoder")
         raise OutOfScopeError(Trouble(reading.program or "arguments", reason, allowed=allowed, file=name))
     arguments = Arguments(reading.tokens, ShellVariables(), name)
     return _imported(name, _Training(reading.kind, arguments, reading.launched, text, reading=reading), options)
@@ -227,8 +237,10 @@ def _world(said: _Training, options: ImportOptions) -> int | None:
     """All devices; what is missing goes to the troubles."""
     world = options.num_gpus or said.launched.total
     if world is None:
-        needs = "; ".join(said.launched.needs) or "neither the launcher nor the arguments say how many devices train"
-        said.arguments.trouble("devices", needs, allowed="--num-gpus N (and --gpus-per-node M)")
+        needs = say("; ").join(said.launched.needs) or say(
+            "neither the launcher nor the arguments say how many devices train"
+        )
+        said.arguments.trouble("devices", needs, allowed=say("--num-gpus N (and --gpus-per-node M)"))
     return world
 
 
@@ -275,12 +287,14 @@ def _cluster(options: ImportOptions, launched: TrainingDevices) -> tuple[dict[st
     total, per_node = options.num_gpus or launched.total, options.gpus_per_node or launched.per_node
     if total is None:
         total = per_node or 8
-        placeholders["cluster.num_gpus"] = "devices that train"
+        placeholders["cluster.num_gpus"] = later("devices that train")
     if per_node is None:
         per_node = 8 if total % 8 == 0 else total
-        placeholders["cluster.gpus_per_node"] = "devices in a node"
+        placeholders["cluster.gpus_per_node"] = later("devices in a node")
     if options.chip is None:
-        placeholders["cluster.chips"] = "a name that `apss-cp chips` lists; several with how many of each there are"
+        placeholders["cluster.chips"] = later(
+            "a name that `apss-cp chips` lists; several with how many of each there are"
+        )
     cluster = {"num_gpus": total, "gpus_per_node": min(per_node, total), "chips": chips_of(options.chip or FILL_IN)}
     return cluster, placeholders
 
@@ -297,22 +311,37 @@ def _words(script: Script, training: TrainingCommand, arguments: Arguments) -> l
     """What a user should know of a script: what was not followed, and what was assumed."""
     texts = []
     if not training.certain:
-        texts.append(f"line {training.line}: the training command stands in a conditional or a function")
+        texts.append(say("line {line}: the training command stands in a conditional or a function", line=training.line))
     if training.others:
         lines = ", ".join(map(str, training.others))
-        texts.append(f"line {training.line} is taken; there are training commands in lines {lines} too")
+        texts.append(
+            say(
+                "line {line} is taken; there are training commands in lines {lines} too",
+                line=training.line,
+                lines=lines,
+            )
+        )
     unknown_words = list(dict.fromkeys(word for word in arguments.loose if word.startswith("$")))
     if unknown_words:
-        texts.append(f"not known, and arguments may be missing: {', '.join(unknown_words)} (--set NAME=VALUE)")
+        texts.append(
+            say(
+                "not known, and arguments may be missing: {unknown_words} (--set NAME=VALUE)",
+                unknown_words=", ".join(unknown_words),
+            )
+        )
     if any(unclear.name in ("@", "*") for unclear in script.variables.unclear):
-        texts.append("the script's own arguments ($@) are taken as none")
+        texts.append(say("the script's own arguments ($@) are taken as none"))
     if absent := script.variables.absent:
         names = ", ".join(absent)
-        texts.append(f"taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)")
+        texts.append(
+            say("taken as not set in the environment, where a condition asks: {names} (--set NAME=VALUE)", names=names)
+        )
     if defaults := script.variables.defaults:
         shown = ", ".join(f"{name}={value}" for name, value in defaults.items() if value)
         if shown:
-            texts.append(f"defaults are taken for what the environment or the command line may set: {shown}")
+            texts.append(
+                say("defaults are taken for what the environment or the command line may set: {shown}", shown=shown)
+            )
     return texts
 
 
@@ -321,5 +350,7 @@ def _unread(arguments: Arguments, model: Any) -> list[str]:
     texts = []
     if arguments.has("spec") and not isinstance(model, str):
         module = arguments.variables.shown(" ".join(arguments.given["spec"]))
-        texts.append(f"--spec {module} is not read: what it changes in a layer is not in the model here")
+        texts.append(
+            say("--spec {module} is not read: what it changes in a layer is not in the model here", module=module)
+        )
     return texts

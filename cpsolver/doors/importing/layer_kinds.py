@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from cpsolver.doors.importing.arguments import Arguments
+from cpsolver.inputs.language import say
 
 _CONVOLUTION = 4
 """Width of the convolution of Mamba-2 and of the gated delta rule where no argument gives it."""
@@ -50,7 +51,7 @@ def linear_fields(arguments: Arguments) -> dict[str, Any]:
         interval = int(text) if text.isdigit() else _interval(text)
     if interval is None:
         name = "linear-attention-freq"
-        arguments.trouble(f"--{name}", "must say that every n-th layer attends fully", text, "a number")
+        arguments.trouble(f"--{name}", say("must say that every n-th layer attends fully"), text, say("a number"))
     names = ("linear-num-key-heads", "linear-key-head-dim", "linear-num-value-heads", "linear-value-head-dim")
     sizes = [arguments.number(name) for name in names]
     for name, size in zip(names, sizes, strict=True):
@@ -87,12 +88,16 @@ def pattern_fields(arguments: Arguments) -> dict[str, Any]:
         return {}
     main, *predicted = text.replace("|", "").split("/")
     if predicted or not re.fullmatch(r"[M*E-]+", main):
-        allowed = "M, *, E and -, with | between stages"
+        allowed = say("M, *, E and -, with | between stages")
         arguments.trouble("--hybrid-layer-pattern", "has blocks that no architecture here says", text, allowed)
         return {}
     counted = arguments.number("num-layers")
     if counted is not None and counted != len(main):
-        arguments.trouble("--hybrid-layer-pattern", f"has {len(main)} blocks, --num-layers is {counted}", text)
+        arguments.trouble(
+            "--hybrid-layer-pattern",
+            say("has {main} blocks, --num-layers is {counted}", main=len(main), counted=counted),
+            text,
+        )
     fields: dict[str, Any] = {"layers": len(main), "layer_pattern": main}
     if "M" in main:
         fields["mamba"] = _mamba(arguments)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 Kind = Literal["text", "variable", "arithmetic", "command"]
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=", re.ASCII)
@@ -134,7 +135,7 @@ class Lexer:
         """Step over the `)` of a function's head; raises InputError where there is none."""
         self._skip_blanks()
         if not self.text.startswith(")", self.at):
-            raise self.error("'(' stands where a word is expected")
+            raise self.error(say("'(' stands where a word is expected"))
         self.at += 1
         return True
 
@@ -145,7 +146,7 @@ class Lexer:
             self._advance(self.at + 1)
             self._skip_blanks()
         if self.at >= len(self.text):
-            raise self.error("'[[' is never closed by ']]'")
+            raise self.error(say("'[[' is never closed by ']]'"))
         if before and before[-1].plain in ("=~", "==", "=", "!="):
             return self._pattern()
         for operator in ("&&", "||", "(", ")", "<", ">"):
@@ -154,7 +155,7 @@ class Lexer:
                 return Word(self.line, [WordPart("text", operator)])
         word = self._word()
         if not word.parts:
-            raise self.error(f"{self.text[self.at]!r} stands in [[ ]]")
+            raise self.error(say("{text!r} stands in [[ ]]", text=self.text[self.at]))
         return word
 
     def _pattern(self) -> Word:
@@ -166,7 +167,7 @@ class Lexer:
                 break
             self._piece(word)
         if not word.parts:
-            raise self.error("a comparison in [[ ]] ends too early")
+            raise self.error(say("a comparison in [[ ]] ends too early"))
         return word
 
     def _skip_blanks(self) -> None:
@@ -227,7 +228,7 @@ class Lexer:
         while self.at < len(self.text) and self.text[self.at] not in " \t\n;|&()<>":
             self._piece(word)
         if self.at < len(self.text) and self.text[self.at] in "(<>" and not word.parts:
-            raise self.error(f"{self.text[self.at]!r} stands where a word is expected")
+            raise self.error(say("{text!r} stands where a word is expected", text=self.text[self.at]))
         return word
 
     def _items(self) -> list[Word]:
@@ -237,7 +238,7 @@ class Lexer:
         while True:
             self._skip_blanks()
             if self.at >= len(self.text):
-                raise self.error("an array is never closed by ')'", start)
+                raise self.error(say("an array is never closed by ')'"), start)
             letter = self.text[self.at]
             if letter == ")":
                 self.at += 1
@@ -245,7 +246,7 @@ class Lexer:
             if letter == "\n":
                 self.at, self.line = self.at + 1, self.line + 1
             elif letter in ";|&(<>":
-                raise self.error(f"{letter!r} stands in an array")
+                raise self.error(say("{letter!r} stands in an array", letter=letter))
             else:
                 items.append(self._word())
 
@@ -275,7 +276,7 @@ class Lexer:
         self.at += 1
         while True:
             if self.at >= len(self.text):
-                raise self.error('a text in double quotes is never closed by "', start)
+                raise self.error(say('a text in double quotes is never closed by "'), start)
             letter = self.text[self.at]
             if letter == '"':
                 if self.at == first:
@@ -337,7 +338,7 @@ class Lexer:
                     self._advance(at + 1)
                     return self.text[start + 1 : at]
             at += 1
-        raise self.error(f"an expansion is never closed by {closing!r}")
+        raise self.error(say("an expansion is never closed by {closing!r}", closing=closing))
 
     def _after_double(self, at: int) -> int:
         """The place of the quote that closes a text in double quotes, commands inside it skipped."""
@@ -355,7 +356,7 @@ class Lexer:
     def _find(self, mark: str, start: int) -> int:
         end = self.text.find(mark, start)
         if end < 0:
-            raise self.error(f"a text is never closed by {mark}")
+            raise self.error(say("a text is never closed by {mark}", mark=mark))
         return end
 
     def _advance(self, to: int) -> None:
@@ -364,7 +365,9 @@ class Lexer:
 
     def error(self, message: str, line: int | None = None) -> InputError:
         """The error of a text that is no shell script."""
-        return InputError(Trouble("", f"is not a shell script: {message}", file=self.file, line=line or self.line))
+        return InputError(
+            Trouble("", say("is not a shell script: {text}", text=message), file=self.file, line=line or self.line)
+        )
 
 
 def assignment_head(word: Word) -> re.Match[str] | None:

@@ -17,9 +17,12 @@ from cpsolver.doors.importing.reading import Fields, Reading, as_tokens, table
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.document import load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 
-_MEGATRON = FrameworkGuess("megatron-core", "megatron-lm", "Megatron-LM's own YAML")
-_PLAIN = FrameworkGuess("megatron-core-plain", "megatron-lm", "Megatron-LM's own YAML, without overlap_grad_reduce")
+_MEGATRON = FrameworkGuess("megatron-core", "megatron-lm", later("Megatron-LM's own YAML"))
+_PLAIN = FrameworkGuess(
+    "megatron-core-plain", "megatron-lm", later("Megatron-LM's own YAML, without overlap_grad_reduce")
+)
 _ACTIVATIONS = {"swiglu": ("--swiglu",), "squaredrelu": ("--squared-relu",), "gelu": ()}
 _MARK = re.compile("\ue000\\d+\ue001")
 """A value of the script that is not known (`variables`)."""
@@ -42,7 +45,9 @@ def read_megatron(name: str, data: dict[str, Any]) -> Reading:
     tokens += fields.choice("activation_func", _ACTIVATIONS, "gelu")
     fields.close()
     framework = _MEGATRON if "--overlap-grad-reduce" in tokens else _PLAIN
-    return Reading("configuration of Megatron-LM", tuple(tokens), framework, hint=str(data.get("tokenizer_type", "")))
+    return Reading(
+        later("configuration of Megatron-LM"), tuple(tokens), framework, hint=str(data.get("tokenizer_type", ""))
+    )
 
 
 def read_test_case(name: str, data: dict[str, Any]) -> Reading:
@@ -53,12 +58,12 @@ def read_test_case(name: str, data: dict[str, Any]) -> Reading:
     tokens = [token for key, value in given.items() for token in as_tokens(key.lstrip("-"), value)]
     group = Path(name).absolute().parent.parent.name if name != "<stdin>" else ""
     framework = _MEGATRON if "--overlap-grad-reduce" in tokens else _PLAIN
-    return Reading("test configuration of Megatron-LM", tuple(tokens), framework, program=group)
+    return Reading(later("test configuration of Megatron-LM"), tuple(tokens), framework, program=group)
 
 
 def read_loongforge_model(name: str, _data: dict[str, Any]) -> Reading:
     """A model of LoongForge by itself says nothing of its training: InputError says what does."""
-    allowed = "the script that has it as --config-file"
+    allowed = say("the script that has it as --config-file")
     raise InputError(Trouble("", "is a model of LoongForge, without its training", allowed=allowed, file=name))
 
 
@@ -80,7 +85,10 @@ def model_tokens(tokens: Sequence[str], script: str) -> tuple[str, ...]:
     wanted = _wanted(option, value)
     path = None if script == "<stdin>" else _above(Path(script).absolute().parent, wanted)
     if path is None:
-        message, allowed = f"{wanted} is not in the script's folder or above it", "a script in LoongForge's folder"
+        message, allowed = (
+            say("{wanted} is not in the script's folder or above it", wanted=wanted),
+            say("a script in LoongForge's folder"),
+        )
         raise InputError(Trouble(option, message, _MARK.sub("$...", value), allowed, file=script))
     return _file_tokens(path)
 
@@ -108,7 +116,7 @@ def _file_tokens(path: Path) -> tuple[str, ...]:
     fields = Fields(data, str(path), "loongforge")
     target = str(data.get("_target_", ""))
     if not target.startswith("loongforge.models.foundation."):
-        said = "is a multimodal model, or an encoder: only the training of a decoder is planned"
+        said = say("is a multimodal model, or an encoder: only the training of a decoder is planned")
         raise OutOfScopeError(
             Trouble("_target_", said, target or None, "loongforge.models.foundation...", file=str(path))
         )

@@ -14,6 +14,7 @@ from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.doors.importing.scope import OutOfScopeError
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 
 _TYPES = {"LlamaConfig": "LLaMA's layers"}
 _EXCHANGES = {"colossalai_cp": "allgather", "ulysses_cp": "a2a"}
@@ -62,17 +63,17 @@ def read_mindformers(name: str, data: dict[str, Any]) -> Reading:
         *recomputed,
     )
     if model.get("pet_config"):
-        refusals += ("pet_config: adapters of MindFormers are not read",)
+        refusals += (say("pet_config: adapters of MindFormers are not read"),)
     if (fields.number("seq_split_num", 1) or 1) > 1:
-        refusals += ("seq_split_num: sequences in pieces along the pipeline, which no plan says",)
+        refusals += (say("seq_split_num: sequences in pieces along the pipeline, which no plan says"),)
     if _section(data, "swap_config").get("swap"):
-        refusals += ("swap_config: what is swapped to the host is not read",)
+        refusals += (say("swap_config: what is swapped to the host is not read"),)
     fields.close()
     stack = "mindformers-half" if half else "mindformers"
-    guess = FrameworkGuess(stack, None, "a configuration of MindFormers")
+    guess = FrameworkGuess(stack, None, later("a configuration of MindFormers"))
     launched = TrainingDevices(world, None)
     return Reading(
-        "configuration of MindFormers",
+        later("configuration of MindFormers"),
         tokens,
         guess,
         launched,
@@ -145,9 +146,9 @@ def _split(fields: Fields, pp: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return tokens, ()
     whole = all(isinstance(one, int) and not isinstance(one, bool) for one in offset)
     if chunks > 1 or not whole:
-        return tokens, ("offset of several chunks: chunks of different lengths",)
+        return tokens, (say("offset of several chunks: chunks of different lengths"),)
     if len(offset) != pp:
-        fields.trouble("offset", f"has {len(offset)} numbers for {pp} stages")
+        fields.trouble("offset", say("has {offset} numbers for {pp} stages", offset=len(offset), pp=pp))
         return tokens, ()
     return (*tokens, *as_tokens("num-layer-list", ",".join(str(layers // pp + one) for one in offset))), ()
 
@@ -157,11 +158,13 @@ def _recomputation(config: Mapping[str, Any], pp: int) -> tuple[tuple[str, ...],
     whole, chosen = config.get("recompute", False), config.get("select_recompute", False)
     refusals: tuple[str, ...] = ()
     if chosen and (not isinstance(chosen, list) or any(chosen)):
-        refusals = ("recompute_config.select_recompute: operators of a layer, which no plan says as MindFormers does",)
+        refusals = (
+            say("recompute_config.select_recompute: operators of a layer, which no plan says as MindFormers does"),
+        )
     if whole is True:
         return (*_WHOLE, "uniform", "--recompute-num-layers", "1"), refusals
     if isinstance(whole, list) and any(whole):
         if len(whole) != pp or not all(isinstance(one, int) for one in whole):
-            return (), (*refusals, "recompute_config.recompute: not one number of layers for each stage")
+            return (), (*refusals, say("recompute_config.recompute: not one number of layers for each stage"))
         return (*_WHOLE, "block", "--custom-pipeline-recompute-layers", ",".join(map(str, whole))), refusals
     return (), refusals

@@ -14,6 +14,7 @@ from typing import Any
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.layer_kinds import indexer_fields, linear_fields, pattern_fields, pattern_length
 from cpsolver.doors.importing.scope import refuse_models
+from cpsolver.inputs.language import say
 
 _LLAMA_LIKE = re.compile(r"pretrain_(llama|baichuan|aquila)")
 """Programs of AscendSpeed that build a LLaMA whatever the arguments say."""
@@ -31,7 +32,7 @@ def model_fields(arguments: Arguments, program: str) -> dict[str, Any]:
         sizes["num-layers"] = pattern_length(arguments)
     for name in (name for name, value in sizes.items() if value is None):
         if not any(trouble.where == f"--{name}" for trouble in arguments.troubles):
-            arguments.trouble(f"--{name}", "is not given: " + _where_from(arguments))
+            arguments.trouble(f"--{name}", say("is not given: {where}", where=_where_from(arguments)))
     refuse_models(arguments)
     layers, hidden, heads = sizes["num-layers"], sizes["hidden-size"], sizes["num-attention-heads"]
     if layers is None or hidden is None or heads is None:
@@ -70,7 +71,11 @@ def noop_layers(arguments: Arguments) -> list[int]:
 
 def _where_from(arguments: Arguments) -> str:
     unknown = [word for word in arguments.loose if word.startswith("$")]
-    return f"it may be in {', '.join(unknown)}, whose value is not known" if unknown else "the model needs it"
+    return (
+        say("it may be in {unknown}, whose value is not known", unknown=", ".join(unknown))
+        if unknown
+        else say("the model needs it")
+    )
 
 
 def _default_ffn(hidden: int, arguments: Arguments, style: dict[str, Any]) -> int:
@@ -216,7 +221,7 @@ def _which_layers(arguments: Arguments, layers: int) -> dict[str, int]:
         return {**({"first_dense": first} if first else {}), **({"freq": every} if every > 1 else {})}
     pattern = _pattern(text)
     if pattern is None:
-        arguments.trouble("--moe-layer-freq", "is not followed", text, "a number, or lists as ([0]*3+[1]*58)")
+        arguments.trouble("--moe-layer-freq", say("is not followed"), text, say("a number, or lists as ([0]*3+[1]*58)"))
         return {}
     noops = noop_layers(arguments)
     pattern = [bit for place, bit in enumerate(pattern) if place not in noops][:layers]

@@ -11,8 +11,9 @@ from typing import Any
 from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
+from cpsolver.inputs.language import later
 
-_FRAMEWORK = FrameworkGuess("megatron-deepspeed", "deepspeed", "a configuration of GPT-NeoX")
+_FRAMEWORK = FrameworkGuess("megatron-deepspeed", "deepspeed", later("a configuration of GPT-NeoX"))
 _ACTIVATIONS = {"gelu": "gelu", "geglu": "geglu", "swiglu": "swiglu", "relu": "relu", "silu": "silu"}
 _NORMS = {"layernorm": "layernorm", "te_layernorm": "layernorm", "rmsnorm": "rmsnorm", "te_rmsnorm": "rmsnorm"}
 _POSITIONS = {"learned": "learned", "rotary": "rope", "alibi": "alibi", "sinusoidal": "none", "none": "none"}
@@ -40,7 +41,7 @@ def read_neox(name: str, data: dict[str, Any]) -> Reading:
         launched = TrainingDevices(world, None)
     hint = fields.text("tokenizer_type") or ""
     fields.close()
-    kind = "configuration of GPT-NeoX"
+    kind = later("configuration of GPT-NeoX")
     return Reading(kind, tuple(tokens), _FRAMEWORK, launched, model=model, unread=fields.unread(), hint=hint)
 
 

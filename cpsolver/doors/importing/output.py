@@ -6,11 +6,15 @@ import json
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cpsolver.doors.importing.imported import Imported
+from rich.cells import cell_len, set_cell_size
+
+from cpsolver.doors.importing.imported import SCRIPT, Imported
+from cpsolver.doors.report.blocks import paragraph
 from cpsolver.inputs.errors import one_line
+from cpsolver.inputs.language import ENGLISH, later, say, speaking, spoken
 from cpsolver.plans.strategy import CORE, Strategy
 from cpsolver.problem.strategy_file import strategy_to_dict
 from models_zoo import Architecture, encoder_parameters, projector_parameters, total_parameters
@@ -19,13 +23,19 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./+-]*", re.ASCII)
 _YAML_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 """Texts that YAML would read as something else than a text."""
 _STEP = ("global_batch_size", "sequence_length", "precision")
+_MODEL, _CLUSTER, _STEP_ROW = later("model"), later("cluster"), later("step")
+_RUNS_ON, _PLAN = later("runs on"), later("today's plan")
+_LABELS = (_MODEL, _CLUSTER, _STEP_ROW, _RUNS_ON, _PLAN)
+_LABEL = 13
+"""Columns of these."""
 
 
 def spec_text(imported: Imported) -> str:
     """The spec in YAML, with a comment at every value that is left to fill in."""
     head = [f"# Imported from {one_line(imported.source)}."]
     if imported.framework is not None:
-        head.append(f"# Stack and launcher by: {one_line(imported.framework.why)}.")
+        with speaking(ENGLISH):
+            head.append(f"# Stack and launcher by: {one_line(imported.framework.why)}.")
     return "\n".join([*head, *_lines({**imported.spec, "search": {"top": 3}}, (), imported.placeholders)]) + "\n"
 
 
@@ -67,43 +77,68 @@ def _scalar(value: Any) -> str:
 def import_report(imported: Imported, spec_file: str | None, plan_file: str | None) -> str:
     """The report for people: what was read, and the next commands with the names of the files (None: not written)."""
     cluster, training = imported.spec["cluster"], imported.spec["training"]
-    where = f"{cluster['num_gpus']:,} x {cluster['chips']}, {cluster['gpus_per_node']} in a node"
-    step = f"{training['global_batch_size']:,} sequences of {training['sequence_length']:,} tokens"
+    where = say(
+        "{devices:,} x {chips}, {node} in a node",
+        devices=cluster["num_gpus"],
+        chips=cluster["chips"],
+        node=cluster["gpus_per_node"],
+    )
+    step = say(
+        "{batch:,} sequences of {sequence:,} tokens",
+        batch=training["global_batch_size"],
+        sequence=training["sequence_length"],
+    )
     switches = [f"{name} {_shown(value)}" for name, value in training.items() if name not in _STEP]
     rows = [
-        ("model", model_text(imported.model)),
-        ("cluster", where),
-        ("step", ", ".join([step, str(training.get("precision", "bf16")), *switches])),
+        (_MODEL, model_text(imported.model)),
+        (_CLUSTER, where),
+        (_STEP_ROW, say(", ").join([step, str(training.get("precision", "bf16")), *switches])),
+        *_of_plan(imported),
     ]
-    if imported.framework is not None:
-        launcher = imported.spec.get("launcher", "any")
-        rows.append(("runs on", f"stack {imported.spec['stack']}, launcher {launcher} ({imported.framework.why})"))
-    if imported.strategy is not None:
-        rows += [("today's plan", plan_text(imported.strategy)), ("", stages_text(imported.strategy))]
-    elif imported.kind == "script":
-        rows.append(("today's plan", "none that can be written down: " + "; ".join(imported.refusals)))
-    lines = [f"{imported.source}: {imported.kind}", *(f"  {name:<13}{text}".rstrip() for name, text in rows)]
-    lines += _listed("to fill in in the spec", [f"{key}: {meaning}" for key, meaning in imported.placeholders.items()])
-    lines += _listed("notes", imported.notes)
-    lines += _listed("not used by the plan", [" ".join(imported.unused)] if imported.unused else [])
-    lines += _listed("not known here, and not used", [" ".join(imported.unknown)] if imported.unknown else [])
-    lines += _listed("next", next_commands(imported, spec_file, plan_file))
+    lines = [say("{source}: {kind}", source=imported.source, kind=say(imported.kind))]
+    lines += [f"  {set_cell_size(say(name), _LABEL)}{text}".rstrip() for name, text in rows]
+    filled = [f"{key}: {say(meaning)}" for key, meaning in imported.placeholders.items()]
+    lines += _listed(say("to fill in in the spec"), filled)
+    lines += _listed(say("notes"), imported.notes)
+    lines += _listed(say("not used by the plan"), [" ".join(imported.unused)] if imported.unused else [])
+    lines += _listed(say("not known here, and not used"), [" ".join(imported.unknown)] if imported.unknown else [])
+    lines += _listed(say("next"), next_commands(imported, spec_file, plan_file))
     return "\n".join(one_line(line) for line in lines)
+
+
+def _of_plan(imported: Imported) -> Iterator[tuple[str, str]]:
+    """Rows on what the source runs on, and on its plan."""
+    if imported.framework is not None:
+        runs_on = say(
+            "stack {stack}, launcher {launcher} ({why})",
+            stack=imported.spec["stack"],
+            launcher=imported.spec.get("launcher", "any"),
+            why=imported.framework.why,
+        )
+        yield _RUNS_ON, runs_on
+    if imported.strategy is not None:
+        yield _PLAN, plan_text(imported.strategy)
+        yield "", stages_text(imported.strategy)
+    elif imported.kind == SCRIPT:
+        yield _PLAN, say("none that can be written down: {reasons}", reasons=say("; ").join(imported.refusals))
 
 
 def wrapped(text: str) -> str:
     """A report wrapped to the width of the terminal, with hanging indents. Commands stay on one line."""
     width = max(40, shutil.get_terminal_size().columns)
+    labels = "|".join(re.escape(say(name)) for name in _LABELS)
     lines: list[str] = []
     for line in text.split("\n"):
-        row = re.match(r"  (?:(?:model|cluster|step|runs on|today's plan) +)?", line)
+        row = re.match(f"  (?:(?:{labels}) +)?", line)
         if row is None or line.startswith("  apss-cp "):
             lines.append(line)
-        else:
+        elif spoken() == ENGLISH:
             indent = " " * max(4, row.end())
             lines += textwrap.wrap(
                 line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
             )
+        else:
+            lines += map(str, paragraph(line, width, hanging=" " * max(4, cell_len(row.group()))))
     return "\n".join(lines)
 
 
@@ -135,55 +170,64 @@ def next_commands(imported: Imported, spec_file: str | None, plan_file: str | No
 
 def model_text(model: Architecture) -> str:
     """The sizes of a model in a line."""
-    kv = f" ({model.kv_heads} of keys and values)" if model.kv_heads != model.heads else ""
+    kv = say(" ({number} of keys and values)", number=model.kv_heads) if model.kv_heads != model.heads else ""
     parts = [
-        f"{model.name}: {total_parameters(model) / 1e9:,.2f} billion parameters",
-        f"{model.layers} layers",
-        f"hidden {model.hidden:,}",
-        f"feed-forward {model.ffn:,}",
-        f"{model.heads} heads{kv}",
-        f"vocabulary {model.vocab:,}",
+        say("{name}: {size:,.2f} billion parameters", name=model.name, size=total_parameters(model) / 1e9),
+        say("{number} layers", number=model.layers),
+        say("hidden {width:,}", width=model.hidden),
+        say("feed-forward {width:,}", width=model.ffn),
+        say("{number} heads{kv}", number=model.heads, kv=kv),
+        say("vocabulary {size:,}", size=model.vocab),
     ]
-    if model.moe is not None:
-        parts.append(f"{model.moe.experts} experts of {model.moe.expert_ffn:,}, {model.moe.top_k} a token")
+    if (moe := model.moe) is not None:
+        told = later("{number} experts of {width:,}, {each} a token")
+        parts.append(say(told, number=moe.experts, width=moe.expert_ffn, each=moe.top_k))
     if beside := encoder_parameters(model) + projector_parameters(model):
-        parts.append(f"beside it an encoder of images of {beside / 1e9:,.2f} billion (training.images plans it too)")
-    return ", ".join(parts)
+        told = later("beside it an encoder of images of {size:,.2f} billion (training.images plans it too)")
+        parts.append(say(told, size=beside / 1e9))
+    return say(", ").join(parts)
 
 
 def plan_text(s: Strategy) -> str:
     """The degrees and flags of a plan in a line, without the less usual ones that are 1 or off."""
-    sizes = [f"tp {s.tp}", f"pp {s.pp}", f"dp {s.dp}", f"micro batch {s.mbs}"]
+    sizes = [f"tp {s.tp}", f"pp {s.pp}", f"dp {s.dp}", say("micro batch {size}", size=s.mbs)]
     sizes += [f"vpp {s.vpp}"] * (s.vpp > 1)
     sizes += [f"cp {s.cp} ({s.cp_comm_type})"] * (s.cp > 1)
     sizes += [f"ep {s.ep}"] * (s.ep > 1) + [f"etp {s.etp}"] * (s.etp > 1)
     flags = [
-        *["sequence parallel"] * s.sequence_parallel,
-        *[f"distributed optimizer (shares out {s.sharded})"] * s.distributed_optimizer,
-        *[f"in groups of {s.sharding_ranks}"] * (s.sharding_ranks < s.replicas),
-        "flash attention" if s.flash_attention else "no flash attention",
-        *[f"schedule {s.schedule}"] * (s.schedule != "1f1b"),
-        *["microbatches of different sizes"] * s.dynamic,
+        *[say("sequence parallel")] * s.sequence_parallel,
+        *[say("distributed optimizer (shares out {what})", what=say(s.sharded))] * s.distributed_optimizer,
+        *[say("in groups of {ranks}", ranks=s.sharding_ranks)] * (s.sharding_ranks < s.replicas),
+        say("flash attention") if s.flash_attention else say("no flash attention"),
+        *[say("schedule {name}", name=s.schedule)] * (s.schedule != "1f1b"),
+        *[say("microbatches of different sizes")] * s.dynamic,
     ]
-    return ", ".join([*sizes, *flags])
+    return say(", ").join([*sizes, *flags])
 
 
 def stages_text(s: Strategy) -> str:
     """Layers and recomputation of a plan."""
-    layers = f"{s.layers[0]} layers a stage" if len(set(s.layers)) == 1 else f"layers {list(s.layers)}"
+    alike = len(set(s.layers)) == 1
+    layers = say("{layers} layers a stage", layers=s.layers[0]) if alike else say("layers {all}", all=list(s.layers))
+    return say("{layers}, {recomputed}", layers=layers, recomputed=_recomputed(s))
+
+
+def _recomputed(s: Strategy) -> str:
     kind = s.recompute[0]
     if kind == "none":
-        return f"{layers}, nothing is recomputed"
+        return say("nothing is recomputed")
     if kind == "selective":
         modules = s.recompute_modules[0]
-        return f"{layers}, recomputes {', '.join(modules)}" + (" (Megatron's own choice)" if modules == CORE else "")
+        told = later("recomputes {what} (Megatron's own choice)") if modules == CORE else later("recomputes {what}")
+        return say(told, what=", ".join(modules))
     amounts = s.recompute_layers
-    return f"{layers}, recomputes {kind} {amounts[0] if len(set(amounts)) == 1 else list(amounts)}"
+    number = amounts[0] if len(set(amounts)) == 1 else list(amounts)
+    return say("recomputes {what}", what=f"{kind} {number}")
 
 
 def _shown(value: object) -> str:
-    return "on" if value is True else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return say("on") if value is True else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _listed(title: str, rows: Sequence[str]) -> list[str]:
-    return ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
+    return ["", say("{title}:", title=title), *(f"  {row}" for row in rows)] if rows else []

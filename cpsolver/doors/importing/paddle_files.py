@@ -15,10 +15,11 @@ from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.document import read_text
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from models_zoo import UnknownModelError, UnsupportedConfigError, from_hugging_face, is_hugging_face, load_architecture
 from models_zoo.schema import DESCRIPTIVE_FIELDS
 
-_FRAMEWORK = FrameworkGuess("paddlenlp", None, "arguments of PaddleNLP's or PaddleFormers' trainer")
+_FRAMEWORK = FrameworkGuess("paddlenlp", None, later("arguments of PaddleNLP's or PaddleFormers' trainer"))
 _STAGES = {"": 0, "stage1": 1, "stage2": 2, "stage3": 3}
 _WHOLE = ("full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
 _RECOMPUTED = {"full": _WHOLE, "core_attn": ("selective",)}
@@ -31,12 +32,12 @@ def read_paddle(name: str, data: dict[str, Any]) -> Reading:
     model = _model(name, fields)
     recomputed, refusals = _recomputation(fields)
     if (fields.number("data_parallel_degree", 1, least=-1) or 1) > 1 and fields.has("sharding_parallel_degree"):
-        refusals += ("data_parallel_degree beside sharding_parallel_degree: groups of replicas are not read",)
+        refusals += (say("data_parallel_degree beside sharding_parallel_degree: groups of replicas are not read"),)
     sizes = [token for key, argument in _SIZES.items() for token in as_tokens(argument, model.get(key))]
     tokens = [*sizes, *fields.mapped(), *_batch(fields), *_states(fields), *recomputed]
     tokens += ["--attention-dropout", "0", "--hidden-dropout", "0", "--transformer-impl", "local"]
     fields.close()
-    kind = "arguments of PaddleNLP"
+    kind = later("arguments of PaddleNLP")
     return Reading(kind, tuple(tokens), _FRAMEWORK, model=model, refusals=refusals, unread=fields.unread())
 
 
@@ -55,8 +56,8 @@ def _model(name: str, fields: Fields) -> dict[str, Any]:
     try:
         found = load_architecture(named)
     except UnknownModelError as error:
-        allowed = "a name of the catalogue (`apss-cp models`), or a folder beside the file with a config.json"
-        where, said = "model_name_or_path", "is not a model of the catalogue"
+        allowed = say("a name of the catalogue (`apss-cp models`), or a folder beside the file with a config.json")
+        where, said = "model_name_or_path", say("is not a model of the catalogue")
         raise InputError(Trouble(where, said, named, allowed, error.nearest, file=name)) from None
     return found.model_dump(exclude_none=True, exclude=set(DESCRIPTIVE_FIELDS) - {"max_positions"} | {"name"})
 
@@ -69,7 +70,7 @@ def _config(file: Path) -> dict[str, Any]:
             raise InputError(Trouble("", "is no configuration of a model", file=str(file)))
         return {key: value for key, value in from_hugging_face(config).items() if key != "name"}
     except (ValueError, RecursionError) as error:
-        raise InputError(Trouble("", f"is not JSON: {error}", file=str(file))) from None
+        raise InputError(Trouble("", say("is not JSON: {error}", error=error), file=str(file))) from None
     except UnsupportedConfigError as error:
         raise InputError([Trouble(error.where, reason, file=str(file)) for reason in error.reasons]) from None
 
@@ -113,5 +114,7 @@ def _recomputation(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not fields.has("recompute") or fields.data["recompute"] in (False, 0):
         return (), ()
     if granularity not in _RECOMPUTED:
-        return (), (f"recompute_granularity {granularity}: no plan says what is recomputed",)
+        return (), (
+            say("recompute_granularity {granularity}: no plan says what is recomputed", granularity=granularity),
+        )
     return ("--recompute-granularity", *_RECOMPUTED[granularity]), ()

@@ -12,6 +12,7 @@ from cpsolver.doors.importing.recomputation import Recomputation, read_recomputa
 from cpsolver.doors.importing.scope import notes_beside, plan_refusals
 from cpsolver.doors.importing.split import LayerSplit, places_as_v, read_split
 from cpsolver.doors.importing.training import adapter_fields
+from cpsolver.inputs.language import say
 from cpsolver.plans.strategy import Schedule, StageGroup, Strategy
 
 _GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
@@ -63,17 +64,22 @@ def _divisions(
     """Note a batch, microbatches or a sequence that the degrees do not divide."""
     share = degrees.mbs * degrees.dp
     if batch % share:
-        factors = f"micro batch {degrees.mbs} x dp {degrees.dp} = {share}"
-        arguments.trouble("--global-batch-size", f"{batch} is not a multiple of {factors}", batch)
+        factors = say("micro batch {mbs} x dp {dp} = {share}", mbs=degrees.mbs, dp=degrees.dp, share=share)
+        arguments.trouble(
+            "--global-batch-size", say("{number} is not a multiple of {factors}", number=batch, factors=factors), batch
+        )
     elif split is not None and split.vpp > 1 and not places_as_v(arguments):
         m, group = batch // share, arguments.number(_GROUP, degrees.pp)
         if degrees.pp == 1:
-            arguments.trouble("--num-virtual-stages-per-pipeline-rank", "interleaving needs a pipeline, and pp is 1")
+            arguments.trouble(
+                "--num-virtual-stages-per-pipeline-rank", say("interleaving needs a pipeline, and pp is 1")
+            )
         elif m % degrees.pp and (group != m or m < degrees.pp):
-            message = f"interleaving: {m} microbatches are not a multiple of pp {degrees.pp}"
+            message = say("interleaving: {m} microbatches are not a multiple of pp {pp}", m=m, pp=degrees.pp)
             arguments.trouble("--global-batch-size", message, batch)
     if tokens and degrees.cp > 1 and tokens % (2 * degrees.cp):
-        message = f"{tokens} is not a multiple of 2 x cp {degrees.cp} = {2 * degrees.cp}"
+        factors = f"2 x cp {degrees.cp} = {2 * degrees.cp}"
+        message = say("{number} is not a multiple of {factors}", number=tokens, factors=factors)
         arguments.trouble("--seq-length", message, tokens)
 
 
@@ -92,20 +98,22 @@ def _imported_plan(
     )
     schedule, sizes = _schedule(arguments, degrees, split, batch, refusals)
     if places_as_v(arguments) and len(set(split.layers)) > 1:
-        notes.append("the model's last chunk is shorter: its stage's layers are counted as evenly as two chunks can be")
+        notes.append(
+            say("the model's last chunk is shorter: its stage's layers are counted as evenly as two chunks can be")
+        )
     sequence_parallel, flash = arguments.has("sequence-parallel"), _flash(arguments)
     if sequence_parallel and degrees.tp == 1:
-        notes.append("--sequence-parallel has no effect with tp 1: Megatron switches it off")
+        notes.append(say("--sequence-parallel has no effect with tp 1: Megatron switches it off"))
     if arguments.has("use-distributed-optimizer") and not degrees.distributed_optimizer:
-        notes.append("the distributed optimizer has nothing to shard over with dp x cp = 1")
+        notes.append(say("the distributed optimizer has nothing to shard over with dp x cp = 1"))
     if arguments.has("lora-target-modules") and not adapter_fields(arguments, model):
         refusals.append(
-            "LoRA beside experts, latent attention, special layers or multi-token prediction is not planned for"
+            say("LoRA beside experts, latent attention, special layers or multi-token prediction is not planned for")
         )
     if arguments.has("tp-2d"):
-        refusals.append("--tp-2d: tensor parallelism in two dimensions is not known here")
+        refusals.append(say("--tp-2d: tensor parallelism in two dimensions is not known here"))
     if arguments.has("use-tp-pp-dp-mapping"):
-        refusals.append("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them")
+        refusals.append(say("--use-tp-pp-dp-mapping: ranks stand in another order than the cost model has them"))
     if refusals:
         return ImportedPlan(None, tuple(refusals), tuple(notes))
     amounts = recomputed.amounts or (0,) * degrees.pp
@@ -149,7 +157,14 @@ def _zero_bubble(arguments: Arguments, pp: int, refusals: list[str]) -> Schedule
     megatron/core/zbpp_utils.py). "auto" goes by the memory that is left: taken as pp, which is sure to do."""
     pending = arguments.text("zero-bubble-max-pending-backward")
     if pending not in (None, "auto", str(pp), str(2 * pp)):
-        refusals.append(f"--zero-bubble-max-pending-backward {pending}: only pp or 2 pp here, {pp} or {2 * pp}")
+        refusals.append(
+            say(
+                "--zero-bubble-max-pending-backward {pending}: only pp or 2 pp here, {pp} or {twice}",
+                pending=pending,
+                pp=pp,
+                twice=2 * pp,
+            )
+        )
     return "zb2p" if pending == str(2 * pp) else "zb1p"
 
 
@@ -157,7 +172,13 @@ def _v_schedule(arguments: Arguments, refusals: list[str]) -> Schedule:
     """By the memory that it is set up for (the same fork, megatron/core/pipeline_parallel/zerobubble/scheduler)."""
     setup = arguments.text("zero-bubble-v-schedule-mem-setup") or "zb"
     if setup not in _V_SETUPS:
-        refusals.append(f"--zero-bubble-v-schedule-mem-setup {setup}: only {', '.join(_V_SETUPS)} are known here")
+        refusals.append(
+            say(
+                "--zero-bubble-v-schedule-mem-setup {setup}: only {v_setups} are known here",
+                setup=setup,
+                v_setups=", ".join(_V_SETUPS),
+            )
+        )
     return _V_SETUPS.get(setup, "zbv")
 
 
@@ -168,7 +189,7 @@ def _schedule(
     if method := arguments.text("schedules-method"):
         if method == "dualpipev":
             return "dualpipev", ()
-        refusals.append(f"--schedules-method {method}: that schedule is not known here")
+        refusals.append(say("--schedules-method {method}: that schedule is not known here", method=method))
     if arguments.has("zero-bubble-v-schedule"):
         return _v_schedule(arguments, refusals), ()
     if arguments.has("enable-zbh1-pipeline") and degrees.pp > 1:  # ZB-H1 (Megatron-DeepSpeed 4efb479, initialize.py)
@@ -181,13 +202,19 @@ def _schedule(
     if split.vpp > 1 and (folded == "aiao" or (group == m and m > degrees.pp)):
         return "breadth_first", ()
     if split.vpp > 1 and group != degrees.pp:
-        refusals.append(f"--{_GROUP} {group}: only pp or all microbatches here")
+        refusals.append(say("--{name} {group}: only pp or all microbatches here", name=_GROUP, group=group))
     if arguments.has("optimized-pipeline"):
         sizes = arguments.numbers("manual-mbs")
         if sizes is None:
-            refusals.append("--optimized-pipeline without sizes in --manual-mbs: they are found when it runs")
+            refusals.append(say("--optimized-pipeline without sizes in --manual-mbs: they are found when it runs"))
         elif len(sizes) != m or sum(sizes) * degrees.dp != batch:
-            needed = f"{m} are needed, {batch // degrees.dp} in all"
-            refusals.append(f"--manual-mbs has {len(sizes)} sizes, {sum(sizes)} in all: {needed}")
+            told = say(
+                "--manual-mbs has {sizes} sizes, {all} in all: {m} are needed, {needed} in all",
+                sizes=len(sizes),
+                all=sum(sizes),
+                m=m,
+                needed=batch // degrees.dp,
+            )
+            refusals.append(told)
         return "1f1b", tuple(sizes or ())
     return "1f1b", ()

@@ -16,6 +16,7 @@ from cpsolver.doors.importing.command import TrainingDevices
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _LARGEST = 1e9
 NO_DEVICES = TrainingDevices(None, None)
@@ -89,7 +90,7 @@ class Fields:
             self.trouble(name, "must be a whole number", value)
             return default
         if value < least:
-            self.trouble(name, f"must be at least {least}", value)
+            self.trouble(name, say("must be at least {number}", number=least), value)
             return default
         return value
 
@@ -97,7 +98,7 @@ class Fields:
         """A field that is a number, as large as no width is."""
         value = self.data[name] if self.has(name) else default
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
-            self.trouble(name, f"must be a number below {_LARGEST:g}", value)
+            self.trouble(name, say("must be a number below {largest:g}", largest=_LARGEST), value)
             return default
         return float(value)
 
@@ -147,7 +148,7 @@ class Fields:
         """Note the fields that change the model, its time or its memory in a way that is not planned for."""
         for name, what in self.known.get("refused", {}).items():
             if self.has(name) and self.data[name] not in (False, 0, "", [], {}):
-                self.trouble(name, f"{what}: that is not planned for")
+                self.trouble(name, say("{what}: that is not planned for", what=say(what)))
 
     def unread(self) -> tuple[str, ...]:
         """Fields that nothing asked for and that are not harmless."""

@@ -11,10 +11,11 @@ from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.split import LayerSplit
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import BESIDE_FUNCTIONS, CORE, NAMED_MODULES, RecomputeKind, Strategy
 from cpsolver.profiles.switches import ZeroMemory
 
-_OTHERS = "layers where they are not"
+_OTHERS = later("layers where they are not")
 """What stands beside the activation functions of only some layers."""
 
 
@@ -57,7 +58,7 @@ def read_recomputation(arguments: Arguments, pp: int, split: LayerSplit | None) 
         arguments.trouble("--recompute-granularity", "is not one of the choices", granularity, "full, selective")
         return Recomputation()
     if by_stage is not None and method == "uniform":
-        return Recomputation(refusals=("--custom-pipeline-recompute-layers goes with --recompute-method block",))
+        return Recomputation(refusals=(say("--custom-pipeline-recompute-layers goes with --recompute-method block"),))
     if by_stage is not None and method == "block":
         return _by_stage(arguments, by_stage, pp, split)
     return _full(arguments, method, number, pp, split.vpp if split else 1)
@@ -71,8 +72,11 @@ def _beside_swap(arguments: Arguments, number: int, split: LayerSplit | None) ->
     if split is not None and not arguments.has("enable-recompute-layers-per-pp-rank"):
         number *= split.vpp
     if split is None or number < max(split.layers):
-        what = "feed-forward blocks of some layers computed again; memory is predicted too high, time too short"
-        return Recomputation(notes=(f"--recompute-num-layers beside --swap-attention is not in the plan: {what}",))
+        told = say(
+            "--recompute-num-layers beside --swap-attention is not in the plan: feed-forward blocks of some layers "
+            "computed again; memory is predicted too high, time too short"
+        )
+        return Recomputation(notes=(told,))
     return Recomputation("selective", (), _blocks(arguments))
 
 
@@ -88,15 +92,21 @@ def _blocks(arguments: Arguments) -> tuple[str, ...]:
 def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSplit | None) -> Recomputation:
     """LoongForge's list of layers by stage. How they spread over chunks is not known, unless they are all layers."""
     if len(amounts) != pp:
-        arguments.trouble("--custom-pipeline-recompute-layers", f"has {len(amounts)} numbers for {pp} stages")
+        arguments.trouble(
+            "--custom-pipeline-recompute-layers",
+            say("has {amounts} numbers for {pp} stages", amounts=len(amounts), pp=pp),
+        )
         return Recomputation()
     if not any(amounts):
         return Recomputation()
-    refusals: tuple[str, ...] = ("--custom-pipeline-recompute-layers has a 0",) if 0 in amounts else ()
+    refusals: tuple[str, ...] = (say("--custom-pipeline-recompute-layers has a 0"),) if 0 in amounts else ()
     if split is not None and split.vpp > 1:
         if any(amount < layers for amount, layers in zip(amounts, split.layers, strict=True)):
-            unknown = f"with {split.vpp} chunks a stage: which layers of each is not known"
-            refusals += (f"--custom-pipeline-recompute-layers {unknown}",)
+            told = say(
+                "--custom-pipeline-recompute-layers with {chunks} chunks a stage: which layers of each is not known",
+                chunks=split.vpp,
+            )
+            refusals += (told,)
             return Recomputation("block", tuple(amounts), refusals=refusals)
         amounts = [-(-layers // split.vpp) for layers in split.layers]
     return Recomputation("block", tuple(amounts), refusals=refusals)
@@ -104,18 +114,26 @@ def _by_stage(arguments: Arguments, amounts: list[int], pp: int, split: LayerSpl
 
 def _full(arguments: Arguments, method: str | None, number: int | None, pp: int, vpp: int) -> Recomputation:
     if method not in ("uniform", "block"):
-        message = "must be given with --recompute-granularity full" if method is None else "is not one of the choices"
+        message = (
+            say("must be given with --recompute-granularity full")
+            if method is None
+            else say("is not one of the choices")
+        )
         arguments.trouble("--recompute-method", message, method, "uniform, block")
         return Recomputation()
     if number is None:
-        arguments.trouble("--recompute-num-layers", "must be given with --recompute-granularity full")
+        arguments.trouble("--recompute-num-layers", say("must be given with --recompute-granularity full"))
         return Recomputation()
     if number == 0:
         return Recomputation()
     by_rank = arguments.has("enable-recompute-layers-per-pp-rank")
     if method == "block" and by_rank:
         if number % vpp:
-            refusal = f"{number} recomputed layers of a rank in {vpp} chunks: not the same number in each"
+            refusal = say(
+                "{number} recomputed layers of a rank in {vpp} chunks: not the same number in each",
+                number=number,
+                vpp=vpp,
+            )
             return Recomputation("block", (number,) * pp, refusals=(refusal,))
         number //= vpp
     return Recomputation("uniform" if method == "uniform" else "block", (number,) * pp)
@@ -123,7 +141,14 @@ def _full(arguments: Arguments, method: str | None, number: int | None, pp: int,
 
 def _selective(arguments: Arguments, modules: tuple[str, ...]) -> Recomputation:
     unknown = tuple(name for name in modules if name not in NAMED_MODULES)
-    refusals = tuple(f"recompute module {name} is not known here: {', '.join(NAMED_MODULES)}" for name in unknown)
+    refusals = tuple(
+        say(
+            "recompute module {name} is not known here: {named_modules}",
+            name=name,
+            named_modules=", ".join(NAMED_MODULES),
+        )
+        for name in unknown
+    )
     return Recomputation("selective", (), modules, refusals)
 
 
@@ -138,15 +163,19 @@ def recomputed_functions(
     number = arguments.number("recompute-activation-function-num-layers", least=0)
     if not arguments.has("recompute-activation-function") or number == 0:
         return {}, []
-    lacking = "adapters" if adapters else "" if number is None else _OTHERS
+    lacking = later("adapters") if adapters else "" if number is None else _OTHERS
     if strategy is not None:
         kinds = sorted({group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS})
-        lacking = f"recomputation of kind {kinds[0]}" if kinds else lacking
+        lacking = say("recomputation of kind {kind}", kind=kinds[0]) if kinds else lacking
         if lacking == _OTHERS and _all_layers(strategy, number or 0):
             lacking = ""
     if lacking:
-        what = f"activation functions computed again beside {lacking}; memory is predicted too high"
-        return {}, [f"--recompute-activation-function is not in the plan: {what}"]
+        told = say(
+            "--recompute-activation-function is not in the plan: activation functions computed again beside {lacking}; "
+            "memory is predicted too high",
+            lacking=say(lacking),
+        )
+        return {}, [told]
     return {"recompute_activation_function": True}, []
 
 
@@ -167,16 +196,23 @@ def zero_memory(arguments: Arguments, strategy: Strategy | None, adapters: bool)
     level, layers = arguments.text("moe-zero-memory"), arguments.number("moe-zero-memory-num-layers", least=0)
     if level not in get_args(ZeroMemory):
         return {}, []
-    lacking = "beside adapters" if adapters else ""
+    lacking = say("beside adapters") if adapters else ""
     if strategy is not None:
         kinds = sorted({group.recompute for group in strategy.groups} - {*BESIDE_FUNCTIONS})
-        lacking = f"beside recomputation of kind {kinds[0]}" if kinds else lacking
-        lacking = lacking if strategy.ep > 1 else "with ep 1, which MindSpeed refuses"
+        lacking = say("beside recomputation of kind {kind}", kind=kinds[0]) if kinds else lacking
+        lacking = lacking if strategy.ep > 1 else say("with ep 1, which MindSpeed refuses")
     if lacking:
-        what = f"experts' activations computed again {lacking}; memory is predicted too high"
-        return {}, [f"--moe-zero-memory is not in the plan: {what}"]
+        told = say(
+            "--moe-zero-memory is not in the plan: experts' activations computed again {lacking}; memory is predicted "
+            "too high",
+            lacking=lacking,
+        )
+        return {}, [told]
     some = layers and strategy is not None and any(layers < count for count in strategy.layers)
     if level == "level1" and (some or "moe-fb-overlap" in arguments.given):
-        what = "more that all or some layers do not keep; memory is predicted too high"
-        return {"moe_zero_memory": "level0"}, [f"--moe-zero-memory level1 is level0 in the plan: {what}"]
+        told = say(
+            "--moe-zero-memory level1 is level0 in the plan: more that all or some layers do not keep; memory is "
+            "predicted too high"
+        )
+        return {"moe_zero_memory": "level0"}, [told]
     return {"moe_zero_memory": level}, []

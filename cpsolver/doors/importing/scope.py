@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import later, say
 
 _TABLE = Path(__file__).parent / "scope.yaml"
 _HYBRID = re.compile(r"mamba|hybrid")
@@ -33,18 +34,20 @@ def out_of_scope(program: str, tokens: Sequence[str]) -> str | None:
     name = path.name
     for pattern, what in _section("programs").items():
         if re.search(pattern, name):
-            return f"is {what}: only the training of a decoder is planned"
+            return say("is {what}: only the training of a decoder is planned", what=say(what))
     if (folder := _section("folders").get(path.parent.name)) is not None:
-        return f"is {folder}: only the training of a decoder is planned"
+        return say("is {what}: only the training of a decoder is planned", what=say(folder))
     given = {token.split("=")[0].removeprefix("--") for token in tokens if token.startswith("--")}
     for argument, what in _section("arguments_scope").items():
         if argument in given:
-            return f"is {what} (--{argument}): only the training of a decoder is planned"
+            told = later("is {what} (--{argument}): only the training of a decoder is planned")
+            return say(told, what=say(what), argument=argument)
     chosen = [after for before, after in pairwise(tokens) if before == "--stage"]
     if chosen and (stage := _section("stages").get(chosen[-1])):
-        return f"is {stage} (--stage {chosen[-1]}): only the training of one decoder is planned"
+        told = later("is {what} (--stage {stage}): only the training of one decoder is planned")
+        return say(told, what=say(stage), stage=chosen[-1])
     if _HYBRID.search(name) and not given & set(_PATTERNS):
-        return "is a model of state-space layers whose places no pattern of the arguments says"
+        return say("is a model of state-space layers whose places no pattern of the arguments says")
     return None
 
 
@@ -55,7 +58,7 @@ def refuse_models(arguments: Arguments) -> None:
             if name == "is-hybrid-model" and set(_PATTERNS) & arguments.given.keys():
                 continue
             arguments.note_read(name)
-            arguments.trouble(f"--{name}", f"{what}: no architecture here says that")
+            arguments.trouble(f"--{name}", say("{what}: no architecture here says that", what=say(what)))
 
 
 def plan_refusals(arguments: Arguments) -> list[str]:
@@ -63,7 +66,11 @@ def plan_refusals(arguments: Arguments) -> list[str]:
     found = [(name, what) for name, what in _section("plan").items() if name in arguments.given]
     for name, _ in found:
         arguments.note_read(name)
-    return [f"--{name}: {what}, which no plan knows" for name, what in found if not _is_off(arguments, name)]
+    return [
+        say("--{name}: {what}, which no plan knows", name=name, what=say(what))
+        for name, what in found
+        if not _is_off(arguments, name)
+    ]
 
 
 def notes_beside(arguments: Arguments) -> list[str]:
@@ -73,7 +80,11 @@ def notes_beside(arguments: Arguments) -> list[str]:
     for name in (name for names, _ in found for name in names):
         arguments.note_read(name)
     return [
-        f"{' and '.join(f'--{name}' for name in names)} is not in the plan: {what}"
+        say(
+            "{names} is not in the plan: {what}",
+            names=say(" and ").join(f"--{name}" for name in names),
+            what=say(what),
+        )
         for names, what in found
         if not any(_is_off(arguments, name) for name in names)
     ]

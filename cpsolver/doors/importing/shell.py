@@ -32,6 +32,7 @@ from cpsolver.doors.importing.patterns import glob_regex
 from cpsolver.doors.importing.simple import Leave, Script, ScriptCommand, SimpleCommands
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 __all__ = ["Script", "ScriptCommand", "read_script", "read_text_commands"]
 _ASKS = (
@@ -75,7 +76,10 @@ def read_script(text: str, file: str | None, given: dict[str, str], arguments: S
     except RecursionError:
         raise InputError(Trouble("", "calls itself, or is nested too deeply, to be followed", file=file)) from None
     for line, fault in variables.faults.items():
-        script.warn(line, f"arithmetic that is not followed ({fault}): bash may leave out the commands around it")
+        script.warn(
+            line,
+            say("arithmetic that is not followed ({fault}): bash may leave out the commands around it", fault=fault),
+        )
     return script
 
 
@@ -317,7 +321,7 @@ class _ScriptReader(SimpleCommands):
         doubts = self.doubts
         unclear = unknown or not node.known or any(self.variables.unclear_in(value) for value in values)
         if unclear or len(values) > _ROUNDS or not self.certain:
-            self.unclear(node.name, node.line, "is the variable of a loop")
+            self.unclear(node.name, node.line, say("is the variable of a loop"))
             self._doubtful_round(node.body)
             return None
         try:
@@ -325,7 +329,7 @@ class _ScriptReader(SimpleCommands):
                 if self.certain:
                     self.variables.set(node.name, value)
                 else:
-                    self.unclear(node.name, node.line, "is the variable of a loop")
+                    self.unclear(node.name, node.line, say("is the variable of a loop"))
                 if not self._round(node.body):
                     break
         finally:

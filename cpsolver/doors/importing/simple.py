@@ -16,6 +16,7 @@ from cpsolver.doors.importing.printed import printed, searched
 from cpsolver.doors.importing.variables import ShellVariables
 from cpsolver.inputs.document import read_source
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import later, say
 
 _DECLARING = ("export", "declare", "typeset", "local", "readonly")
 _CHANGES = re.compile(r"([A-Za-z_]\w*)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)")
@@ -67,7 +68,7 @@ class Script:
 
     def warn(self, line: int, message: str) -> None:
         """Note something that was not followed, once."""
-        text = f"line {line}: {message}"
+        text = say("line {line}: {text}", line=line, text=message)
         if text not in self.warnings:
             self.warnings.append(text)
 
@@ -135,8 +136,8 @@ class SimpleCommands:
             name, value = head.group(1), self.variables.text(words[0], len(head.group()))
             words = words[1:]
             if name not in self.variables.scalars:
-                reason = "is set for one command only (blanks in a value need quotes)"
-                self.variables.mark(name, command.line, f"{reason}: {self.variables.shown(value)}")
+                told = later("is set for one command only (blanks in a value need quotes): {value}")
+                self.variables.mark(name, command.line, say(told, value=self.variables.shown(value)))
         asks = words[0].plain in ("[", "test")
         if asks:
             with self.variables.question():
@@ -215,7 +216,7 @@ class SimpleCommands:
             if "A" in options and kind != "export":
                 self.variables.tables.add(name)
             if head and "i" in options and not self.variables.text(word, len(head.group())).isdigit():
-                self.unclear(name, word.line, "is declared as a number, which is not followed")
+                self.unclear(name, word.line, say("is declared as a number, which is not followed"))
             elif head:
                 self._assign_one(word, head)
         return True
@@ -233,11 +234,11 @@ class SimpleCommands:
         if not self.certain:
             self._assign_maybe(word, name, head.group(), bool(adds))
         elif index is not None:
-            self.unclear(name, word.line, "has an element set by itself, which is not followed")
+            self.unclear(name, word.line, say("has an element set by itself, which is not followed"))
         elif word.items is not None:
             values = [text for item in word.items for text in self.variables.fields(item)]
             if any(re.match(r"\[[^\]]*\]=", text) for text in values):
-                self.unclear(name, word.line, "has elements set by their places, which is not followed")
+                self.unclear(name, word.line, say("has elements set by their places, which is not followed"))
                 return
             scalar = self.variables.scalars.get(name)
             elements = self.variables.arrays.get(name, [] if scalar is None else [scalar])
@@ -267,11 +268,18 @@ class SimpleCommands:
             return
         shown = self.variables.shown(value)
         if adds:
-            self.script.warn(word.line, f"in a conditional, not followed: nothing is added to {name} ({shown})")
+            self.script.warn(
+                word.line,
+                say("in a conditional, not followed: nothing is added to {name} ({shown})", name=name, shown=shown),
+            )
         elif current is not None and any(part.argument for part in self.variables.unclear_in(value)):
-            self.script.warn(word.line, f"{name} may come from the script's arguments; its value before is taken")
+            self.script.warn(
+                word.line, say("{name} may come from the script's arguments; its value before is taken", name=name)
+            )
         else:
-            self.unclear(name, word.line, f"is set in a conditional, which is not followed (to {shown!r} there)")
+            self.unclear(
+                name, word.line, say("is set in a conditional, which is not followed (to {shown!r} there)", shown=shown)
+            )
 
     def unclear(self, name: str, line: int, reason: str) -> None:
         """Make a variable's value unclear."""
@@ -304,12 +312,12 @@ class SimpleCommands:
                 changes = list(_CHANGES.finditer(text))
                 for change in changes:
                     changed = change.group(1) or change.group(2)
-                    self.unclear(changed, line, "is changed by arithmetic that is not followed")
+                    self.unclear(changed, line, say("is changed by arithmetic that is not followed"))
                 return None if changes else self.variables.arithmetic(text, line)
         if self.certain and name not in self.variables.arrays:
             self.variables.set(name, new)
         elif self.variables.get(name) != new:
-            self.unclear(name, line, "is changed in a conditional, which is not followed")
+            self.unclear(name, line, say("is changed in a conditional, which is not followed"))
         return value if self.certain else None
 
     # -- builtins
@@ -336,18 +344,18 @@ class SimpleCommands:
             if self.certain:
                 self.variables.unset(name)
             elif self.variables.get(name) is not None:
-                self.unclear(name, line, "is removed in a conditional, which is not followed")
+                self.unclear(name, line, say("is removed in a conditional, which is not followed"))
         return True
 
     def _read(self, fields: list[str], line: int) -> bool | None:
         names = [name for name in fields[1:] if name.isidentifier()] or ["REPLY"]
         for name in names:
-            self.unclear(name, line, "is read when the script runs")
+            self.unclear(name, line, say("is read when the script runs"))
         return None
 
     def _getopts(self, fields: list[str], line: int) -> bool | None:
         for name in (*fields[2:3], "OPTARG", "OPTIND"):
-            self.unclear(name, line, "is an option of the script's own arguments")
+            self.unclear(name, line, say("is an option of the script's own arguments"))
         return None
 
     def _let(self, fields: list[str], line: int) -> bool | None:
@@ -405,7 +413,9 @@ class SimpleCommands:
             nodes = None
         if nodes is None:
             self.variables.open_world = True
-            self.script.warn(line, f"the file {self.variables.shown(name)} is not read, nor what it sets")
+            self.script.warn(
+                line, say("the file {name} is not read, nor what it sets", name=self.variables.shown(name))
+            )
             return None
         self.sources += 1
         arguments = self.variables.positional

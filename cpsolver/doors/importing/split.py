@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cpsolver.doors.importing.arguments import Arguments
 from cpsolver.doors.importing.layer_kinds import pattern_length
 from cpsolver.doors.importing.model import noop_layers
+from cpsolver.inputs.language import later, say
 
 _FIRST, _LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
 _EMBEDDING, _LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
@@ -64,17 +65,19 @@ def _as_v(split: LayerSplit, noops: Sequence[int]) -> LayerSplit:
     """
     pp, sizes, start = len(split.layers), set(split.layers), 0
     if split.vpp > 1 or len(sizes) > 1 or split.layers[0] % 2:
-        refusal = "stages placed as a V have two chunks of one length each, given by --num-layers alone"
+        refusal = say("stages placed as a V have two chunks of one length each, given by --num-layers alone")
         return LayerSplit(split.layers, 2, (*split.refusals, refusal))
     chunks = []
     for count in [split.layers[0] // 2] * (2 * pp):
         chunks.append(count - sum(start <= noop < start + count for noop in noops))
         start += count
     layers = tuple(chunks[stage] + chunks[2 * pp - 1 - stage] for stage in range(pp))
-    refusals = [f"stage {stage} has a chunk without layers" for stage in range(pp) if layers[stage] < 2]
+    refusals = [
+        say("stage {stage} has a chunk without layers", stage=stage) for stage in range(pp) if layers[stage] < 2
+    ]
     both = [(chunks[stage], chunks[2 * pp - 1 - stage]) for stage in range(pp)]
     unequal = both[0][0] < both[0][1] or any(first != second for first, second in both[1:])
-    refusals += ["--noop-layers make the two chunks of a stage unequal"] * unequal
+    refusals += [say("--noop-layers make the two chunks of a stage unequal")] * unequal
     return LayerSplit(layers, 2, (*split.refusals, *refusals))
 
 
@@ -91,7 +94,7 @@ def _exclusive(arguments: Arguments) -> None:
         given = [name for name in ones if arguments.has(name)]
         excluded = [name for name in others if arguments.has(name)]
         if given and excluded:
-            arguments.trouble(f"--{given[0]}", f"excludes --{excluded[0]}: give one of them")
+            arguments.trouble(f"--{given[0]}", say("excludes --{excluded}: give one of them", excluded=excluded[0]))
 
 
 def _chunks(arguments: Arguments, stage: int) -> int | None:
@@ -102,7 +105,7 @@ def _chunks(arguments: Arguments, stage: int) -> int | None:
     if per is None:
         return 1
     if stage % per:
-        arguments.trouble(f"--{_PER_CHUNK}", f"does not divide the {stage} layers of a stage", per)
+        arguments.trouble(f"--{_PER_CHUNK}", say("does not divide the {stage} layers of a stage", stage=stage), per)
         return None
     return stage // per
 
@@ -114,8 +117,11 @@ def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
         embedding, loss = 1, int(not arguments.has("untie-embeddings-and-output-weights"))
     counted = total + embedding + loss
     if counted % pp:
-        accounted = " (with what is accounted for)" if embedding + loss else ""
-        message = f"{counted} layers{accounted} are not a multiple of --pipeline-model-parallel-size {pp}"
+        plain = later("{layers} layers are not a multiple of --pipeline-model-parallel-size {pp}")
+        accounted = later(
+            "{layers} layers (with what is accounted for) are not a multiple of --pipeline-model-parallel-size {pp}"
+        )
+        message = say(accounted if embedding + loss else plain, layers=counted, pp=pp)
         arguments.trouble("--num-layers", message, total)
         return None
     stage = counted // pp
@@ -123,12 +129,12 @@ def _even(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     if vpp is None:
         return None
     if stage % vpp:
-        arguments.trouble(f"--{_CHUNKS}", f"does not divide the {stage} layers of a stage", vpp)
+        arguments.trouble(f"--{_CHUNKS}", say("does not divide the {stage} layers of a stage", stage=stage), vpp)
         return None
     layers = [stage] * pp
     layers[0] -= embedding
     layers[-1] -= loss
-    empty = tuple(f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0)
+    empty = tuple(say("stage {index} has no layer", index=index) for index, count in enumerate(layers) if count == 0)
     return LayerSplit(tuple(layers), vpp, empty)
 
 
@@ -137,7 +143,9 @@ def _ends(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     middle = total - (first or 0) - (last or 0)
     stages = pp - (first is not None) - (last is not None)
     if middle < 0 or stages < 0 or (stages == 0) != (middle == 0) or (stages and middle % stages):
-        message = f"{middle} layers are left for {stages} stages between, which must be equal"
+        message = say(
+            "{middle} layers are left for {stages} stages between, which must be equal", middle=middle, stages=stages
+        )
         arguments.trouble(f"--{_FIRST if first is not None else _LAST}", message, first if first is not None else last)
         return None
     between = [middle // stages] * stages if stages else []
@@ -145,7 +153,7 @@ def _ends(arguments: Arguments, total: int, pp: int) -> LayerSplit | None:
     vpp = _chunks(arguments, layers[0]) or 1
     uneven = [count for count in layers if count % vpp]
     if uneven:
-        arguments.trouble(f"--{_CHUNKS}", f"does not divide the {uneven[0]} layers of a stage", vpp)
+        arguments.trouble(f"--{_CHUNKS}", say("does not divide the {stage} layers of a stage", stage=uneven[0]), vpp)
         return None
     return LayerSplit(tuple(layers), vpp)
 
@@ -161,10 +169,16 @@ def _listed(arguments: Arguments, name: str, total: int, pp: int) -> LayerSplit 
     flat = [count for chunk in chunks for count in chunk]
     nested = name == "pipeline-num-transformer-layers"
     if sum(flat) != total:
-        arguments.trouble(f"--{name}", f"has {sum(flat)} layers, --num-layers is {total}", text)
+        arguments.trouble(
+            f"--{name}", say("has {flat} layers, --num-layers is {total}", flat=sum(flat), total=total), text
+        )
         return None
     if (len(chunks) if nested else len(flat)) % pp or (nested and len(chunks) != pp):
-        arguments.trouble(f"--{name}", f"has {len(chunks)} stages, not a multiple of pipeline size {pp}", text)
+        arguments.trouble(
+            f"--{name}",
+            say("has {chunks} stages, not a multiple of pipeline size {pp}", chunks=len(chunks), pp=pp),
+            text,
+        )
         return None
     stages = chunks if nested else [flat[stage::pp] for stage in range(pp)]  # flat: chunk by chunk along the pipeline
     if len({len(stage) for stage in stages}) > 1:
@@ -189,8 +203,14 @@ def _of_chunks(stages: Sequence[Sequence[int]]) -> LayerSplit:
         short_end = index == len(stages) - 1 and missing < vpp and stage[-1] == largest[index] - missing
         if missing and not short_start and not short_end:
             chunks = ", ".join(map(str, stage))
-            refusals.append(f"stage {index} has chunks of {chunks} layers: a plan here has chunks of one length")
-    refusals += [f"stage {index} has no layer" for index, count in enumerate(layers) if count == 0]
+            refusals.append(
+                say(
+                    "stage {index} has chunks of {chunks} layers: a plan here has chunks of one length",
+                    index=index,
+                    chunks=chunks,
+                )
+            )
+    refusals += [say("stage {index} has no layer", index=index) for index, count in enumerate(layers) if count == 0]
     return LayerSplit(layers, vpp, tuple(refusals))
 
 
@@ -233,7 +253,7 @@ def _without_noops(split: LayerSplit, noops: Sequence[int], arguments: Arguments
         return split
     pp, vpp, start = len(split.layers), split.vpp, 0
     if any(count % vpp for count in split.layers):
-        refusal = "--noop-layers beside an embedding or a head that counts as a layer: chunks of different lengths"
+        refusal = say("--noop-layers beside an embedding or a head that counts as a layer: chunks of different lengths")
         return LayerSplit(split.layers, vpp, (*split.refusals, refusal))
     stages: list[list[int]] = [[] for _ in split.layers]
     for place in range(pp * vpp):  # chunk by chunk along the pipeline
@@ -244,5 +264,9 @@ def _without_noops(split: LayerSplit, noops: Sequence[int], arguments: Arguments
         of_chunks = _of_chunks(stages)
         return LayerSplit(of_chunks.layers, vpp, (*split.refusals, *of_chunks.refusals))
     layers = tuple(sum(stage) for stage in stages)
-    empty = tuple(f"stage {index} of {pp} has no layer but noop ones" for index, n in enumerate(layers) if n == 0)
+    empty = tuple(
+        say("stage {index} of {pp} has no layer but noop ones", index=index, pp=pp)
+        for index, n in enumerate(layers)
+        if n == 0
+    )
     return LayerSplit(layers, vpp, (*split.refusals, *empty))

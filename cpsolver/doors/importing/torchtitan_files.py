@@ -15,10 +15,11 @@ from cpsolver.doors.export.torchtitan import KNOWN
 from cpsolver.doors.importing.framework import FrameworkGuess
 from cpsolver.doors.importing.reading import Fields, Reading, as_tokens
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from models_zoo import load_architecture
 from models_zoo.schema import DESCRIPTIVE_FIELDS
 
-_FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", "a configuration of torchtitan")
+_FRAMEWORK = FrameworkGuess("torchtitan-2025", "torchtitan", later("a configuration of torchtitan"))
 _FLAVORS = {(model, flavor.lower()): name for name, (model, _, flavor) in KNOWN.items()}
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "float8")
 _POLICIES = ("default", "always", "never")
@@ -32,7 +33,9 @@ def toml(text: str, file: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         line = re.search(r"at line (\d+)", str(error))
-        raise InputError(Trouble("", f"is not TOML: {error}", file=file, line=int(line[1]) if line else None)) from None
+        raise InputError(
+            Trouble("", say("is not TOML: {error}", error=error), file=file, line=int(line[1]) if line else None)
+        ) from None
 
 
 def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
@@ -58,10 +61,16 @@ def read_torchtitan(name: str, data: dict[str, Any]) -> Reading:
     elif recomputed == "selective" and option == "op":
         tokens += ["--recompute-granularity", "selective", "--recompute-modules", "operators"]
     elif recomputed != "none":
-        refusals.append(f"activation_checkpoint: {recomputed} {option}: no plan says what is recomputed")
+        refusals.append(
+            say(
+                "activation_checkpoint: {recomputed} {option}: no plan says what is recomputed",
+                recomputed=recomputed,
+                option=option,
+            )
+        )
     refusals += _schedule(fields)
     fields.close()
-    kind = "configuration of torchtitan"
+    kind = later("configuration of torchtitan")
     return Reading(kind, tuple(tokens), _FRAMEWORK, model=model, refusals=tuple(refusals), unread=fields.unread())
 
 
@@ -112,8 +121,8 @@ def _schedule(fields: Fields) -> Iterator[str]:
     schedule = fields.text("parallelism.pipeline_parallel_schedule", "1F1B")
     piped = (fields.number("parallelism.pipeline_parallel_degree", 1) or 1) > 1
     if piped and schedule != "1F1B":
-        yield f"parallelism.pipeline_parallel_schedule {schedule}: its parts are not read"
+        yield say("parallelism.pipeline_parallel_schedule {schedule}: its parts are not read", schedule=schedule)
     parts = ("module_fqns_per_model_part", "pipeline_parallel_split_points", "pipeline_parallel_layers_per_stage")
     for name in parts:
         if fields.has(f"parallelism.{name}") and piped:
-            yield f"parallelism.{name}: layers by stage are not read"
+            yield say("parallelism.{name}: layers by stage are not read", name=name)

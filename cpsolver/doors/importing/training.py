@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from cpsolver.doors.importing.arguments import Arguments, pairs
+from cpsolver.inputs.language import say
 from cpsolver.profiles.switches import MuonTpMode
 from cpsolver.profiles.techniques import techniques
 from cpsolver.spec.training import OFFLOAD_MODULES
@@ -149,7 +150,7 @@ def _muon(arguments: Arguments) -> str:
     if steps != techniques().muon_steps:
         arguments.trouble("--muon-num-ns-steps", "is not planned for", steps, f"{techniques().muon_steps:g}")
     if (precision := arguments.text("muon-fp32-matmul-prec", "medium")) != "medium":
-        arguments.trouble("--muon-fp32-matmul-prec", "is not planned for", precision, "medium, products in bf16")
+        arguments.trouble("--muon-fp32-matmul-prec", "is not planned for", precision, say("medium, products in bf16"))
     return str(mode) if mode in known else "duplicated"
 
 

@@ -16,6 +16,7 @@ from cpsolver.doors.importing.braces import brace_words
 from cpsolver.doors.importing.lexer import Lexer, Word, WordPart
 from cpsolver.doors.importing.patterns import Piece, glob_regex
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import say
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
 _EXPANSION = re.compile(r"(!?)(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.ASCII | re.DOTALL)
@@ -92,7 +93,10 @@ class ShellVariables:
         """Count a text that is to be read; raises InputError where it was too much in all."""
         self._spent += len(text) + 1
         if self._spent > _MOST_LETTERS:
-            told = f"has expansions in expansions that come to more than {_MOST_LETTERS:,} letters: no more is read"
+            told = say(
+                "has expansions in expansions that come to more than {most_letters:,} letters: no more is read",
+                most_letters=_MOST_LETTERS,
+            )
             raise InputError(Trouble("", told, file=self.script, line=line))
 
     def unclear_in(self, text: str) -> list[UnclearValue]:
@@ -107,14 +111,16 @@ class ShellVariables:
         """Set a scalar, unless the user has given it."""
         if name not in self.given:
             self.arrays.pop(name, None)
-            self.scalars[name] = value if len(value) <= _LONGEST else self.mark(name, 0, "is too long to be followed")
+            self.scalars[name] = (
+                value if len(value) <= _LONGEST else self.mark(name, 0, say("is too long to be followed"))
+            )
 
     def set_array(self, name: str, values: list[str]) -> None:
         """Set an array, unless the user has given a value of that name."""
         if name not in self.given:
             self.scalars.pop(name, None)
             fits = sum(map(len, values)) + len(values) <= _LONGEST
-            self.arrays[name] = values if fits else [self.mark(name, 0, "is too long to be followed")]
+            self.arrays[name] = values if fits else [self.mark(name, 0, say("is too long to be followed"))]
 
     def unset(self, name: str) -> None:
         """Remove a variable."""
@@ -186,7 +192,7 @@ class ShellVariables:
             if not part.quoted and not isinstance(value, _Fields):
                 text = " ".join(pieces)
                 if self.scalars.get("IFS", " \t\n") != " \t\n" and part.kind != "text":
-                    text = self.mark("IFS", word.line, "is set: how texts are split is not followed")
+                    text = self.mark("IFS", word.line, say("is set: how texts are split is not followed"))
                 pieces = text.split()
                 if unfinished is not None and text[:1].isspace():
                     words.append(unfinished)
@@ -218,7 +224,7 @@ class ShellVariables:
             printed = self.substitute(part.text, line) if self.substitute else None
             if printed is not None:
                 return printed
-            return self.mark(f"({part.text.strip()})", line, "is the output of a command, which is not run")
+            return self.mark(f"({part.text.strip()})", line, say("is the output of a command, which is not run"))
         if part.kind == "arithmetic":
             return self.arithmetic(part.text, line)
         return self._variable(part.text, line, part.quoted)
@@ -243,7 +249,7 @@ class ShellVariables:
             return error.mark
         except (ArithmeticUnclearError, RecursionError) as error:
             self.faults.setdefault(line, str(error))
-            return self.mark(f"(({text}))", line, f"is arithmetic that is not followed: {error}")
+            return self.mark(f"(({text}))", line, say("is arithmetic that is not followed: {error}", error=error))
 
     def _inner(self, text: str, line: int) -> str:
         """The text of an operand, with its own expansions done."""
@@ -251,18 +257,18 @@ class ShellVariables:
 
     def _missing(self, name: str, line: int) -> str:
         if name in ("#", "@", "*") or name.isdigit():
-            return self.mark(name, line, "is an argument of the script", argument=True)
+            return self.mark(name, line, say("is an argument of the script"), argument=True)
         if self.asking and name.isidentifier() and not self.open_world and not _OUTSIDE.fullmatch(name):
             self.absent.setdefault(name, line)
             return ""
         if name in "?$!-":
-            return self.mark(name, line, "is known when the script runs only")
-        return self.mark(name, line, "is not set in the script")
+            return self.mark(name, line, say("is known when the script runs only"))
+        return self.mark(name, line, say("is not set in the script"))
 
     def _variable(self, text: str, line: int, quoted: bool = True) -> str | list[str]:
         match = _EXPANSION.fullmatch(text)
         if match is None:
-            return self.mark(text, line, "is an expansion that is not followed")
+            return self.mark(text, line, say("is an expansion that is not followed"))
         indirect, length, name, index, rest = match.groups()
         if indirect and index in ("@", "*"):
             return self._keys(name, line)
@@ -276,14 +282,14 @@ class ShellVariables:
         if name == "#" and not rest and self.positional is not None:
             return str(len(self.positional))
         if name in ("@", "*") and self.positional is None:
-            self.mark(name, line, "are the script's own arguments, taken as none", argument=True)
+            self.mark(name, line, say("are the script's own arguments, taken as none"), argument=True)
             return []
         if name in self.tables:
-            return self.mark(name, line, "is an associative array, which is not followed")
+            return self.mark(name, line, say("is an associative array, which is not followed"))
         values = self._elements("@" if name == "*" else name, "*" if name == "*" and quoted else index, line)
         operator = _OPERATOR.fullmatch(rest) if rest else None
         if rest and operator is None:
-            return self.mark(name, line, "has an expansion that is not followed")
+            return self.mark(name, line, say("has an expansion that is not followed"))
         if operator is None:
             return values if values is not None else self._missing(name, line)
         kind, operand = operator.groups()
@@ -311,14 +317,14 @@ class ShellVariables:
     def _keys(self, name: str, line: int) -> str | list[str]:
         """The places of an array's elements."""
         if name in self.tables:
-            return self.mark(name, line, "is an associative array, which is not followed")
+            return self.mark(name, line, say("is an associative array, which is not followed"))
         return [str(place) for place in range(len(self.arrays.get(name, [""] if name in self.scalars else [])))]
 
     def _length(self, name: str, index: str | None, line: int) -> str:
         if name in ("@", "*") and self.positional is not None:
             return str(len(self.positional))
         if name in self.tables:
-            return self.mark(name, line, "is an associative array, which is not followed")
+            return self.mark(name, line, say("is an associative array, which is not followed"))
         if index in ("@", "*"):
             return str(len(self.arrays.get(name, [self.scalars[name]] if name in self.scalars else [])))
         value = self.get(name)
@@ -378,7 +384,7 @@ class ShellVariables:
             pattern = glob_regex(pieces)
             if pattern is not None and not any(_MARK.search(text) for text, _ in pieces):
                 return _trimmed(value, operator, pattern)
-        return self.mark(name, line, "has an expansion that is not followed")
+        return self.mark(name, line, say("has an expansion that is not followed"))
 
     def _bounds(self, operand: str, length: int, line: int) -> slice | str:
         """What `${NAME:offset:length}` takes of so many letters or elements, or the mark of what makes it unclear."""
