@@ -19,6 +19,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,14 +68,27 @@ def solved_sweep(request: SweepRequest) -> SweepAnswer:
 
     answer = run_batch(request)
     if answer.damaged:
-        rows = f"row{'s' * (len(answer.damaged) > 1)} {', '.join(map(str, answer.damaged))}"
-        click.echo(f"note: {rows} of {answer.database} damaged: solved again", err=True)
+        click.echo(_damaged(answer), err=True)
     if answer.interrupted:
         missing = sum(row is None for row in answer.rows)
-        done = f"stopped: {len(answer.rows) - missing:,} of {len(answer.rows):,} cells are kept in {answer.database}"
-        say_error(f"{done}; the same command goes on with the other {missing:,}")
+        told = say(
+            "stopped: {kept:,} of {all:,} cells are kept in {database}; "
+            "the same command goes on with the other {missing:,}",
+            kept=len(answer.rows) - missing,
+            all=len(answer.rows),
+            database=answer.database,
+            missing=missing,
+        )
+        say_error(told)
         click.get_current_context().exit(EXIT_INTERRUPTED)
     return answer
+
+
+def _damaged(answer: SweepAnswer) -> str:
+    places, database = ", ".join(map(str, answer.damaged)), answer.database
+    if len(answer.damaged) == 1:
+        return say("note: row {place} of {database} damaged: solved again", place=places, database=database)
+    return say("note: rows {places} of {database} damaged: solved again", places=places, database=database)
 
 
 def _check(request: SweepRequest, files: dict[str, str | None]) -> None:
@@ -90,7 +104,7 @@ def _check(request: SweepRequest, files: dict[str, str | None]) -> None:
 
         check_parquet()
     if request.ray_address is not None and request.on is None:
-        message = "says where Ray is, and --on ray is missing"
+        message = say("says where Ray is, and --on ray is missing")
         raise InputError(Trouble("--ray-address", message, request.ray_address))
 
 

@@ -11,7 +11,7 @@ import click
 
 from cpsolver.commands.common import calibration_option, exit_code, time_limit_option, verbose_option
 from cpsolver.commands.help import SpokenCommand
-from cpsolver.inputs.language import ENGLISH, speaking
+from cpsolver.inputs.language import later, say
 
 if TYPE_CHECKING:
     from cpsolver.inputs.errors import Trouble
@@ -68,10 +68,9 @@ def _solved(file: str, options: dict[str, Any]) -> tuple[str, int]:
         from cpsolver.doors.batch.run import SweepRequest
         from cpsolver.doors.report.html.choices import choices_page
 
-        _only_of_one_spec(options, "a sweep")
-        with speaking(ENGLISH):  # the script of these pages speaks no other language
-            answer = solved_sweep(SweepRequest(file, **limits))
-            return choices_page(sweep_page(answer)), sweep_exit_code(answer)
+        _only_of_one_spec(options, later("is for one spec, and this is a sweep"))
+        answer = solved_sweep(SweepRequest(file, **limits))
+        return choices_page(sweep_page(answer)), sweep_exit_code(answer)
     import cpsolver
     from cpsolver.doors.report.progress import Terminal
 
@@ -88,19 +87,18 @@ def _compared(files: Sequence[str], options: dict[str, Any]) -> tuple[str, int]:
     from cpsolver.doors.report.html.choices import choices_page
     from cpsolver.doors.report.progress import Terminal
 
-    _only_of_one_spec(options, "a comparison")
+    _only_of_one_spec(options, later("is for one spec, and this is a comparison"))
     limits = {name: options[name] for name in ("time_limit_s", "calibration")}
-    with speaking(ENGLISH):  # as above
-        found = compare(ComparisonRequest(tuple(files), **limits), Terminal(options["verbose"]))
-        return choices_page(comparison_page(found)), compared_exit_code(found)
+    found = compare(ComparisonRequest(tuple(files), **limits), Terminal(options["verbose"]))
+    return choices_page(comparison_page(found)), compared_exit_code(found)
 
 
-def _only_of_one_spec(options: dict[str, Any], what: str) -> None:
+def _only_of_one_spec(options: dict[str, Any], told: str) -> None:
     """Raises InputError for --top, of which a sweep's cells and a comparison's options have their own."""
     from cpsolver.inputs.errors import InputError, Trouble
 
     if options["top"] is not None:
-        raise InputError(Trouble("--top", f"is for one spec, and this is {what}", options["top"]))
+        raise InputError(Trouble("--top", told, options["top"]))
 
 
 def _check(files: Sequence[str], options: dict[str, object]) -> bool:
@@ -111,7 +109,7 @@ def _check(files: Sequence[str], options: dict[str, object]) -> bool:
     troubles: list[Trouble] = []
     for file in pages:
         given = [name for name, value in options.items() if value is not None]
-        troubles += [Trouble(name, f"is for a spec, and {file} is a page already") for name in given]
+        troubles += [Trouble(name, say("is for a spec, and {file} is a page already", file=file)) for name in given]
         if len(files) > 1:
             troubles.append(Trouble("", "is a page already: it is shown by itself", file=file))
         if not Path(file).is_file():
@@ -128,4 +126,4 @@ def _show(page: str, no_browser: bool) -> None:
     where = Path(page).resolve()
     click.echo(str(where))
     if not no_browser and not webbrowser.open(where.as_uri()):
-        click.echo("note: no browser was found: open the file yourself", err=True)
+        click.echo(say("note: no browser was found: open the file yourself"), err=True)

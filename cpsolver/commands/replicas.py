@@ -16,6 +16,7 @@ from cpsolver.commands.common import (
     write_answer,
 )
 from cpsolver.commands.help import SpokenCommand
+from cpsolver.inputs.language import say
 
 
 @click.command(cls=SpokenCommand)
@@ -54,7 +55,7 @@ def replicas(
     found = cpsolver.plan_replicas(problem, counts)
     if found is None:
         say_error(
-            "no plan: a micro batch of 1 does not fit somewhere, or no shares of whole sequences sum to the batch"
+            say("no plan: a micro batch of 1 does not fit somewhere, or no shares of whole sequences sum to the batch")
         )
         click.get_current_context().exit(EXIT_INFEASIBLE)
     write_answer(

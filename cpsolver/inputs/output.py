@@ -56,7 +56,8 @@ def check_files(targets: Mapping[str, str | None], *inputs: str) -> None:
             troubles += error.troubles
         first = taken.setdefault(Path(path).absolute(), option)
         if first != option:
-            troubles.append(Trouble("", f"is the file of {first} and of {option}: give two", file=path))
+            told = say("is the file of {first} and of {option}: give two", first=first, option=option)
+            troubles.append(Trouble("", told, file=path))
     if troubles:
         raise InputError(troubles)
 

@@ -14,6 +14,7 @@ from cpsolver.evaluation.evaluate import evaluate
 from cpsolver.evaluation.evaluation import StageEvaluation
 from cpsolver.evaluation.replicas import ReplicasEvaluation, evaluate_replicas
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.replicas import MixedReplicas, ReplicaKind
 from cpsolver.plans.strategy import SHARDED, RecomputeKind, Sharded, StageGroup, Strategy
 from cpsolver.problem.problem import Problem, Supply
@@ -23,6 +24,9 @@ from cpsolver.search.space import divisors
 
 Counts = Literal["own", "common"]
 """Whether each kind has a number of microbatches of its own, or all have the same and differ in their size only."""
+_EQUAL_SHARES = later(
+    "runs replicas with equal shares only; SynerFuse and FlagScale 0.3 run others, and are no launchers here"
+)
 _RECOMPUTE: tuple[tuple[RecomputeKind, int], ...] = (("none", 0), ("uniform", 1))
 
 
@@ -62,11 +66,14 @@ def plan_replicas(problem: Problem, counts: Counts = "own") -> ReplicasPlan | No
 def _check(problem: Problem) -> None:
     troubles = []
     if problem.named_launcher is not None:
-        told = "runs replicas with equal shares only; SynerFuse and FlagScale 0.3 run others, and are no launchers here"
+        told = say(_EQUAL_SHARES)
         troubles.append(Trouble("launcher", told, problem.named_launcher.name, "null", path=("launcher",)))
     given = sum(supply.limit for supply in problem.supplies)
     if not problem.mixed or given != problem.num_gpus:
-        told = f"must be several chip types, each with how many there are, in all num_gpus = {problem.num_gpus:,}"
+        told = say(
+            "must be several chip types, each with how many there are, in all num_gpus = {num_gpus:,}",
+            num_gpus=problem.num_gpus,
+        )
         troubles.append(Trouble("cluster.chips", told, path=("cluster", "chips")))
     if troubles:
         raise InputError(troubles)

@@ -9,6 +9,7 @@ from typing import Any
 from cpsolver.doors.batch.fields import FieldPath, is_field, leaves_of, nearest_fields, unknown_part
 from cpsolver.inputs.errors import Path as KeyPath
 from cpsolver.inputs.errors import Trouble, dotted
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.limits import MOST_CELLS
 
 _RANGE = ("from", "to", "step")
@@ -60,8 +61,8 @@ def read_axis(name: str, values: Any, found: list[Trouble]) -> Axis | None:
     first: dict[str, int] = {}
     for place, choice in enumerate(choices):
         if first.setdefault(choice.label, place) != place:
-            told = f"has the label of value {first[choice.label] + 1}: {choice.label!r}"
-            found.append(Trouble(dotted((*at, place)), told, allowed="a label of its own", path=(*at, place)))
+            told = say("has the label of value {number}: {label!r}", number=first[choice.label] + 1, label=choice.label)
+            found.append(Trouble(dotted((*at, place)), told, allowed=say("a label of its own"), path=(*at, place)))
     return Axis(name, tuple(choices)) if items and len(found) == before else None
 
 
@@ -70,8 +71,10 @@ def _mappings(name: str, placed: list[tuple[int, Any]], at: KeyPath, found: list
     others = [(place, item) for place, item in placed if not isinstance(item, Mapping)]
     if others:
         place, item = others[0]
-        told = f"{name!r} is no field of a spec, and the values of an axis with a name of its own are mappings"
-        allowed, path = "{label: small, cluster.num_gpus: 64} say", (*at, place)
+        told = say(
+            "{name!r} is no field of a spec, and the values of an axis with a name of its own are mappings", name=name
+        )
+        allowed, path = say("{example} say", example="{label: small, cluster.num_gpus: 64}"), (*at, place)
         found.append(Trouble(dotted(path), told, item, allowed, nearest_fields(name), path=path))
     return [(place, item) for place, item in placed if isinstance(item, Mapping)]
 
@@ -86,14 +89,21 @@ def _values(values: Any, at: KeyPath, found: list[Trouble]) -> list[Any] | None:
             count = (last - first) // step + 1
             if count <= MOST_CELLS:
                 return list(range(first, last + 1, step))
-            found.append(Trouble(dotted(at), f"makes {count:,} cells", allowed=f"at most {MOST_CELLS:,}", path=at))
+            found.append(too_many(count, at))
             return None
-        told = "must have whole numbers, `from` not above `to`, and a `step` above 0"
+        told = later("must have whole numbers, `from` not above `to`, and a `step` above 0")
         found.append(Trouble(dotted(at), told, dict(values), path=at))
         return None
-    told = "must be a list of values" if values != [] else "has no values"
-    found.append(Trouble(dotted(at), told, values, "[16, 32, 64], or {from: 16, to: 64, step: 16}", path=at))
+    told = later("must be a list of values") if values != [] else later("has no values")
+    allowed = say("{list}, or {range}", list="[16, 32, 64]", range="{from: 16, to: 64, step: 16}")
+    found.append(Trouble(dotted(at), told, values, allowed, path=at))
     return None
+
+
+def too_many(count: int, at: KeyPath) -> Trouble:
+    """More cells than a sweep may have."""
+    told, most = say("makes {count:,} cells", count=count), say("at most {most:,}", most=MOST_CELLS)
+    return Trouble(dotted(at), told, allowed=most, path=at)
 
 
 def _choice(name: str, item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
@@ -110,11 +120,11 @@ def read_choice(item: Any, at: KeyPath, found: list[Trouble]) -> Choice | None:
     """A mapping of dotted fields with, maybe, a label; what is wrong with it is added to `found`."""
     before = len(found)
     if not isinstance(item, Mapping):
-        found.append(Trouble(dotted(at), "must be a mapping of dotted fields", item, path=at))
+        found.append(Trouble(dotted(at), later("must be a mapping of dotted fields"), item, path=at))
         return None
     fields = {key: value for key, value in item.items() if key != "label"}
     if not fields:
-        found.append(Trouble(dotted(at), "sets no field", path=at))
+        found.append(Trouble(dotted(at), later("sets no field"), path=at))
     settings: list[Setting] = []
     for key, value in fields.items():
         for path, one in leaves_of(tuple(key.split(".")), value):
@@ -132,7 +142,9 @@ def _unknown(name: str, at: KeyPath) -> Trouble:
     part, fields, _ = wrong if wrong is not None else (name, (), ())
     near = nearest_fields(name)
     allowed = None if near else ", ".join(fields)
-    return Trouble(dotted(at), f"{part} is not a field of a spec", allowed=allowed, nearest=near, path=at)
+    return Trouble(
+        dotted(at), say("{part} is not a field of a spec", part=part), allowed=allowed, nearest=near, path=at
+    )
 
 
 def text_of(value: Any) -> str:

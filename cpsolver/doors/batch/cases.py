@@ -15,6 +15,7 @@ from typing import Any
 from cpsolver.doors.batch.fields import overlap
 from cpsolver.doors.batch.sweep import Cell, Sweep
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import ENGLISH, speaking, spoken
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.profiles.constants import Overlay
@@ -35,13 +36,17 @@ _CODE: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SweepCase:
-    """A cell ready to be solved. `key` names its row; `problem` is None where `error` says what is wrong."""
+    """A cell ready to be solved. `key` names its row; `problem` is None where `error` says what is wrong.
+
+    `error` is kept, and in English; `told` says the same in the language spoken.
+    """
 
     cell: Cell
     key: str
     data: Mapping[str, Any]
     problem: Problem | None
     error: str | None = None
+    told: str | None = None
 
 
 @lru_cache
@@ -73,18 +78,30 @@ def make_cases(sweep: Sweep, time_limit_s: float | None = None, overlay: Overlay
         data = sweep.data(cell)
         if time_limit_s is not None and isinstance(data.get("search", {}), Mapping | None):
             data = {**data, "search": {**(data.get("search") or {}), "time_limit_s": time_limit_s}}
-        try:
-            problem = problem_from(data, None, sweep.folder, overlay)
-        except InputError as error:
-            located = (sweep.located(trouble, cell) for trouble in error.troubles)
-            wrong[place] = sorted(located, key=lambda trouble: (trouble.line or 0, trouble.column or 0))
-            key = "x" + _digest(data)[1:]  # of the values as they are written
-            cases.append(SweepCase(cell, key, data, None, "; ".join(map(str, wrong[place]))))
-        else:
-            cases.append(SweepCase(cell, problem_key(problem), data, problem))
+        found = _read(sweep, cell, data, overlay)
+        if isinstance(found, Problem):
+            cases.append(SweepCase(cell, problem_key(found), data, found))
+            continue
+        wrong[place] = found
+        told = kept = "; ".join(map(str, found))
+        if spoken() != ENGLISH:
+            with speaking(ENGLISH):
+                again = _read(sweep, cell, data, overlay)
+                kept = told if isinstance(again, Problem) else "; ".join(map(str, again))
+        key = "x" + _digest(data)[1:]  # of the values as they are written
+        cases.append(SweepCase(cell, key, data, None, kept, told))
     if len(wrong) == len(cases):
         _check_base(sweep.cells, wrong)
     return cases
+
+
+def _read(sweep: Sweep, cell: Cell, data: Mapping[str, Any], overlay: Overlay | None) -> Problem | list[Trouble]:
+    """A cell's problem, or what is wrong with it, in the order of the file."""
+    try:
+        return problem_from(data, None, sweep.folder, overlay)
+    except InputError as error:
+        located = (sweep.located(trouble, cell) for trouble in error.troubles)
+        return sorted(located, key=lambda trouble: (trouble.line or 0, trouble.column or 0))
 
 
 def _check_base(cells: Sequence[Cell], wrong: Mapping[int, Sequence[Trouble]]) -> None:

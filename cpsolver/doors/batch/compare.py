@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpsolver.doors.batch.retold import retold
 from cpsolver.doors.report.columns import ShownPlan, shown_plan
 from cpsolver.doors.report.outlook import UNKNOWN, Outlook, weighed
 from cpsolver.explanation.account import SILENT, SearchDisplay, solve
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.problem.load import problem_from
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.resolve import resolve
@@ -21,6 +23,7 @@ from cpsolver.search.result import Result
 from cpsolver.spec.spec import Spec
 
 _HOURS = 24.0
+_RESIZED, _RESIZED_OF = later("{change} node"), later("{change} node of {chip}")
 
 
 @dataclass(frozen=True)
@@ -130,11 +133,10 @@ def _break_even(answer: Answer, rival: Outlook | None) -> float | None:
 def problems_of(request: ComparisonRequest) -> list[tuple[str, Problem]]:
     """The options by name, each to be solved for one plan."""
     if request.on and len(request.specs) > 1:
-        raise InputError(Trouble("--on", "says on what one spec is compared, and there are several"))
+        raise InputError(Trouble("--on", later("says on what one spec is compared, and there are several")))
     if len(request.specs) + len(request.on) < 2:
-        raise InputError(
-            Trouble("SPEC", "is alone: give another one, or clusters (--on h100:512@2.5 --on a800:768@1.2)")
-        )
+        told = later("is alone: give another one, or clusters (--on h100:512@2.5 --on a800:768@1.2)")
+        raise InputError(Trouble("SPEC", told))
     found = [option for place, spec in enumerate(request.specs, 1) for option in _options_of(spec, place, request)]
     _same_tokens(found)
     return found
@@ -147,7 +149,7 @@ def _options_of(
     if isinstance(spec, Problem):
         wishes = {"top": 1} if request.time_limit_s is None else {"top": 1, "time_limit_s": request.time_limit_s}
         if request.on or request.tokens is not None:
-            raise InputError(Trouble("on" if request.on else "tokens", "is for a spec, and a problem is given"))
+            raise InputError(Trouble("on" if request.on else "tokens", later("is for a spec, and a problem is given")))
         yield f"{place}: {spec.model.name} on {spec.num_gpus:,}", spec.with_(search=wishes)
         return
     overlay = None if request.calibration is None else load_overlay(request.calibration)
@@ -197,7 +199,8 @@ def cluster_of(text: str) -> dict[str, Any]:
             if at:
                 prices[name] = float(price)
         except ValueError:
-            raise InputError(Trouble("--on", "must be CHIP:DEVICES or CHIP:DEVICES@DOLLARS, ...", text)) from None
+            told = later("must be CHIP:DEVICES or CHIP:DEVICES@DOLLARS, ...")
+            raise InputError(Trouble("--on", told, text)) from None
     return {"num_gpus": sum(chips.values()), "chips": chips, "prices": prices}
 
 
@@ -206,11 +209,13 @@ def _same_tokens(named: Sequence[tuple[str, Problem]]) -> None:
     found = {name: problem.spec.tokens for name, problem in named}
     missing = [name for name, tokens in found.items() if tokens is None]
     if missing:
-        message = f"is missing in {', '.join(missing)}: days and dollars of how many tokens?"
-        raise InputError(Trouble("training.tokens", message, allowed="training: {tokens: 1.0e+12}, or --tokens 1e12"))
+        message = say("is missing in {names}: days and dollars of how many tokens?", names=", ".join(missing))
+        allowed = say("{section}, or {option}", section="training: {tokens: 1.0e+12}", option="--tokens 1e12")
+        raise InputError(Trouble("training.tokens", message, allowed=allowed))
     if len(set(found.values())) > 1:
         said = ", ".join(f"{name}: {tokens:g}" for name, tokens in found.items())
-        raise InputError(Trouble("training.tokens", f"differs ({said}): days and dollars are of other trainings"))
+        told = say("differs ({said}): days and dollars are of other trainings", said=said)
+        raise InputError(Trouble("training.tokens", told))
 
 
 def resized_of(problem: Problem) -> Iterator[tuple[str, Problem]]:
@@ -226,5 +231,10 @@ def resized_of(problem: Problem) -> Iterator[tuple[str, Problem]]:
             if size < node or (name is not None and own[name]["max"] < node):
                 continue
             changed = {**data, "cluster": {**data["cluster"], "num_gpus": size, "chips": own}}
-            of = f" of {name}" if len(limited) > 1 else ""
-            yield f"{word} node{of}", resolve(Spec.model_validate(changed), problem.overlay)
+            named = _RESIZED_OF if len(limited) > 1 else _RESIZED
+            yield named.format(change=word, chip=name), resolve(Spec.model_validate(changed), problem.overlay)
+
+
+def size_name(name: str) -> str:
+    """The name of a resized problem in the language spoken; it is itself in English, as documents have it."""
+    return retold(name, (_RESIZED, _RESIZED_OF))

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cpsolver.doors.batch.compare import Answer, Comparison
+from cpsolver.doors.batch.compare import Answer, Comparison, size_name
 from cpsolver.doors.batch.decision import comparison_document, comparison_records, comparison_title, verdict
 from cpsolver.doors.report.choices import Cell, ChoicesPage, Column, Detail, Pick
 from cpsolver.doors.report.document import result_document
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import MeanRange, days_text, total_dollars
 from cpsolver.explanation.closest import strategy_text
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import count, csv_text, seconds
 
-_STATUS, _PLAN = Column("status", text=True), Column("plan, or why none", text=True)
+_STATUS, _PLAN = Column(later("status"), text=True), Column(later("plan, or why none"), text=True)
 _COLUMNS = (
     Column("GPUs", better="lower"),
-    Column("step time", "s", better="lower"),
-    Column("days", better="lower"),
-    Column("dollars", "$", better="lower"),
-    Column("in time", "%", better="higher"),
-    Column("$ an hour", "$", better="lower"),
-    Column("even at", "$"),
+    Column(later("step time"), "s", better="lower"),
+    Column(later("days"), better="lower"),
+    Column(later("dollars"), "$", better="lower"),
+    Column(later("in time"), "%", better="higher"),
+    Column(later("$ an hour"), "$", better="lower"),
+    Column(later("even at"), "$"),
 )
 _NOTHING: Cell = ("–", None)
 
@@ -35,14 +36,15 @@ def comparison_page(found: Comparison) -> ChoicesPage:
     choices = []
     for name, line, answer, cells in rows:
         figures = (cells[place] for place in shown)
-        told = "; ".join(answer.result.reasons) if answer.plan is None else strategy_text(answer.plan.strategy)
-        whole = ((answer.result.status, None), *figures, (told, None))
+        why = (reason.rstrip("。") for reason in answer.result.reasons)
+        told = say("; ").join(why) if answer.plan is None else strategy_text(answer.plan.strategy)
+        whole = ((say(answer.result.status), None), *figures, (told, None))
         won = found.winner is not None and answer is found.options[found.winner].answer
         choices.append(Pick(name, line, answer.problem.model.name, whole, _detail(answer), won))
     return ChoicesPage(
-        brand="apss-cp: a decision",
+        brand=say("apss-cp: a decision"),
         title=comparison_title(found),
-        what="option",
+        what=later("option"),
         said=list(verdict(found)),
         columns=(_STATUS, *(_COLUMNS[place] for place in shown), _PLAN),
         choices=choices,
@@ -61,7 +63,7 @@ def _rows(found: Comparison) -> Iterator[tuple[str, str, Answer, tuple[Cell, ...
         name = option.answer.name
         yield name, name, option.answer, _cells(option.answer, option.break_even)
         for other in option.resized:
-            yield f"{name}, {other.name}", name, other, _cells(other, None)
+            yield say("{name}, {size}", name=name, size=size_name(other.name)), name, other, _cells(other, None)
 
 
 def _cells(answer: Answer, even: float | None) -> tuple[Cell, ...]:
@@ -90,7 +92,9 @@ def _range(value: MeanRange | None, text: Callable[[float], str]) -> Cell:
 def _detail(answer: Answer) -> Detail:
     plans = result_document(answer.problem, answer.result)["plans"]
     strategies = [plan.strategy for plan in answer.result.plans]
-    return Detail([answer.result.status.capitalize() + ".", *answer.result.reasons], plans, strategies)
+    return Detail(
+        [say("{said}.", said=say(answer.result.status).capitalize()), *answer.result.reasons], plans, strategies
+    )
 
 
 def _csv(found: Comparison) -> str:

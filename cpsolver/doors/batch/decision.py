@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cpsolver.doors.batch.compare import Answer, Comparison, Option
+from cpsolver.doors.batch.compare import Answer, Comparison, Option, size_name
+from cpsolver.doors.batch.front import winner_line
 from cpsolver.doors.report.document import versions
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import UNKNOWN, MeanRange, days_text, total_dollars
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import plural, signed_percent
 from cpsolver.problem.strategy_file import strategy_to_dict
 
-_HEADS = ("GPUs", "$ an hour", "days", "dollars", "in time", "even at")
+_HEADS = ("GPUs", later("$ an hour"), later("days"), later("dollars"), later("in time"), later("even at"))
 
 
 def comparison_report(found: Comparison) -> RenderableType:
@@ -28,21 +30,27 @@ def comparison_title(found: Comparison) -> str:
     """What is compared, and for which training."""
     problem = found.options[0].answer.problem
     deadline = problem.spec.deadline
-    within = f", within {deadline.days:g} days" if deadline else ""
-    return f"{plural(len(found.options), 'option')}: {problem.model.name}, {problem.spec.tokens:.4g} tokens{within}"
+    within = say(", within {days:g} days", days=deadline.days) if deadline else ""
+    return say(
+        "{options}: {model}, {tokens:.4g} tokens{within}",
+        options=plural(len(found.options), "option"),
+        model=problem.model.name,
+        tokens=problem.spec.tokens,
+        within=within,
+    )
 
 
 def _table(found: Comparison) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True, header_style="bold")
-    table.add_column("option", ratio=1, overflow="fold")
+    table.add_column(say("option"), ratio=1, overflow="fold")
     for name in _HEADS:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(say(name), justify="right", no_wrap=True)
     for place, option in enumerate(found.options):
         answer, even = option.answer, option.break_even
         style = "green" if place == found.winner else None
         table.add_row(Text(answer.name), *_cells(answer), "–" if even is None else dollars(even), style=style)
         for other in option.resized:
-            table.add_row(Text(f"  {other.name}", style="dim"), *_cells(other, answer), "")
+            table.add_row(Text(f"  {size_name(other.name)}", style="dim"), *_cells(other, answer), "")
     return table
 
 
@@ -53,7 +61,7 @@ def _cells(answer: Answer, against: Answer | None = None) -> list[str]:
     """
     plan, outlook, hourly = answer.plan, answer.outlook, answer.dollars_per_hour
     if plan is None:
-        return ["none" if answer.result.status == "infeasible" else "?", *("–" for _ in _HEADS[2:])]
+        return [say("none") if answer.result.status == "infeasible" else "?", *("–" for _ in _HEADS[2:])]
     base = UNKNOWN if against is None else against.outlook
     probability = outlook.deadline_probability
     return [
@@ -78,25 +86,26 @@ def verdict(found: Comparison) -> Iterator[Text]:
     """Which option wins and why, which are sooner, and what a break-even price means."""
     timed = any(option.answer.outlook.deadline_probability is not None for option in found.options)
     if found.winner is not None:
-        why = " of those at least as likely as not in time" if timed else ""
-        winner = found.options[found.winner].answer
-        yield Text(f"Winner: {winner.name}, the fewest dollars{why}.", style="green")
+        yield Text(winner_line(found.options[found.winner].answer.name, timed), style="green")
         sooner = [found.options[place].answer.name for place in found.front if place != found.winner]
         if sooner:
-            yield Text(f"No other is both sooner and cheaper than: {'; '.join(sooner)}.")
+            names = say("; ").join(sooner)
+            yield Text(say("No other is both sooner and cheaper than: {names}.", names=names))
     elif any(option.answer.outlook.dollars for option in found.options):
-        yield Text("Winner: none, for no option is as likely as not in time.", style="yellow")
+        yield Text(say("Winner: none, for no option is as likely as not in time."), style="yellow")
     else:
-        yield Text("Without prices (cluster.prices, or --on CHIP:N@PRICE) there are no dollars.", style="yellow")
+        told = say("Without prices (cluster.prices, or --on CHIP:N@PRICE) there are no dollars.")
+        yield Text(told, style="yellow")
     if any(option.break_even is not None for option in found.options):
-        yield Text("Even at: dollars per GPU-hour with which it costs as much as the cheapest other one in time.")
+        yield Text(say("Even at: dollars per GPU-hour with which it costs as much as the cheapest other one in time."))
 
 
 def _below(found: Comparison) -> Iterator[Text]:
-    yield Text("Below days and dollars: the 80 % interval; of a node more or less, the change.", style="dim")
+    told = say("Below days and dollars: the 80 % interval; of a node more or less, the change.")
+    yield Text(told, style="dim")
     for option in found.options:
         for reason in option.answer.result.reasons:
-            yield Text(f"{option.answer.name}: {reason}", style="red")
+            yield Text(say("{name}: {reason}", name=option.answer.name, reason=reason), style="red")
 
 
 def comparison_records(found: Comparison) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from cpsolver.doors.batch.rows import COLUMNS, Row, per_dollar, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.document import versions
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.output import draft_of, file_error
 from cpsolver.inputs.text import csv_text
 
@@ -67,7 +68,7 @@ def check_parquet() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
-        raise InputError(Trouble("--parquet", "needs pyarrow: pip install 'apss-cp[batch]'")) from None
+        raise InputError(Trouble("--parquet", later("needs pyarrow: pip install 'apss-cp[batch]'"))) from None
 
 
 def write_parquet(answer: SweepAnswer, path: str) -> None:
@@ -87,4 +88,4 @@ def write_parquet(answer: SweepAnswer, path: str) -> None:
         with draft_of(path) as draft:
             pyarrow.parquet.write_table(table, draft)
     except OSError as error:
-        raise file_error(path, f"cannot be written: {error}") from None
+        raise file_error(path, say("cannot be written: {why}", why=error)) from None

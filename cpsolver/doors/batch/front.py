@@ -9,6 +9,7 @@ from typing import Any
 from cpsolver.doors.batch.lines import Done
 from cpsolver.doors.batch.rows import Row
 from cpsolver.doors.report.outlook import MeanRange, Outlook, weighed
+from cpsolver.inputs.language import say
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,15 @@ def winner_words(job: Job) -> str:
     """What makes the winner one; that there is none."""
     timed = any(row["deadline_probability"] is not None for _, row in job.cells)
     if job.winner is None:
-        return "Winner: none, for no cell is as likely as not in time."
-    why = " of those at least as likely as not in time" if timed else ""
-    return f"Winner: {job.cells[job.winner][0].cell.name}, the fewest dollars{why}."
+        return say("Winner: none, for no cell is as likely as not in time.")
+    return winner_line(job.cells[job.winner][0].cell.name, timed)
+
+
+def winner_line(name: str, timed: bool) -> str:
+    """The winner and why it is; `timed`: of those in time."""
+    if timed:
+        return say("Winner: {name}, the fewest dollars of those at least as likely as not in time.", name=name)
+    return say("Winner: {name}, the fewest dollars.", name=name)
 
 
 def fronts_document(done: Sequence[Done]) -> list[dict[str, Any]]:

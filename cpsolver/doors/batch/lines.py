@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from cpsolver.doors.batch.cases import SweepCase
 from cpsolver.doors.batch.fields import overlap
 from cpsolver.doors.batch.rows import Row, per_dollar
+from cpsolver.inputs.language import later, say
 
 _SIZE, _CHIPS = ("cluster", "num_gpus"), ("cluster", "chips")
-_MORE = {"gpus_per_node": "node", "global_batch_size": "batch", "sequence_length": "seq.", "stack": "stack"}
+_MORE = {
+    "gpus_per_node": later("node {value}"),
+    "global_batch_size": later("batch {value}"),
+    "sequence_length": later("seq. {value}"),
+    "stack": later("stack {value}"),
+}
 Done = tuple[SweepCase, Row]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that grows better with its value."""
+    """A figure that grows better with its value; its name and its unit are said where they are shown."""
 
     name: str
     unit: str
@@ -31,9 +37,9 @@ class Measure:
 
 
 MEASURES = (
-    Measure("throughput", "tokens/s", lambda row: row["tokens_per_s"]),
+    Measure(later("throughput"), "tokens/s", lambda row: row["tokens_per_s"]),
     Measure("MFU", "%", lambda row: row["mfu"], 1, 100.0),
-    Measure("tokens/s per dollar/hour", "tokens/s per $/h", per_dollar),
+    Measure(later("tokens/s per dollar/hour"), later("tokens/s per $/h"), per_dollar),
 )
 
 
@@ -73,7 +79,7 @@ def lines_of(done: Sequence[Done]) -> list[Line]:
 
 def _name(case: SweepCase, row: Row, varied: Sequence[str]) -> str:
     """The columns that tell lines apart; a cell that could not be read has few."""
-    figures = [f"{_MORE[name]} {row[name]}" for name in varied if row[name] is not None]
+    figures = [say(_MORE[name], value=row[name]) for name in varied if row[name] is not None]
     return ", ".join([row["model"] or "?", mix_of(case, row), *figures, *_other_labels(case)])
 
 

@@ -13,12 +13,20 @@ from typing import Any
 from cpsolver.doors.batch.cases import product_version
 from cpsolver.doors.batch.pool import CellOutcome, CellTask, failure, solve
 from cpsolver.inputs.errors import InputError, Trouble
+from cpsolver.inputs.language import later, say
 
 _ANSWER_S = 60.0
 """An address that has not let a process join in that time is given up."""
 
+_LOST = later("its worker was lost, {times} times: for want of memory, maybe")
+_FAILED = later("the task failed on its worker: {told}")
+_OTHER = later("apss-cp is {there} on this worker and {here} on the driver: install the same on all")
+RAY_FAILURES = (_LOST, _FAILED, _OTHER)
+"""What goes wrong with a cell: kept in English, whatever is spoken."""
+
 _CONNECT_S = 10.0
 _RETRIES = 3
+_NO_LONGER = later("the Ray cluster was lost ({kind}): what was done is kept, the same command goes on")
 _PROBE = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR'); ray.shutdown()"
 
 
@@ -30,7 +38,7 @@ def check_ray(address: str | None, wait_s: float = _ANSWER_S) -> None:
     try:
         import ray  # noqa: F401
     except ImportError:
-        raise InputError(Trouble("--on ray", "needs Ray: pip install 'apss-cp[ray]'")) from None
+        raise InputError(Trouble("--on ray", later("needs Ray: pip install 'apss-cp[ray]'"))) from None
     if address is None:
         return
     _check_port(address)
@@ -38,20 +46,20 @@ def check_ray(address: str | None, wait_s: float = _ANSWER_S) -> None:
         command = [sys.executable, "-c", _PROBE, address]
         probe = subprocess.run(command, capture_output=True, text=True, timeout=wait_s, check=False)
     except subprocess.TimeoutExpired:
-        told = f"no answer from a Ray cluster within {wait_s:.0f} s"
+        told = say("no answer from a Ray cluster within {wait_s:.0f} s", wait_s=wait_s)
     else:
         if probe.returncode == 0:
             return
-        told = "no Ray cluster could be joined: " + _reason(probe.stderr, probe.returncode)
+        told = say("no Ray cluster could be joined: {why}", why=_reason(probe.stderr, probe.returncode))
     raise _no_cluster(told, address)
 
 
 def _reason(said: str, code: int) -> str:
     """What Ray said last when a process could not join."""
     if "Unauthenticated" in said:
-        return "it asks for a token: set RAY_AUTH_MODE=token, and the token as Ray's documentation on it says"
+        return say("it asks for a token: set RAY_AUTH_MODE=token, and the token as Ray's documentation on it says")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else f"exit code {code}"
+    return lines[-1][:300] if lines else say("exit code {code}", code=code)
 
 
 def _check_port(address: str) -> None:
@@ -62,12 +70,12 @@ def _check_port(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        told = f"nothing listens there: {getattr(error, 'strerror', None) or error}"
+        told = say("nothing listens there: {why}", why=getattr(error, "strerror", None) or error)
         raise _no_cluster(told, address) from None
 
 
 def _no_cluster(told: str, address: str) -> InputError:
-    allowed = "the address that `ray start --head` prints, auto, or none for a local cluster"
+    allowed = say("the address that `ray start --head` prints, auto, or none for a local cluster")
     return InputError(Trouble("--ray-address", told, address, allowed))
 
 
@@ -107,12 +115,12 @@ def _outcome(ray: Any, reference: Any, key: str) -> CellOutcome:
     try:
         outcome = ray.get(reference)
     except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.NodeDiedError):
-        return CellOutcome(key, failure(f"its worker was lost, {_RETRIES + 1} times: for want of memory, maybe"))
+        return CellOutcome(key, failure(_LOST.format(times=_RETRIES + 1)))
     except errors.RayTaskError as error:
         told = str(error).strip().splitlines()[-1]
-        return CellOutcome(key, failure(f"the task failed on its worker: {told}"))
+        return CellOutcome(key, failure(_FAILED.format(told=told)))
     except errors.RayError as error:
-        told = f"the Ray cluster was lost ({type(error).__name__}): what was done is kept, the same command goes on"
+        told = say(_NO_LONGER, kind=type(error).__name__)
         raise InputError(Trouble("--on ray", told)) from None
     assert isinstance(outcome, CellOutcome)
     return outcome
@@ -121,6 +129,5 @@ def _outcome(ray: Any, reference: Any, key: str) -> CellOutcome:
 def _solve_same(task: CellTask, version: str) -> CellOutcome:
     """Solve a task on a worker that has the same apss-cp as the driver: another one's answers are others."""
     if product_version() != version:
-        told = f"apss-cp is {product_version()} on this worker and {version} on the driver: install the same on all"
-        return CellOutcome(task.key, failure(told))
+        return CellOutcome(task.key, failure(_OTHER.format(there=product_version(), here=version)))
     return solve(task)

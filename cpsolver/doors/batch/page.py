@@ -9,37 +9,40 @@ from typing import Any
 from cpsolver.doors.batch.files import document, sweep_csv
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
 from cpsolver.doors.batch.lines import Done, lines_of
-from cpsolver.doors.batch.rows import Row, reasons_text
+from cpsolver.doors.batch.retold import error_text
+from cpsolver.doors.batch.rows import Row, plan_text, reasons_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.batch.stills import stills
 from cpsolver.doors.batch.summary import headline, run_line
 from cpsolver.doors.report.choices import Cell, ChoicesPage, Column, Detail, Pick
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
+from cpsolver.inputs.language import ENGLISH, later, say, spoken
 from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.problem.problem import Problem
 from cpsolver.problem.strategy_file import strategy_from_fields
 
 _Text = Callable[[float], str]
 _FIGURES: tuple[tuple[Column, str, _Text, float], ...] = (
-    (Column("devices", better="lower", size=True), "devices", count, 1.0),
-    (Column("step time", "s", better="lower"), "step_time_s", seconds, 1.0),
+    (Column(later("devices"), better="lower", size=True), "devices", count, 1.0),
+    (Column(later("step time"), "s", better="lower"), "step_time_s", seconds, 1.0),
     (Column("tokens/s", better="higher"), "tokens_per_s", count, 1.0),
-    (Column("tokens/s per device", better="higher"), "tokens_per_s_per_gpu", count, 1.0),
+    (Column(later("tokens/s per device"), better="higher"), "tokens_per_s_per_gpu", count, 1.0),
     (Column("MFU", "%", better="higher"), "mfu", percent, 100.0),
-    (Column("days", better="lower"), "days", days_text, 1.0),
-    (Column("$ in all", "$", better="lower"), "dollars", total_dollars, 1.0),
-    (Column("in time", "%", better="higher"), "deadline_probability", chance, 100.0),
-    (Column("$ per hour", "$", better="lower"), "dollars_per_hour", dollars, 1.0),
-    (Column("$ per M tokens", "$", better="lower"), "dollars_per_million_tokens", dollars, 1.0),
-    (Column("memory", "%", better="lower"), "memory_share", percent, 100.0),
+    (Column(later("days"), better="lower"), "days", days_text, 1.0),
+    (Column(later("$ in all"), "$", better="lower"), "dollars", total_dollars, 1.0),
+    (Column(later("in time"), "%", better="higher"), "deadline_probability", chance, 100.0),
+    (Column(later("$ per hour"), "$", better="lower"), "dollars_per_hour", dollars, 1.0),
+    (Column(later("$ per M tokens"), "$", better="lower"), "dollars_per_million_tokens", dollars, 1.0),
+    (Column(later("memory"), "%", better="lower"), "memory_share", percent, 100.0),
 )
 """Columns of the table: which of a row's, how it is written, and what makes it the column's unit."""
-_STATUS, _PLAN = Column("status", text=True), Column("plan, or why none", text=True)
+_STATUS, _PLAN = Column(later("status"), text=True), Column(later("plan, or why none"), text=True)
 _MOST_WHOLE = 250
 """Of more cells the page has the best plan's key figures only, so that it stays a few megabytes."""
-_BRIEF = "There are too many cells for the parts of each one's time and memory: --json has them, and all plans."
-_NO_DOLLARS = "Without prices (cluster.prices) there are no figures per dollar."
+_BRIEF = later("There are too many cells for the parts of each one's time and memory: --json has them, and all plans.")
+_NO_DOLLARS = later("Without prices (cluster.prices) there are no figures per dollar.")
+_IN_ENGLISH = later("Why a cell has no plan is kept, and shown here, in English.")
 
 
 def sweep_page(answer: SweepAnswer) -> ChoicesPage:
@@ -49,21 +52,29 @@ def sweep_page(answer: SweepAnswer) -> ChoicesPage:
     names = {column.name for column, *_ in shown}
     weighed = ("days", "$ in all") if {"days", "$ in all"} <= names else (shown[0][0].name, _rate(names))
     brief = len(done) > _MOST_WHOLE
-    priced = any(row["dollars_per_hour"] is not None for _, row in done)
     return ChoicesPage(
-        brand="apss-cp: a sweep",
+        brand=say("apss-cp: a sweep"),
         title=answer.sweep.file,
-        what="cell",
-        said=[f"{headline(answer)}. {run_line(answer)}."],
+        what=later("cell"),
+        said=[say("{headline}. {run}.", headline=headline(answer), run=run_line(answer))],
         columns=(_STATUS, *(column for column, *_ in shown), _PLAN),
         choices=list(_choices(done, jobs, shown, brief)),
         axes=weighed,
-        notes=[*map(winner_words, jobs), *([] if priced else [_NO_DOLLARS]), *([_BRIEF] if brief else [])],
+        notes=[*map(winner_words, jobs), *_notes(done, brief)],
         stills=stills(done),
         document=_without_plans(answer) if brief else document(answer),
         csv=sweep_csv(answer),
         file="apss-cp-sweep",
     )
+
+
+def _notes(done: tuple[Done, ...], brief: bool) -> Iterator[str]:
+    if not any(row["dollars_per_hour"] is not None for _, row in done):
+        yield say(_NO_DOLLARS)
+    if brief:
+        yield say(_BRIEF)
+    if spoken() != ENGLISH and any(reasons_text(row) for _, row in done):
+        yield say(_IN_ENGLISH)
 
 
 def _rate(names: set[str]) -> str:
@@ -77,12 +88,14 @@ def _choices(
     winners = {job.places[job.winner] for job in jobs if job.winner is not None}
     for place, (case, row) in enumerate(done):
         figures = (_figure(row, name, text, scale) for _, name, text, scale in shown)
-        told = row["strategy"] or row["error"] or reasons_text(row) or ""
+        wrong = error_text(case, row)
+        told = plan_text(row) or wrong or reasons_text(row) or ""
         task = row["model"] or "?"
         if row["sequence_length"] is not None:
-            task += f", sequences of {row['sequence_length']:,}"
-        cells = ((row["status"], None), *figures, (told, None))
-        yield Pick(case.cell.name, line_of[id(row)], task, cells, _detail(case.problem, row, brief), place in winners)
+            task += say(", sequences of {tokens:,}", tokens=row["sequence_length"])
+        cells = ((say(row["status"]), None), *figures, (told, None))
+        detail = _detail(case.problem, row, wrong, brief)
+        yield Pick(case.cell.name, line_of[id(row)], task, cells, detail, place in winners)
 
 
 def _figure(row: Row, name: str, text: _Text, scale: float) -> Cell:
@@ -95,10 +108,10 @@ def _without_plans(answer: SweepAnswer) -> dict[str, Any]:
     return {**whole, "cells": [{**cell, "plans": None, "proof": None} for cell in whole["cells"]]}
 
 
-def _detail(problem: Problem | None, row: Row, brief: bool) -> Detail:
+def _detail(problem: Problem | None, row: Row, wrong: str | None, brief: bool) -> Detail:
     """What is known of a cell: its plans, or why it has none."""
     plans = json.loads(row["plans"] or "[]")
     strategies = [strategy_from_fields(plan["strategy"], problem) for plan in plans]
-    said = [row["status"].capitalize() + "."]
-    said += [row["error"]] if row["error"] else []
+    said = [say("{said}.", said=say(row["status"]).capitalize())]
+    said += [wrong] if wrong else []
     return Detail([*said, *(reasons_text(row) or "").splitlines()], plans, strategies, brief)

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from cpsolver.doors.batch.rows import Row, figures
+from cpsolver.inputs.language import later
 from cpsolver.problem.problem import Problem
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -24,6 +25,15 @@ _OVERDUE_S = 30.0
 """A worker that has not answered so long after its time limit, and as long again as the limit, is taken for hung:
 stopped, held by the kernel, or with a solver that does not look at the clock. So long, for machines that are loaded."""
 
+
+_OUT_OF_MEMORY = later("out of memory: fewer --jobs leave more for each cell")
+_BUG = later("this is a bug in apss-cp: {kind}: {error}")
+_HUNG = later("the worker did not answer: ended {after} s after its time limit of {limit} s")
+_KILLED = later("the worker was killed (SIGKILL), most often for want of memory: fewer --jobs leave more for each cell")
+_SIGNAL = later("the worker was ended by {name}")
+_EXIT = later("the worker ended by itself with exit code {code}")
+FAILURES = (_OUT_OF_MEMORY, _BUG, _HUNG, _KILLED, _SIGNAL, _EXIT)
+"""What goes wrong with a cell: kept in English, whatever is spoken."""
 
 _NEVER_S = float("inf")
 _LONGEST_WAIT_S = 3600.0
@@ -51,9 +61,9 @@ def solve(task: CellTask) -> CellOutcome:
     try:
         columns = _answer(task.problem)
     except MemoryError:
-        columns = failure("out of memory: fewer --jobs leave more for each cell")
+        columns = failure(_OUT_OF_MEMORY)
     except Exception as error:
-        columns = failure(f"this is a bug in apss-cp: {type(error).__name__}: {error}")
+        columns = failure(_BUG.format(kind=type(error).__name__, error=error))
     spent = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
     return CellOutcome(task.key, columns | spent)
 
@@ -148,7 +158,7 @@ class _Worker:
         self._process.kill()
         self._process.join(_GRACE_S)
         limit_s = self.task.problem.spec.search.time_limit_s or 0.0
-        told = f"the worker did not answer: ended {limit_s + _OVERDUE_S:g} s after its time limit of {limit_s:g} s"
+        told = _HUNG.format(after=f"{limit_s + _OVERDUE_S:g}", limit=f"{limit_s:g}")
         return CellOutcome(self.task.key, failure(told))
 
     def stop(self) -> None:
@@ -164,10 +174,10 @@ class _Worker:
 def _end(code: int | None) -> str:
     """How a process ended, for people."""
     if code == -signal.SIGKILL:
-        return "the worker was killed (SIGKILL), most often for want of memory: fewer --jobs leave more for each cell"
+        return _KILLED
     if code is not None and code < 0:
-        return f"the worker was ended by {signal.Signals(-code).name}"
-    return f"the worker ended by itself with exit code {code}"
+        return _SIGNAL.format(name=signal.Signals(-code).name)
+    return _EXIT.format(code=code)
 
 
 @contextmanager

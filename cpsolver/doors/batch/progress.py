@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cpsolver.doors.report.progress import new_bar
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import plural
 
 if TYPE_CHECKING:
@@ -52,19 +53,24 @@ class Meter:
             self._bar.update(self._bar.task_ids[0], completed=self._kept + self._done, state=self.state())
         elif time.monotonic() - self._told > _LINE_EVERY_S:
             self._told = time.monotonic()
-            print(f"{self._kept + self._done:,} of {self._total:,} cells, {self.state()}", file=sys.stderr, flush=True)
+            print(self._line(), file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        done, state = self._kept + self._done, self.state()
+        return say("{done:,} of {total:,} cells, {state}", done=done, total=self._total, state=state)
 
     def state(self) -> str:
         """What is told beside the counts: failures, and the time that is left."""
         left = self._total - self._kept - self._done
         estimate = remaining_s(time.monotonic() - self._began, self._done, left)
-        failed = [f"{plural(self._failed, 'failure')}"] if self._failed else []
-        return ", ".join([*failed, *([] if estimate is None else [f"about {duration(estimate)} left"])])
+        failed = [plural(self._failed, "failure")] if self._failed else []
+        left_over = [] if estimate is None else [say("about {time} left", time=duration(estimate))]
+        return say(", ").join([*failed, *left_over])
 
 
 def _bar(total: int, kept: int) -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     state = TextColumn("{task.fields[state]}")
-    columns = TextColumn("cells"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), state
-    return new_bar(columns, "cells", total, kept, state="(Ctrl-C: stop, and go on later)")
+    columns = TextColumn(say("cells")), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), state
+    return new_bar(columns, "cells", total, kept, state=say("(Ctrl-C: stop, and go on later)"))

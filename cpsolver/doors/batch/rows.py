@@ -9,6 +9,7 @@ from typing import Any
 from cpsolver.doors.batch.axes import text_of
 from cpsolver.doors.batch.cases import SweepCase, product_version
 from cpsolver.doors.report.columns import KEPT, SweepColumn
+from cpsolver.inputs.language import ENGLISH, say, spoken
 from cpsolver.plans.dimensions import ALWAYS_SHOWN, DEGREES
 from cpsolver.plans.strategy import SHARDED
 
@@ -109,6 +110,13 @@ def reasons_text(row: Row) -> str | None:
     return "\n".join(json.loads(row["reasons"])) or None if row["reasons"] else None
 
 
+def plan_text(row: Row) -> str | None:
+    """The best plan in one line, in the language spoken; the row itself has it in English."""
+    if spoken() == ENGLISH or not row["strategy"] or not row["plans"]:
+        return None if row["strategy"] is None else str(row["strategy"])
+    return strategy_text(json.loads(row["plans"])[0]["strategy"])
+
+
 def strategy_text(strategy: Mapping[str, Any]) -> str:
     """A plan's degrees and stages in one line: `tp 8 pp 2 dp 4 mbs 1 vpp 5 sp zero-1, a800 ×2: 40,40`.
 
@@ -128,4 +136,4 @@ def _stages(group: Mapping[str, Any]) -> str:
     same = len(set(layers)) == 1
     told = f"{len(layers)} × {layers[0]}" if same else ",".join(map(str, layers))
     recompute = group.get("recompute", "none")
-    return f"{group['chip']} {told} layers" + ("" if recompute == "none" else f" {recompute}")
+    return say("{chip} {told} layers", chip=group["chip"], told=told) + ("" if recompute == "none" else f" {recompute}")

@@ -10,8 +10,9 @@ from itertools import groupby
 
 from cpsolver.doors.batch.front import Job, jobs_of
 from cpsolver.doors.batch.lines import MEASURES, Done, Line, Measure, lines_of
-from cpsolver.doors.batch.rows import Row
+from cpsolver.doors.batch.rows import Row, plan_text
 from cpsolver.doors.report.outlook import days_text, total_dollars
+from cpsolver.inputs.language import say
 
 _COLOURS = tuple(f"var(--c{number})" for number in range(1, 8))
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
@@ -27,11 +28,12 @@ def stills(done: Sequence[Done]) -> list[tuple[str, str]]:
     lines = lines_of(done)
     inks = {line.name: _ink(number) for number, line in enumerate(lines)}
     priced = any(line.best(MEASURES[2]) is not None for line in lines)
-    made = [("Lines", _legend({line.name: inks[line.name] for line in lines if line.planned}))]
+    made = [(say("Lines"), _legend({line.name: inks[line.name] for line in lines if line.planned}))]
     for measure in MEASURES if priced else MEASURES[:2]:
-        made.append((f"{measure.name} against cluster size", _plot(lines, inks, measure)))
+        made.append((say("{measure} against cluster size", measure=say(measure.name)), _plot(lines, inks, measure)))
     for job in jobs_of(done):
-        made.append((f"Days and dollars: {job.model}, {job.tokens:.4g} tokens", _front(job)))
+        title = say("Days and dollars: {model}, {tokens:.4g} tokens", model=job.model, tokens=job.tokens)
+        made.append((title, _front(job)))
     return made
 
 
@@ -99,13 +101,14 @@ def _plot(lines: Sequence[Line], inks: dict[str, str], measure: Measure) -> str:
     drawn = {name: [point for run in found for point in run] for name, found in runs.items()}
     every = [(size, figure) for points in drawn.values() for size, figure, _ in points]
     if not every:
-        return "<p>No cell has this figure.</p>"
+        return f"<p>{escape(say('No cell has this figure.'))}</p>"
     x, y = axes(every)
-    parts = _frame(x, y, measure.name, "devices in the cluster", measure.unit)
+    parts = _frame(x, y, say(measure.name), say("devices in the cluster"), say(measure.unit))
     for name, points in drawn.items():
         parts.append(f'<g {inks[name]} stroke-width="1.5"><path d="{_way(runs[name], x, y)}" style="fill:none"/>')
         for size, figure, row in points:
-            told = f"{name}\n{size:,} devices: {measure.text(row)} {measure.unit}\n{row['strategy']}"
+            figure_text = f"{measure.text(row)} {say(measure.unit)}"
+            told = f"{name}\n{say('{size:,} devices: {figure}', size=size, figure=figure_text)}\n{plan_text(row)}"
             at = f'cx="{x.at(size)}" cy="{y.at(figure)}"'
             parts.append(f'<circle {at} r="3" style="stroke: none"><title>{escape(told)}</title></circle>')
         parts.append("</g>")
@@ -127,11 +130,12 @@ def _front(job: Job) -> str:
     """Every cell of a job by its days and dollars; a line joins those that no other beats in both."""
     points = [(row["days"], row["dollars"]) for _, row in job.cells]
     x, y = axes(points)
-    parts = _frame(x, y, f"days and dollars of {job.model}", "days", "dollars")
+    parts = _frame(x, y, say("days and dollars of {model}", model=job.model), say("days"), say("dollars"))
     way = "L".join(f"{x.at(points[place][0])} {y.at(points[place][1])}" for place in job.front)
     parts.append(f'<path d="M{way}" stroke-width="1.5" style="fill: none; stroke: {_COLOURS[0]}"/>')
     for place, (case, row) in enumerate(job.cells):
-        told = f"{case.cell.name}\n{days_text(row['days'])} days, {total_dollars(row['dollars'])}\n{row['strategy']}"
+        sums = say("{days} days, {dollars}", days=days_text(row["days"]), dollars=total_dollars(row["dollars"]))
+        told = f"{case.cell.name}\n{sums}\n{plan_text(row)}"
         colour = "var(--good)" if place == job.winner else _COLOURS[0] if place in job.front else "var(--dim)"
         at = f'cx="{x.at(points[place][0])}" cy="{y.at(points[place][1])}" r="{6 if place == job.winner else 4}"'
         parts.append(f'<circle {at} style="fill: {colour}"><title>{escape(told)}</title></circle>')

@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cpsolver.doors.batch.rows import COLUMNS, Row
 from cpsolver.inputs.errors import InputError
+from cpsolver.inputs.language import say
 from cpsolver.inputs.output import file_error
 
 SCHEMA_VERSION = 1
@@ -27,6 +28,15 @@ _SUM = "checksum"
 _GET = f"SELECT {', '.join(_NAMES)}, {_SUM} FROM cells WHERE key"
 _PUT = f"INSERT OR REPLACE INTO cells ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 _AT_ONCE = 500  # keys in a query: SQLite allows some thousand parameters
+
+
+def _of_another_version(found: Sequence[object] | None) -> str:
+    return say(
+        "has {version} of the tables, and this apss-cp reads and writes version {own}: give another file with --db, or "
+        "go on with the apss-cp that made this one",
+        version=say("no version") if found is None else say("version {number}", number=found[0]),
+        own=SCHEMA_VERSION,
+    )
 
 
 class Store:
@@ -76,14 +86,13 @@ class Store:
                 self._database.execute(f"CREATE TABLE cells ({_TABLE}, {_SUM} TEXT) WITHOUT ROWID")
             return
         if "schema_version" not in tables:
-            told = "is a database of something else: give another file with --db, which is made when it is not there"
-            raise file_error(self._path, told)
+            raise file_error(
+                self._path,
+                say("is a database of something else: give another file with --db, which is made when it is not there"),
+            )
         found = self._database.execute("SELECT version FROM schema_version").fetchone()
         if found != (SCHEMA_VERSION,):
-            version = "no version" if found is None else f"version {found[0]}"
-            has = f"has {version} of the tables, and this apss-cp reads and writes version {SCHEMA_VERSION}"
-            advice = "give another file with --db, or go on with the apss-cp that made this one"
-            raise file_error(self._path, f"{has}: {advice}")
+            raise file_error(self._path, _of_another_version(found))
         there = {name for _, name, *_ in self._database.execute("PRAGMA table_info(cells)")}
         for column in COLUMNS:  # one that reports have had since
             if column.name not in there:
@@ -121,8 +130,8 @@ class Store:
 
     def _error(self, error: sqlite3.Error) -> InputError:
         if "not a database" in str(error):
-            return file_error(self._path, "is not a SQLite database: give another file with --db")
-        return file_error(self._path, f"cannot be used: {error}")
+            return file_error(self._path, say("is not a SQLite database: give another file with --db"))
+        return file_error(self._path, say("cannot be used: {error}", error=error))
 
 
 def _checksum(row: Row) -> str:
@@ -149,12 +158,13 @@ def _locked(path: str) -> int:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        missing = f"there is no directory {Path(path).parent}" if not Path(path).parent.is_dir() else error.strerror
-        raise file_error(path, f"cannot be opened: {missing}") from None
+        folder = Path(path).parent
+        why = error.strerror if folder.is_dir() else say("there is no directory {folder}", folder=folder)
+        raise file_error(path, say("cannot be opened: {why}", why=why)) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        told = "is in use by another `apss-cp batch`: wait for it, stop it, or give another file with --db"
+        told = say("is in use by another `apss-cp batch`: wait for it, stop it, or give another file with --db")
         raise file_error(path, told) from None
     return handle

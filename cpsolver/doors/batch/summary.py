@@ -13,14 +13,17 @@ from rich.text import Text
 from cpsolver.doors.batch.front import Job, jobs_of, winner_words
 from cpsolver.doors.batch.lines import MEASURES, Done, Line, Measure, lines_of
 from cpsolver.doors.batch.progress import duration
-from cpsolver.doors.batch.rows import Row
+from cpsolver.doors.batch.retold import error_text
+from cpsolver.doors.batch.rows import Row, plan_text
 from cpsolver.doors.batch.run import SweepAnswer
 from cpsolver.doors.report.goals import chance, dollars
 from cpsolver.doors.report.outlook import days_text, total_dollars
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import about, percent, plural, seconds
 
-_STATUSES = ("optimal", "feasible", "infeasible", "unknown", "error")
+_STATUSES = (later("optimal"), later("feasible"), later("infeasible"), later("unknown"), later("error"))
 _MOST_CELLS, _MOST_ERRORS, _WIDE = 60, 10, 120
+_TOO_MANY = later("{cells:,} cells: one by one in {database}, or with --csv, --html, --json")
 Cells = Sequence[tuple[str, Callable[[Row], str]]]
 
 
@@ -34,22 +37,29 @@ def summary(answer: SweepAnswer) -> RenderableType:
     if len(answer.done) <= _MOST_CELLS:
         parts += [CellTable(answer.done), ""]
     else:
-        parts += [Text(f"{len(answer.done):,} cells: one by one in {answer.database}, or with --csv, --html, --json")]
+        parts += [Text(say(_TOO_MANY, cells=len(answer.done), database=answer.database))]
     return Group(*parts, *errors(answer))
 
 
 def headline(answer: SweepAnswer) -> str:
     """`120 cells: 118 optimal, 2 error`."""
     counts = Counter(row["status"] for _, row in answer.done)
-    told = ", ".join(f"{counts[status]:,} {status}" for status in _STATUSES if counts[status])
-    return f"{plural(len(answer.cases), 'cell')}: {told}"
+    told = (
+        say("{number:,} {status}", number=counts[status], status=say(status)) for status in _STATUSES if counts[status]
+    )
+    return say("{cells}: {told}", cells=plural(len(answer.cases), "cell"), told=say(", ").join(told))
 
 
 def run_line(answer: SweepAnswer) -> str:
     """What this run did, what the database had already, and where all is kept."""
     known = len({case.key for case in answer.cases if case.problem is not None}) - answer.solved
-    done = f"{answer.solved:,} solved in {duration(answer.seconds)}"
-    return f"{done}, {known:,} taken from the database {answer.database}"
+    return say(
+        "{solved:,} solved in {took}, {known:,} taken from the database {database}",
+        solved=answer.solved,
+        took=duration(answer.seconds),
+        known=known,
+        database=answer.database,
+    )
 
 
 def errors(answer: SweepAnswer) -> list[RenderableType]:
@@ -57,21 +67,22 @@ def errors(answer: SweepAnswer) -> list[RenderableType]:
     failed = [(case, row) for case, row in answer.done if row["status"] == "error"]
     named: dict[str, list[str]] = {}
     for case, row in failed:
-        named.setdefault(str(row["error"]), []).append(case.cell.name)
+        named.setdefault(str(error_text(case, row)), []).append(case.cell.name)
     parts: list[RenderableType] = [
-        Text.from_markup(f"[red]error[/red] {escape(_cells(names))}: {escape(told)}")
+        Text.from_markup(say("[red]error[/red] {cells}: {told}", cells=escape(_cells(names)), told=escape(told)))
         for told, names in list(named.items())[:_MOST_ERRORS]
     ]
     if len(named) > _MOST_ERRORS:
-        parts.append(Text(f"and {len(named) - _MOST_ERRORS:,} errors more"))
+        parts.append(Text(say("and {more:,} errors more", more=len(named) - _MOST_ERRORS)))
     if any(case.problem is not None for case, _ in failed):
-        parts.append(Text("--retry-failed solves again those that failed while they ran"))
+        parts.append(Text(say("--retry-failed solves again those that failed while they ran")))
     return parts
 
 
 def _cells(names: Sequence[str]) -> str:
-    more = f" and {plural(len(names) - 1, 'more cell')}" if len(names) > 1 else ""
-    return f"{names[0]}{more}"
+    if len(names) == 1:
+        return names[0]
+    return say("{name} and {more}", name=names[0], more=plural(len(names) - 1, "more cell"))
 
 
 class LineTable:
@@ -86,16 +97,21 @@ class LineTable:
         if priced:
             shown = MEASURES if options.max_width >= _WIDE else (MEASURES[0], MEASURES[2])
         table = _table()
-        table.add_column("model, chips", ratio=1, overflow="fold")
-        for name in ("plans", *(f"best {one.name if one.digits else one.unit}" for one in shown)):
+        table.add_column(say("model, chips"), ratio=1, overflow="fold")
+        best_of = (say("best {measure}", measure=say(one.name if one.digits else one.unit)) for one in shown)
+        for name in (say("plans"), *best_of):
             table.add_column(name, justify="right", no_wrap=True)
         for line in self._lines:
-            cells = [f"{len(line.planned)} of {len(line.done)}"]
+            cells = [say("{planned} of {all}", planned=len(line.planned), all=len(line.done))]
             for measure in shown:
                 best = line.best(measure)
-                cells.append("–" if best is None else f"{measure.text(best)} at {best['num_gpus']:,}")
+                cells.append("–" if best is None else _at(measure.text(best), best["num_gpus"]))
             table.add_row(Text(line.name), *cells)
         yield table
+
+
+def _at(figure: str, size: int) -> str:
+    return say("{figure} at {size:,}", figure=figure, size=size)
 
 
 class FrontTable:
@@ -106,12 +122,17 @@ class FrontTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         job = self._job
-        yield Text(f"{job.model}, {job.tokens:.4g} tokens: no other cell is both sooner and cheaper", style="bold")
+        title = say(
+            "{model}, {tokens:.4g} tokens: no other cell is both sooner and cheaper",
+            model=job.model,
+            tokens=job.tokens,
+        )
+        yield Text(title, style="bold")
         table = _table()
-        table.add_column("cell", ratio=1, overflow="fold")
+        table.add_column(say("cell"), ratio=1, overflow="fold")
         timed = any(row["deadline_probability"] is not None for _, row in job.cells)
-        for name in ("GPUs", "days", "80 %", "dollars", "80 %", *(["in time"] if timed else [])):
-            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("GPUs", later("days"), "80 %", later("dollars"), "80 %", *([later("in time")] if timed else [])):
+            table.add_column(say(name), justify="right", no_wrap=True)
         for place in job.front:
             case, row = job.cells[place]
             cells = [f"{row['devices']:,}", *_range(row, "days", days_text), *_range(row, "dollars", total_dollars)]
@@ -122,21 +143,21 @@ class FrontTable:
 
 
 _FIRST: Cells = (
-    ("status", lambda row: row["status"]),
+    (later("status"), lambda row: say(row["status"])),
     ("GPUs", lambda row: "–" if row["devices"] is None else f"{row['devices']:,}"),
-    ("step time", lambda row: _number(row, "step_time_s", seconds)),
+    (later("step time"), lambda row: _number(row, "step_time_s", seconds)),
 )
 _RATES: Cells = (
     ("tokens/s", lambda row: MEASURES[0].text(row)),
     ("MFU", lambda row: _number(row, "mfu", percent)),
 )
 _TOTALS: Cells = (
-    ("days", lambda row: _number(row, "days", days_text)),
-    ("$ in all", lambda row: _number(row, "dollars", total_dollars)),
+    (later("days"), lambda row: _number(row, "days", days_text)),
+    (later("$ in all"), lambda row: _number(row, "dollars", total_dollars)),
 )
-_COST: Cells = (("$/M tokens", lambda row: _number(row, "dollars_per_million_tokens", dollars)),)
-_MEMORY: Cells = (("memory", lambda row: _number(row, "memory_share", percent)),)
-_INTERVAL: Cells = (("80 % interval", lambda row: _interval(row)),)
+_COST: Cells = ((later("$/M tokens"), lambda row: _number(row, "dollars_per_million_tokens", dollars)),)
+_MEMORY: Cells = ((later("memory"), lambda row: _number(row, "memory_share", percent)),)
+_INTERVAL: Cells = ((later("80 % interval"), lambda row: _interval(row)),)
 
 
 def _shown(wide: bool, days: bool, totals: bool, priced: bool) -> Cells:
@@ -162,13 +183,13 @@ class CellTable:
         known = (any(row[name] is not None for _, row in self._done) for name in columns)
         cells = _shown(wide, *known)
         table = _table()
-        table.add_column("cell", ratio=1, overflow="fold")
+        table.add_column(say("cell"), ratio=1, overflow="fold")
         for name, _ in cells:
-            table.add_column(name, justify="left" if name == "status" else "right", no_wrap=True)
+            table.add_column(say(name), justify="left" if name == "status" else "right", no_wrap=True)
         if wide:
-            table.add_column("plan", ratio=2, overflow="fold")
+            table.add_column(say("plan"), ratio=2, overflow="fold")
         for case, row in self._done:
-            plan = [Text(row["strategy"] or "–")] if wide else []
+            plan = [Text(plan_text(row) or "–")] if wide else []
             table.add_row(Text(case.cell.name), *(cell(row) for _, cell in cells), *plan)
         yield table
 

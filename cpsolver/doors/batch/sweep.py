@@ -9,11 +9,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cpsolver.doors.batch.axes import Axis, Choice, Setting, read_axis, read_choice
+from cpsolver.doors.batch.axes import Axis, Choice, Setting, read_axis, read_choice, too_many
 from cpsolver.doors.batch.fields import overlap, with_field, with_shares
 from cpsolver.inputs.document import Document, load_yaml
 from cpsolver.inputs.errors import InputError, Trouble, dotted, nearest_names
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.limits import MOST_CELLS
 from cpsolver.spec.spec import names_a_file
 
@@ -92,15 +93,16 @@ def sweep_of(document: Document, folder: Path | None = None, name: str = "sweep"
     for key in document.data:
         if key not in _KEYS:
             near = nearest_names(key, _KEYS)
-            found.append(Trouble(key, "is not a key of a sweep", None, ", ".join(_KEYS), near, path=(key,)))
+            found.append(Trouble(key, later("is not a key of a sweep"), None, ", ".join(_KEYS), near, path=(key,)))
     base, base_document, base_at = _base(document, folder, found)
     axes = _axes(document.data.get("grid"), found)
     chosen = _list(document.data.get("list"), found)
     if not axes and not chosen and not found:
-        found.append(Trouble("", "has neither grid nor list: nothing is varied", allowed="grid: {cluster.num_gpus: …}"))
+        told = say("has neither grid nor list: nothing is varied")
+        found.append(Trouble("", told, allowed="grid: {cluster.num_gpus: …}"))
     count = prod(len(axis.choices) for axis in axes) + len(chosen)
     if count > MOST_CELLS:
-        found.append(Trouble("grid", f"makes {count:,} cells", allowed=f"at most {MOST_CELLS:,}", path=("grid",)))
+        found.append(too_many(count, ("grid",)))
     if found:
         inside = [trouble for trouble in found if trouble.file in (None, document.file)]
         raise InputError(document.in_order(inside) + [trouble for trouble in found if trouble not in inside])
@@ -116,8 +118,8 @@ def _base(document: Document, folder: Path | None, found: list[Trouble]) -> tupl
     if isinstance(base, Mapping):
         return base, document, at
     if not isinstance(base, str) or not base.strip():
-        told = "is required, and missing" if base is None else "must be a spec's fields, or a file that has them"
-        found.append(Trouble("base", told, base, path=at))
+        wrong = later("must be a spec's fields, or a file that has them")
+        found.append(Trouble("base", later("is required, and missing") if base is None else wrong, base, path=at))
         return {}, document, at
     file = Path(base) if folder is None else folder / base
     try:
@@ -153,15 +155,16 @@ def _axes(grid: Any, found: list[Trouble]) -> list[Axis]:
     if grid is None:
         return []
     if not isinstance(grid, Mapping) or not grid:
-        told = "must be a mapping: a field or an axis's name -> its values"
-        found.append(Trouble("grid", told, grid, "{cluster.num_gpus: [64, 128]} say", path=("grid",)))
+        told = later("must be a mapping: a field or an axis's name -> its values")
+        allowed = say("{example} say", example="{cluster.num_gpus: [64, 128]}")
+        found.append(Trouble("grid", told, grid, allowed, path=("grid",)))
         return []
     axes = [axis for name, values in grid.items() if (axis := read_axis(name, values, found)) is not None]
     for place, axis in enumerate(axes):
         for other in axes[:place]:
             both = [path for path in axis.paths if any(overlap(path, one) for one in other.paths)]
             if both:
-                told = f"sets {dotted(both[0])}, which the axis {other.name!r} sets too"
+                told = say("sets {field}, which the axis {axis!r} sets too", field=dotted(both[0]), axis=other.name)
                 found.append(Trouble(dotted(("grid", axis.name)), told, path=("grid", axis.name)))
     return axes
 
@@ -170,8 +173,9 @@ def _list(cells: Any, found: list[Trouble]) -> list[Choice]:
     if cells is None:
         return []
     if not isinstance(cells, Sequence) or isinstance(cells, str) or not cells:
-        told = "must be a list of cells, each a mapping of dotted fields"
-        found.append(Trouble("list", told, cells, "[{cluster.num_gpus: 64}] say", path=("list",)))
+        told = later("must be a list of cells, each a mapping of dotted fields")
+        allowed = say("{example} say", example="[{cluster.num_gpus: 64}]")
+        found.append(Trouble("list", told, cells, allowed, path=("list",)))
         return []
     read = [read_choice(cell, ("list", place), found) for place, cell in enumerate(cells)]
     return [choice for choice in read if choice is not None]

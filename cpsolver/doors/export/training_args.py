@@ -133,8 +133,8 @@ def check_matrices(problem: Problem, s: Strategy) -> None:
     biased = problem.model.moe is not None and problem.model.bias_mlp
     if problem.spec.training.whole_matrices and s.distributed_optimizer and biased:
         told = say(
-            "{optimizer}'s distributed optimizer has no place for the biases of {model}'s experts: distributed_optimizer must "
-            "be false",
+            "{optimizer}'s distributed optimizer has no place for the biases of {model}'s experts: "
+            "distributed_optimizer must be false",
             optimizer=problem.spec.training.optimizer,
             model=problem.model.name,
         )

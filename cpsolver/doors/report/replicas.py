@@ -13,6 +13,7 @@ from cpsolver.doors.report.layout import figure_table, section
 from cpsolver.doors.report.text import part_name
 from cpsolver.evaluation.evaluation import PARTS, Evaluation
 from cpsolver.evidence.intervals import replicas_interval
+from cpsolver.inputs.language import later, say
 from cpsolver.inputs.text import percent, seconds
 from cpsolver.plans.replicas import ReplicaKind
 from cpsolver.problem.problem import Problem
@@ -22,10 +23,16 @@ from hw_specs.units import bytes_to_gib
 
 _RUNS = {
     "own": "SynerFuse (USAGE.md, a40219c)",
-    "common": "FlagScale 0.3 (--hetero-mode dp; without --micro-batch-size)",
+    "common": later("FlagScale 0.3 (--hetero-mode dp; without --micro-batch-size)"),
 }
 """The launcher that runs such a plan, none of those that a spec can name."""
 _NONE = "no launcher that is known here: those with unequal shares shard the optimizer's states only"
+
+
+_HEADS = (
+    *(later("chip"), later("replicas"), later("micro batch"), later("microbatches")),
+    *(later("sequences"), later("pipeline"), "GiB", later("of ")),
+)
 
 
 def _run_by(found: ReplicasPlan, counts: Counts) -> str:
@@ -35,7 +42,7 @@ def _run_by(found: ReplicasPlan, counts: Counts) -> str:
 def replicas_report(problem: Problem, found: ReplicasPlan, counts: Counts) -> RenderableType:
     """The plan in a screen."""
     parts = list(_headline(problem, found))
-    table = figure_table("chip", "replicas", "micro batch", "microbatches", "sequences", "pipeline", "GiB", "of")
+    table = figure_table(*(say(head).strip() for head in _HEADS))
     for kind, evaluation in _kinds(found):
         stage = evaluation.stages[0]
         table.add_row(
@@ -48,13 +55,20 @@ def replicas_report(problem: Problem, found: ReplicasPlan, counts: Counts) -> Re
             f"{bytes_to_gib(stage.memory.total):.1f}",
             f"{bytes_to_gib(stage.capacity_bytes):.1f}",
         )
-    parts += section("Shares of the batch", table)
+    parts += section(say("Shares of the batch"), table)
     step = found.evaluation
     shown = ((part_name(part), step.breakdown_s[part]) for part in PARTS if step.breakdown_s[part] > 0)
-    told = ", ".join(f"{name} {percent(part / step.step_time_s)}" for name, part in shown)
-    parts += section("Where the time goes", Text(told))
-    parts += section(f"Run by {_run_by(found, counts)}", *(Text(line) for line in launch_lines(found, counts)))
+    told = say(", ").join(f"{name} {percent(part / step.step_time_s)}" for name, part in shown)
+    parts += section(say("Where the time goes"), Text(told))
+    parts += section(_run_title(found, counts), *(Text(line) for line in launch_lines(found, counts)))
     return Group(*parts)
+
+
+def _run_title(found: ReplicasPlan, counts: Counts) -> str:
+    launcher = _run_by(found, counts)
+    if launcher == _NONE:
+        return say("Run by no launcher that is known here: those with unequal shares shard the optimizer's states only")
+    return say("Run by {launcher}", launcher=say(launcher))
 
 
 def _headline(problem: Problem, found: ReplicasPlan) -> Iterator[RenderableType]:
@@ -62,14 +76,21 @@ def _headline(problem: Problem, found: ReplicasPlan) -> Iterator[RenderableType]
     low, high = replicas_interval(problem, found.plan, step)
     tokens = problem.useful_tokens / step
     yield Text.assemble(
-        (f"{seconds(step)} a step", "bold green"),
-        f" ({seconds(low, of=step)} to {seconds(high, of=step)}, four times in five), {tokens:,.0f} tokens/s",
+        (say("{step} a step", step=seconds(step)), "bold green"),
+        say(
+            " ({low} to {high}, four times in five), {tokens:,.0f} tokens/s",
+            low=seconds(low, of=step),
+            high=seconds(high, of=step),
+            tokens=tokens,
+        ),
     )
     if found.even_s is not None:
-        yield Text(f"with equal shares {seconds(found.even_s)}: {percent(found.even_s / step - 1)} more")
-    recomputed = "every layer" if plan.recompute[0] == "uniform" else "nothing"
-    sp = " with sequence parallelism" if plan.sequence_parallel else ""
-    yield Text(f"tp {plan.tp}{sp}, ZeRO-{plan.zero_stage}, recomputes {recomputed}")
+        more = percent(found.even_s / step - 1)
+        yield Text(say("with equal shares {even}: {more} more", even=seconds(found.even_s), more=more))
+    sp = say(" with sequence parallelism") if plan.sequence_parallel else ""
+    sizes = f"tp {plan.tp}{sp}{say(', ')}ZeRO-{plan.zero_stage}"
+    every = plan.recompute[0] == "uniform"
+    yield Text(sizes + (say(", recomputes every layer") if every else say(", recomputes nothing")))
 
 
 def _kinds(found: ReplicasPlan) -> Iterator[tuple[ReplicaKind, Evaluation]]:

@@ -144,7 +144,7 @@ def test_errors_are_told_in_chinese(tmp_path: Path) -> None:
 
 
 def test_commands_for_machines_speak_english() -> None:
-    assert {"search", "batch", "schema", "init"}.isdisjoint(SPEAKS)
+    assert {"search", "schema", "init"}.isdisjoint(SPEAKS)
     assert run("init", "-", LC_ALL="zh_CN.UTF-8").output == run("init", "-", LC_ALL="C").output
 
 

@@ -2,7 +2,7 @@
    What the picture draws is what the table has; texts reach the page as text, details as the page's maker escaped them. */
 (() => {
   'use strict';
-  const { $, $$, axes, colour, data, differences, make, mark, play, save, start } = apss;
+  const { $, $$, axes, colour, data, differences, make, mark, play, save, say, start } = apss;
   const SHAPES = ['●', '■', '▲', '◆'], COLOURS = 7, NEAR = 22, LOGARITHMIC = 12;
   const heads = $$('#pick thead th');
   const columns = heads.map((head, at) => ({ at, name: head.textContent, ...head.dataset })).filter(({ better }) => better);
@@ -43,8 +43,8 @@
     });
   };
   const told = ({ cell }) => {
-    const parts = [axis('up'), axis('across')].map(({ at, name }) => `${name} ${cell.texts[at]}`);
-    return `${cell.name} (${cell.line}): ${parts.join(', ')}. ${cell.texts.at(-1)}`;
+    const [up, across] = [axis('up'), axis('across')].map(({ at, name }) => `${name} ${cell.texts[at]}`);
+    return say('{name} ({line}): {up}, {across}. {plan}', { name: cell.name, line: cell.line, up, across, plan: cell.texts.at(-1) });
   };
 
   const range = values => {
@@ -154,12 +154,12 @@
     listFronts(points);
     box.replaceChildren();
     if (!points.length) {
-      box.append(make('p', {}, 'Nothing that is shown has both figures.'));
+      box.append(make('p', {}, say('Nothing that is shown has both figures.')));
       return;
     }
-    const named = [axis('up'), axis('across')].map(({ name }) => name);
+    const named = { up: axis('up').name, across: axis('across').name, what: $('#pick thead th.name').textContent };
     const group = make('div', { class: 'chart points', tabindex: 0, role: 'group', 'data-chart': 'points',
-      'aria-label': `${named.join(' against ')}: arrow keys go from ${data.what} to ${data.what}, Enter shows its plan` });
+      'aria-label': say('{up} against {across}: arrow keys go from {what} to {what}, Enter shows its plan', named) });
     box.append(group);
     const width = Math.max(280, group.clientWidth), narrow = width < 600;
     const [x, y] = [range(points.map(point => point.x)), range(points.map(point => point.y))];
@@ -196,11 +196,12 @@
   const listFronts = points => {
     const found = fronts(points), several = found.length > 1;
     const [up, across] = [axis('up'), axis('across')];
-    const wish = ({ name, better }) => `${better} ${name}`;
-    $('#front').replaceChildren(...(points.length ? [make('h3', {}, `No other has both ${wish(up)} and ${wish(across)}`)] : []),
+    const wish = ({ name, better }) => better === 'lower' ? say('lower {name}', { name }) : say('higher {name}', { name });
+    const none = say('No other has both {up} and {across}', { up: wish(up), across: wish(across) });
+    $('#front').replaceChildren(...(points.length ? [make('h3', {}, none)] : []),
       ...found.map(({ task, best }) => {
         const names = best.flatMap(({ cell }, at) => [...(at ? [' · '] : []), link(cell)]);
-        return make('p', {}, ...(several ? [make('strong', {}, task + ': ')] : []), ...names);
+        return make('p', {}, ...(several ? [make('strong', {}, say('{task}: ', { task }))] : []), ...names);
       }));
   };
 
@@ -212,7 +213,7 @@
     mark('place', state.pick);
     for (const radio of $$('#pick input[type=radio]')) radio.checked = Number(radio.value) === state[radio.name];
     const parts = new DOMParser().parseFromString(state.details[state.pick], 'text/html').body.childNodes;
-    const back = make('p', { class: 'back' }, make('a', { href: '#picture' }, 'Back to the picture'));
+    const back = make('p', { class: 'back' }, make('a', { href: '#picture' }, say('Back to the picture')));
     box.replaceChildren(make('h2', { tabindex: -1, id: 'detail-title' }, cell.name), ...parts, back);
     versus.replaceChildren();
     if (state.versus >= 0 && state.versus !== state.pick) differences(versus, figures(cell), figures(cells[state.versus]));

@@ -14,6 +14,7 @@ from cpsolver.doors.report.html.play import PICKS, choice, picking_head, tools
 from cpsolver.doors.report.html.sections import Document
 from cpsolver.doors.report.html.shell import data_element, document, packed
 from cpsolver.explanation.closest import strategy_text
+from cpsolver.inputs.language import say
 from cpsolver.inputs.text import count, percent, seconds
 from cpsolver.plans.strategy import Strategy
 
@@ -32,20 +33,22 @@ def choices_page(page: ChoicesPage) -> str:
             {"details": [_detail(one.detail) for one in page.choices], "document": page.document, "csv": page.csv}
         ),
     }
-    return document(f"apss-cp: {page.title}", parts, data_element(given), "choices.js")
+    return document(say("apss-cp: {title}", title=page.title), parts, data_element(given), "choices.js")
 
 
 def _picture(page: ChoicesPage) -> Html:
-    hint = "Pick a point to see its plan; drag to zoom, double-click for all."
-    hint += f" Ringed: no other {page.what} is better in both."
-    words = {"up": "Up ", "across": "Across "}
+    hint = say(
+        "Pick a point to see its plan; drag to zoom, double-click for all. Ringed: no other {what} is better in both.",
+        what=say(page.what),
+    )
+    words = {"up": say("Up "), "across": say("Across ")}
     picks = (tag("label", word, tag("select", id=key), class_="axis") for key, word in words.items())
     live = tag(
         "div",
         tag("div", *picks, class_="tools"),
-        tag("div", id="lines", class_="tools", role="group", aria_label="Shown in the picture"),
+        tag("div", id="lines", class_="tools", role="group", aria_label=say("Shown in the picture")),
         tag("div", id="charts"),
-        tag("p", "Point at one, or go through them with the arrow keys.", class_="readout", aria_live="polite"),
+        tag("p", say("Point at one, or go through them with the arrow keys."), class_="readout", aria_live="polite"),
         tag("p", hint, class_="dim"),
         tag("div", id="front"),
         class_="live",
@@ -54,25 +57,25 @@ def _picture(page: ChoicesPage) -> Html:
     stills = (join([tag("h3", title), scrolling(title, drawn(svg))]) for title, svg in page.stills)
     rest = [tag("div", *stills, class_="still")] if page.stills else []
     rest += [tag("p", note) for note in page.notes]
-    return section("picture", "Weighed against each other", live, *rest, live=not rest)
+    return section("picture", say("Weighed against each other"), live, *rest, live=not rest)
 
 
 def _table(page: ChoicesPage) -> Html:
     heads = [picking_head(name) for name in PICKS]
-    heads.append(tag("th", page.what, scope="col", class_="name"))
+    heads.append(tag("th", say(page.what), scope="col", class_="name"))
     heads += [_head(column) for column in page.columns]
     rows = [_row(page, place, one) for place, one in enumerate(page.choices)]
     table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *rows), class_="numbers sortable")
-    buttons = (("save-json", "Download JSON"), ("save-csv", "Download CSV"))
+    buttons = (("save-json", say("Download JSON")), ("save-csv", say("Download CSV")))
     versus = tag("div", id="versus", class_="live", hidden="hidden")
-    title = f"{page.what.capitalize()}s to pick"
-    return section("pick", title, scrolling(f"{title}: a table", table), tools(buttons), versus)
+    title = say("{what}s to pick", what=say(page.what).capitalize())
+    return section("pick", title, scrolling(say("{title}: a table", title=title), table), tools(buttons), versus)
 
 
 def _head(column: Column) -> Html:
     more = {"data_better": column.better or None, "data_unit": column.unit or None}
     class_ = "text" if column.text else None
-    return tag("th", column.name, scope="col", class_=class_, data_size="1" if column.size else None, **more)
+    return tag("th", say(column.name), scope="col", class_=class_, data_size="1" if column.size else None, **more)
 
 
 def _row(page: ChoicesPage, place: int, one: Pick) -> Html:
@@ -92,22 +95,23 @@ def _detail(one: Detail) -> Html:
     if plans:
         parts += [sections.what_to_run(strategies[0]), sections.tiles(plans[0])]
     if plans and not one.brief:
-        parts += [tag("h3", "Where the time of a step goes"), sections.time_parts(plans[0], strategies[0])]
-        parts += [tag("h3", "Where the memory goes: GiB per GPU"), sections.memory_parts(plans[0])]
+        parts += [tag("h3", say("Where the time of a step goes")), sections.time_parts(plans[0], strategies[0])]
+        memory = say("Where the memory goes: GiB per GPU{whose}", whose="")
+        parts += [tag("h3", memory), sections.memory_parts(plans[0])]
     if len(plans) > 1:
         parts += _others(plans, strategies)
     return join(parts)
 
 
 def _others(plans: Sequence[Document], strategies: Sequence[Strategy]) -> Iterator[Html]:
-    yield tag("h3", "Its plans")
-    heads = [tag("th", name, scope="col") for name in ("plan", "step", "tokens/s", "MFU", "memory")]
+    yield tag("h3", say("Its plans"))
+    heads = [tag("th", name, scope="col") for name in (say("plan"), say("step"), "tokens/s", "MFU", say("memory"))]
     rows = []
     for plan, strategy in zip(plans, strategies, strict=True):
         figures = (seconds(plan["step_time_s"]), count(plan["throughput_tokens_per_s"]), percent(plan["mfu"]))
         cells = (tag("td", words) for words in (*figures, percent(sections.fullest(plan)[1])))
         decided = tag("td", strategy_text(strategy), class_="text")
         rows.append(tag("tr", tag("th", str(plan["rank"]), scope="row"), *cells, decided))
-    head = tag("tr", *heads, tag("th", "decisions", scope="col", class_="text"))
-    yield scrolling("Plans", tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers cells"))
+    head = tag("tr", *heads, tag("th", say("decisions"), scope="col", class_="text"))
+    yield scrolling(say("Plans"), tag("table", tag("thead", head), tag("tbody", *rows), class_="numbers cells"))
     yield sections.intervals(plans)

@@ -91,11 +91,11 @@ def tiles(plan: Document) -> Html:
 def _outlook_tiles(plan: Document) -> tuple[tuple[str, str, str], ...]:
     """Days and dollars of the whole training and the chance of being in time, as far as they are known."""
     told = []
-    for name, title, text in (("days", "days", days_text), ("dollars", "dollars", total_dollars)):
+    for name, title, text in (("days", later("days"), days_text), ("dollars", later("dollars"), total_dollars)):
         if (found := plan[name]) is not None:
             told.append(
                 (
-                    title,
+                    say(title),
                     text(found["mean"]),
                     say("80 % interval {low} to {high}", low=text(found["low"]), high=text(found["high"])),
                 )
