@@ -115,7 +115,7 @@ def _optimizer(case: Case, target: str) -> dict[str, Any]:
     training, sharded = case.problem().spec.training, case.strategy().distributed_optimizer
     if not training.whole_matrices:
         return {"use_distributed_optimizer": sharded, "optimizer": "adam"}
-    told = {"optimizer": training.optimizer}
+    told: dict[str, Any] = {"optimizer": training.optimizer}
     if training.optimizer == "muon":
         told |= {"muon_tp_mode": training.muon_tp_mode, "muon_num_ns_steps": 5}
     return {**told, "use_distributed_optimizer": False, "use_layer_wise_distributed_optimizer": sharded}
