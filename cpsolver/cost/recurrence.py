@@ -17,6 +17,7 @@ from cpsolver.cost.gemms import Gemm, attention_gemms
 from cpsolver.cost.kinds import LayerKind
 from cpsolver.cost.selection import compressed_gemms, indexer_gemms
 from cpsolver.cost.shard import Floats, Shard
+from cpsolver.inputs.language import later
 from cpsolver.profiles.techniques import techniques
 from models_zoo import Architecture
 from models_zoo.schema import LinearAttention, Mixer
@@ -86,14 +87,15 @@ def counted_flops(model: Architecture, mixer: Mixer) -> float:
 
 
 def split_heads(model: Architecture) -> dict[str, int]:
-    """What tensor and context parallelism split of the model's recurrences, by name: each a multiple of tp x cp."""
+    """What tensor and context parallelism split of the model's recurrences, by name (behind a count): each a multiple
+    of tp x cp."""
     found = {}
     if model.mamba is not None:
-        found["state-space heads"] = model.mamba.heads
+        found[later("{count} state-space heads")] = model.mamba.heads
     linear = model.linear_attention
     if linear is not None:
-        found |= {"linear attention's key heads": linear.key_heads or linear.heads or 1}
-        found |= {"linear attention's value heads": linear.value_heads or linear.heads or 1}
+        found |= {later("{count} linear attention's key heads"): linear.key_heads or linear.heads or 1}
+        found |= {later("{count} linear attention's value heads"): linear.value_heads or linear.heads or 1}
     return found
 
 

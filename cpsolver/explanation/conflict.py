@@ -116,7 +116,7 @@ def conflict_line(problem: Problem, conflict: Conflict) -> str:
         )
     if len(parts) == 1:
         return say("No layout is legal: {parts}, and none does with {of}.", parts=parts[0], of=of)
-    text = say("These cannot all hold with {of}: {parts}.", of=of, parts="; ".join(parts))
+    text = say("These cannot all hold with {of}: {parts}.", of=of, parts=say("; ").join(parts))
     if conflict.dps and all(problem.batch % dp for dp in conflict.dps):
         some = ", ".join(map(str, conflict.dps[:8])) + (", …" if len(conflict.dps) > 8 else "")
         text += say(" dp could only be one of {some}: none divides {batch:,}.", some=some, batch=problem.batch)

@@ -1,8 +1,9 @@
 """In which language people are spoken to: English, or Chinese from a gettext catalogue (locale/zh).
 
 The library, and whatever is written for machines, speaks English; only the command line chooses another language
-(`speaking`), once for the process. A text that stands in a table made on import is marked there with `later`, and said
-where it is used. `python -m tools.messages` brings the catalogue into step with the code.
+(`speaking`), once for the process. What is read by machines and people alike, or stands in a table made on import, is
+marked with `later`: it is English, and `say` says it where people read it. `python -m tools.messages` brings the
+catalogue into step with the code.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ COUNTED = "counted"
 _spoken = ENGLISH
 
 
-def say(message: str, **values: object) -> str:
+def say(message: str, /, **values: object) -> str:
     """The message in the language spoken, its fields `{name}` filled with the values; English where it has no other."""
+    if isinstance(message, _Later) and message.values:
+        return say(message.message, **message.values)
     text = _catalogue(_spoken).gettext(message) if message and _spoken != ENGLISH else message
-    return text.format(**values) if values else text
+    return text.format(**{name: _said(value) for name, value in values.items()}) if values else text
 
 
-def later(message: str) -> str:
-    """Marks a message that is said elsewhere: for the catalogue to find."""
-    return message
+def later(message: str, /, **values: object) -> str:
+    """Marks a message for the catalogue to find: it is English, and `say` says it elsewhere, with its values."""
+    return _Later(message, values)
 
 
 def counted(amount: int, word: str) -> str:
@@ -61,6 +64,25 @@ def of_locale(environment: Mapping[str, str]) -> str:
     """The language that a locale asks for: the first of these variables that is set decides, as POSIX has it."""
     names = (environment.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
     return CHINESE if next(filter(None, names), "").startswith(CHINESE) else ENGLISH
+
+
+class _Later(str):
+    """A message in English that keeps its values apart; some of these may be messages too."""
+
+    message: str
+    values: dict[str, object]
+
+    def __new__(cls, message: str, values: dict[str, object]) -> _Later:
+        made = super().__new__(cls, message.format(**values) if values else message)
+        made.message, made.values = message, values
+        return made
+
+    def __getnewargs__(self) -> tuple[str, dict[str, object]]:  # type: ignore[override]
+        return self.message, self.values
+
+
+def _said(value: object) -> object:
+    return say(value) if isinstance(value, _Later) else value
 
 
 @cache

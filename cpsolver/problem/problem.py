@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from cpsolver.inputs.language import later
 from cpsolver.problem.network import ClusterNetwork
 from cpsolver.problem.packing import Windows, windows_of
 from cpsolver.profiles.constants import ConstantLayer, Overlay, replacements
@@ -254,8 +255,8 @@ class Problem:
     @property
     def sharded_switch(self) -> str | None:
         """The spec's or the stack's switch that works with a distributed optimizer only; None: there is none."""
-        own = f"fp8_parameter_gather of stack {self.stack.name}" if self.narrow_weights else None
-        return self.spec.training.sharded_switch or own
+        own = later("fp8_parameter_gather of stack {stack}", stack=self.stack.name)
+        return self.spec.training.sharded_switch or (own if self.narrow_weights else None)
 
     @property
     def recompute_by_stage(self) -> bool:

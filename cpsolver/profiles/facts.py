@@ -8,12 +8,14 @@ the explanations all ask the same function (docs/adding-a-framework-fact.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cpsolver.plans.strategy import CORE, NAMED_MODULES, RecomputeKind, Schedule, Sharded
-from cpsolver.profiles.judging import SHARDED, among, either, fact, negated, v_shaped
+from cpsolver.inputs.language import later, say
+from cpsolver.plans.strategy import NAMED_MODULES, RecomputeKind, Schedule, Sharded
+from cpsolver.profiles.judging import among, either, fact, negated, v_shaped
 from cpsolver.profiles.switches import OffloadModule, OptimizerName, Precision, Switch
 from models_zoo import Architecture
 from models_zoo.schema import SpecialLayer
@@ -125,50 +127,46 @@ class Facts(BaseModel):
         return ("1f1b", *self.zero_bubble, *(("breadth_first",) if self.breadth_first else ()))
 
 
-def _shards(x: Any, kinds: tuple[Sharded, ...]) -> Any:
-    """Where the ranks shard one of these, whether or not there is a distributed optimizer."""
-    return among(x.sharded, tuple(1 + SHARDED.index(kind) for kind in kinds))
-
-
-def _grouped(x: Any) -> Any:
+def grouped(x: Any) -> Any:
     """Where some of the replicas shard the states among them."""
     return x.distributed_optimizer & (x.sharding_group > 0)
 
 
-def _listed(values: Any) -> str:
+def listed(values: Any) -> str:
+    """Names as people write them."""
     return ", ".join(map(str, values))
 
 
 # tp, flash attention
 
 
-@fact("layout", about="tp", briefly="has no tensor parallelism (tp 1)")
+@fact("layout", about="tp", briefly=later("has no tensor parallelism (tp 1)"))
 def _tensor_parallel(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.tensor_parallel | (x.tp == 1), lambda: f"has no tensor parallelism: tp is {x.tp}, and must be 1"
+    yield f.tensor_parallel | (x.tp == 1), lambda: later("has no tensor parallelism: tp is {x.tp}, and must be 1", x=x)
 
 
 def _sequence_in_short(f: Facts) -> str:
     if not f.plain_tensor:
-        return "has sequence parallelism wherever tp > 1"
-    return "" if f.sequence_parallel else "has no sequence parallelism"
+        return say("has sequence parallelism wherever tp > 1")
+    return "" if f.sequence_parallel else say("has no sequence parallelism")
 
 
 @fact("variant", about="sequence_parallel", briefly=_sequence_in_short)
 def _sequence_parallel(f: Facts, m: Architecture, x: Any) -> Any:
-    message = "has no sequence parallelism: sequence_parallel must be false"
+    message = later("has no sequence parallelism: sequence_parallel must be false")
     yield f.sequence_parallel | negated(x.sequence_parallel), lambda: message
 
 
 @fact("layout")
 def _kv_groups(f: Facts, m: Architecture, x: Any) -> Any:
     whole = (f.kv_groups != "divides") | (m.kv_heads % x.tp == 0)
-    yield whole, lambda: f"needs tp to divide the {m.kv_heads} key-value heads, and tp is {x.tp}"
+    yield whole, lambda: later("needs tp to divide the {m.kv_heads} key-value heads, and tp is {x.tp}", m=m, x=x)
 
 
-_FLASH = {(False,): "has no flash attention", (True,): "always has flash attention"}
+_FLASH = {(False,): later("has no flash attention"), (True,): later("always has flash attention")}
 
 
-@fact("variant", about="flash_attention", briefly=lambda f: _FLASH.get(f.flash_attention, ""))
+@fact("variant", about="flash_attention", briefly=lambda f: say(_FLASH.get(f.flash_attention, "")))
 def _flash_attention(f: Facts, m: Architecture, x: Any) -> Any:
     yield among(x.flash_attention, f.flash_attention), lambda: _FLASH[(not x.flash_attention,)]
 
@@ -176,29 +174,38 @@ def _flash_attention(f: Facts, m: Architecture, x: Any) -> Any:
 # The pipeline and its layers
 
 
-@fact("layout", about="pp", briefly="has no pipeline (pp 1)")
+@fact("layout", about="pp", briefly=later("has no pipeline (pp 1)"))
 def _pipeline(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.pipeline | (x.pp == 1), lambda: f"has no pipeline: pp is {x.pp}, and must be 1"
+    yield f.pipeline | (x.pp == 1), lambda: later("has no pipeline: pp is {x.pp}, and must be 1", x=x)
 
 
-@fact("frame", about="vpp", briefly="does not interleave (vpp 1)")
+@fact("frame", about="vpp", briefly=later("does not interleave (vpp 1)"))
 def _interleaving(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.interleaving | (x.vpp == 1), lambda: f"does not interleave: vpp is {x.vpp}, and must be 1"
+    yield f.interleaving | (x.vpp == 1), lambda: later("does not interleave: vpp is {x.vpp}, and must be 1", x=x)
     alone = f.v_context | (x.cp == 1) | negated(v_shaped(x))
-    yield alone, lambda: f"has no context parallelism with schedule {x.plan.schedule}: cp is {x.cp}, and must be 1"
+    yield (
+        alone,
+        lambda: later(
+            "has no context parallelism with schedule {schedule}: cp is {x.cp}, and must be 1",
+            schedule=x.plan.schedule,
+            x=x,
+        ),
+    )
 
 
-@fact("frame", about="pp mbs", briefly="needs a microbatch for each stage (global batch / mbs / dp >= pp)")
+@fact("frame", about="pp mbs", briefly=later("needs a microbatch for each stage (global batch / mbs / dp >= pp)"))
 def _few_microbatches(f: Facts, m: Architecture, x: Any) -> Any:
     allows = f.few_microbatches | (x.vpp > 1) | (x.microbatches >= x.pp)
-    yield allows, lambda: f"needs a microbatch for each stage: {x.microbatches} microbatches are fewer than pp {x.pp}"
+    yield (
+        allows,
+        lambda: later("needs a microbatch for each stage: {x.microbatches} microbatches are fewer than pp {x.pp}", x=x),
+    )
 
 
 @fact("layout")
 def _mtp_parallel(f: Facts, m: Architecture, x: Any) -> Any:
-    message = "has multi-token prediction with pp 1 and cp 1 only"
     allows = f.mtp_parallel | (m.mtp_layers == 0) | ((x.pp == 1) & (x.cp == 1))
-    yield allows, lambda: f"{message}: pp is {x.pp}, cp is {x.cp}"
+    yield allows, lambda: later("has multi-token prediction with pp 1 and cp 1 only: pp is {x.pp}, cp is {x.cp}", x=x)
 
 
 def tied_stages(f: Facts, m: Architecture, x: Any) -> tuple[Any, Any]:
@@ -209,7 +216,7 @@ def tied_stages(f: Facts, m: Architecture, x: Any) -> tuple[Any, Any]:
             (f.uneven_layers in values)
             | ((f.uneven_interleaved in values) & (x.vpp > 1))
             | ((f.uneven_context in values) & (x.cp > 1))
-            | ((f.uneven_groups in values) & _grouped(x))
+            | ((f.uneven_groups in values) & grouped(x))
             | ((f.uneven_mtp in values) & (m.mtp_layers > 0))
             | ((f.v_layers in values) & v_shaped(x))
         )
@@ -221,11 +228,17 @@ def tied_stages(f: Facts, m: Architecture, x: Any) -> tuple[Any, Any]:
 def _whole_chunks(f: Facts, m: Architecture, x: Any) -> Any:
     _, tied = tied_stages(f, m, x)
     allows = negated(tied) | (x.embedding_slot + x.loss_slot == 0)
-    yield allows, lambda: f"needs chunks of layers only: vpp {x.vpp} puts the embedding or the head in the place of one"
+    yield (
+        allows,
+        lambda: later(
+            "needs chunks of layers only: vpp {x.vpp} puts the embedding or the head in the place of one", x=x
+        ),
+    )
 
 
 def _needs_equal(f: Facts) -> str:
-    return {"none": "needs equal stages", "first_last": "needs equal middle stages", "any": ""}[f.uneven_layers]
+    equal = say("needs equal stages")
+    return {"none": equal, "first_last": say("needs equal middle stages"), "any": ""}[f.uneven_layers]
 
 
 @fact("layout", "frame", about="layers", briefly=_needs_equal)
@@ -234,62 +247,106 @@ def _equal_stages(f: Facts, m: Architecture, x: Any) -> Any:
     chunks = x.pp * x.vpp
     yield (
         negated(equal) | (m.layers % chunks == 0),
-        lambda: f"needs equal stages: {m.layers} layers are not a multiple of pp {x.pp} x vpp {x.vpp} = {chunks}",
+        lambda: later(
+            "needs equal stages: {m.layers} layers are not a multiple of pp {x.pp} x vpp {x.vpp} = {chunks}",
+            m=m,
+            x=x,
+            chunks=chunks,
+        ),
     )
 
 
 @fact("plan")
 def _equal_layers(f: Facts, m: Architecture, x: Any) -> Any:
     equal, tied = tied_stages(f, m, x)
-    where = "".join(f" with {name} {size}" for name, size in (("vpp", x.vpp), ("cp", x.cp)) if size > 1)
-    where += " with a sharding group" * _grouped(x) + " with multi-token prediction" * (m.mtp_layers > 0)
-    layers = f"{m.layers // x.pp} layers each, not {_listed(x.layers)}"
     if equal and m.layers % (x.pp * x.vpp) == 0:  # else the fact above says so
-        yield len(set(x.layers)) == 1, lambda: f"needs equal stages{where}, {layers}"
+        yield (
+            len(set(x.layers)) == 1,
+            lambda: later(
+                "needs equal stages{where}, {each} layers each, not {layers}",
+                where=_tied_where(m, x),
+                each=m.layers // x.pp,
+                layers=listed(x.layers),
+            ),
+        )
     elif tied and not equal:
-        between = "needs equal stages between the first and the last"
-        yield len(set(x.layers[1:-1])) < 2, lambda: f"{between}{where}, not {_listed(x.layers)}"
+        yield (
+            len(set(x.layers[1:-1])) < 2,
+            lambda: later(
+                "needs equal stages between the first and the last{where}, not {layers}",
+                where=_tied_where(m, x),
+                layers=listed(x.layers),
+            ),
+        )
+
+
+def _tied_where(m: Architecture, x: Any) -> str:
+    text = with_sizes({"vpp": (x.vpp, 1), "cp": (x.cp, 1)})
+    if grouped(x):
+        text = later("{where} with a sharding group", where=text)
+    return later("{where} with multi-token prediction", where=text) if m.mtp_layers else text
+
+
+def with_sizes(sizes: Mapping[str, tuple[int, int]]) -> str:
+    """The sizes, each beside its usual value, that are above that."""
+    text = ""
+    for name, (size, usual) in sizes.items():
+        if size > usual:
+            text = later("{where} with {name} {size}", where=text, name=name, size=size)
+    return text
 
 
 # Several chip types along the pipeline
 
 
-@fact("mixture", about="stages", briefly="does not mix chip types")
+@fact("mixture", about="stages", briefly=later("does not mix chip types"))
 def _mixed_chips(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.mixed_chips, lambda: f"does not mix chip types: one of {x.types}"
+    yield f.mixed_chips, lambda: later("does not mix chip types: one of {x.types}", x=x)
 
 
 @fact("mixture")
 def _mixed_chips_beside(f: Facts, m: Architecture, x: Any) -> Any:
     if not f.mixed_chips:
         return
-    mix, one = "where chip types mix", x.vpp == 1
-    yield f.mixed_chips_interleaving | one, lambda: f"does not interleave {mix} ({x.types}): vpp is {x.vpp}, not 1"
+    yield (
+        f.mixed_chips_interleaving | (x.vpp == 1),
+        lambda: later("does not interleave where chip types mix ({x.types}): vpp is {x.vpp}, not 1", x=x),
+    )
     allows = f.mixed_chips_context | (x.cp == 1)
-    yield allows, lambda: f"has no context parallelism {mix} ({x.types}): cp is {x.cp}, and must be 1"
-    allows = f.mixed_chips_groups | negated(_grouped(x))
-    yield allows, lambda: f"shards over all replicas {mix} ({x.types}): sharding_group must be 0"
+    yield (
+        allows,
+        lambda: later("has no context parallelism where chip types mix ({x.types}): cp is {x.cp}, and must be 1", x=x),
+    )
+    allows = f.mixed_chips_groups | negated(grouped(x))
+    yield (
+        allows,
+        lambda: later("shards over all replicas where chip types mix ({x.types}): sharding_group must be 0", x=x),
+    )
 
 
 @fact("plan")
 def _degrees_by_chip(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.degrees_by_chip | negated(x.unequal), lambda: f"has the same degrees on all stages, not {x.meshes_in_words}"
+    yield (
+        f.degrees_by_chip | negated(x.unequal),
+        lambda: later("has the same degrees on all stages, not {x.meshes_in_words}", x=x),
+    )
 
 
 # Context parallelism
 
 
 def _context_in_short(f: Facts) -> str:
-    kinds = _listed(f.context_parallel)
-    text = f"has context parallelism of kind {kinds}" if kinds else "has no context parallelism (cp 1)"
-    text += ", without a pipeline" * (f.pipeline and not f.context_pipeline)
-    return text + ", with the distributed optimizer" * (not f.plain_context)
+    kinds = listed(f.context_parallel)
+    has = say("has context parallelism of kind {kinds}", kinds=kinds)
+    text = has if kinds else say("has no context parallelism (cp 1)")
+    text += say(", without a pipeline") if f.pipeline and not f.context_pipeline else ""
+    return text + (say(", with the distributed optimizer") if not f.plain_context else "")
 
 
 @fact("layout", about="cp ulysses cp_gather", briefly=_context_in_short)
 def _context_parallel(f: Facts, m: Architecture, x: Any) -> Any:
     has = bool(f.context_parallel)
-    yield has | (x.cp == 1), lambda: f"has no context parallelism: cp is {x.cp}, and must be 1"
+    yield has | (x.cp == 1), lambda: later("has no context parallelism: cp is {x.cp}, and must be 1", x=x)
 
 
 def _all_to_all(x: Any) -> Any:
@@ -310,174 +367,106 @@ def _context_kind(f: Facts, m: Architecture, x: Any) -> Any:
     allows = x.cp == 1
     for kind in f.context_parallel:
         allows = allows | kinds[kind]
-    yield allows, lambda: f"has no context parallelism of kind {x.cp_comm_type}: {_listed(f.context_parallel)}"
+    yield (
+        allows,
+        lambda: later(
+            "has no context parallelism of kind {x.cp_comm_type}: {context_parallel}",
+            x=x,
+            context_parallel=listed(f.context_parallel),
+        ),
+    )
 
 
 @fact("layout")
 def _context_pipeline(f: Facts, m: Architecture, x: Any) -> Any:
     allows = f.context_pipeline | (x.cp == 1) | (x.pp == 1)
-    yield allows, lambda: f"has no context parallelism under a pipeline: cp {x.cp} needs pp 1, and pp is {x.pp}"
+    yield (
+        allows,
+        lambda: later("has no context parallelism under a pipeline: cp {x.cp} needs pp 1, and pp is {x.pp}", x=x),
+    )
 
 
 @fact("variant")
 def _ulysses_tensor(f: Facts, m: Architecture, x: Any) -> Any:
     yield (
         f.ulysses_tensor | negated(_all_to_all(x)) | (x.tp == 1),
-        lambda: f"has no tensor parallelism beside all-to-all (ulysses {x.ulysses}): tp is {x.tp}, and must be 1",
+        lambda: later(
+            "has no tensor parallelism beside all-to-all (ulysses {x.ulysses}): tp is {x.tp}, and must be 1", x=x
+        ),
     )
 
 
 @fact("variant")
 def _ulysses_groups(f: Facts, m: Architecture, x: Any) -> Any:
-    message = "shards over all replicas beside all-to-all"
-    allows = f.ulysses_groups | negated(_all_to_all(x)) | negated(_grouped(x))
-    yield allows, lambda: f"{message} (ulysses {x.ulysses}): sharding_group is {x.sharding_group}, and must be 0"
+    allows = f.ulysses_groups | negated(_all_to_all(x)) | negated(grouped(x))
+    yield (
+        allows,
+        lambda: later(
+            "shards over all replicas beside all-to-all (ulysses {x.ulysses}): sharding_group is {x.sharding_group}, "
+            "and must be 0",
+            x=x,
+        ),
+    )
 
 
 # Experts
 
 
-@fact("variant", about="ep", briefly="has no expert parallelism (ep 1)")
+@fact("variant", about="ep", briefly=later("has no expert parallelism (ep 1)"))
 def _expert_parallel(f: Facts, m: Architecture, x: Any) -> Any:
-    yield f.expert_parallel | (x.ep == 1), lambda: f"has no expert parallelism: ep is {x.ep}, and must be 1"
+    yield f.expert_parallel | (x.ep == 1), lambda: later("has no expert parallelism: ep is {x.ep}, and must be 1", x=x)
 
 
 def _whole_in_short(f: Facts) -> str:
-    return "" if f.expert_tensor_parallel == "any" else "does not split every expert (etp 1)"
+    return "" if f.expert_tensor_parallel == "any" else say("does not split every expert (etp 1)")
 
 
 @fact("variant", about="etp", briefly=_whole_in_short)
 def _expert_tensor_parallel(f: Facts, m: Architecture, x: Any) -> Any:
     any_bias = f.expert_tensor_parallel == "one"
     whole = any_bias or (f.expert_tensor_parallel == "without_bias" and m.bias_mlp)
-    which = "an expert" if any_bias else "an expert that has a bias"
-    yield (not whole) | (x.etp == 1), lambda: f"does not split {which}: etp is {x.etp}, and must be 1"
+    told = (
+        later("does not split an expert: etp is {x.etp}, and must be 1")
+        if any_bias
+        else later("does not split an expert that has a bias: etp is {x.etp}, and must be 1")
+    )
+    yield (not whole) | (x.etp == 1), lambda: later(told, x=x)
 
 
-@fact("variant", about="expert_overlap", briefly="does not overlap experts' all-to-alls")
+@fact("variant", about="expert_overlap", briefly=later("does not overlap experts' all-to-alls"))
 def _expert_overlap(f: Facts, m: Architecture, x: Any) -> Any:
-    message = "does not overlap experts' all-to-alls with another microbatch's compute: expert_overlap must be false"
+    message = later(
+        "does not overlap experts' all-to-alls with another microbatch's compute: expert_overlap must be false"
+    )
     yield f.expert_overlap | negated(x.expert_overlap), lambda: message
 
 
 @fact("variant")
 def _experts_within(f: Facts, m: Architecture, x: Any) -> Any:
-    group = either(_grouped(x), x.sharding_group, either(x.distributed_optimizer, x.dp * x.cp, x.cp))
+    group = either(grouped(x), x.sharding_group, either(x.distributed_optimizer, x.dp * x.cp, x.cp))
     yield (
         (f.experts_within == "stage") | (x.tp * group % (x.etp * x.ep) == 0),
-        lambda: (
-            f"keeps experts within tp {x.tp} x {group} ranks of a sharding group, which ep {x.ep} x etp {x.etp} "
-            "must divide"
+        lambda: later(
+            "keeps experts within tp {x.tp} x {group} ranks of a sharding group, which ep {x.ep} x etp {x.etp} must "
+            "divide",
+            x=x,
+            group=group,
         ),
     )
 
 
-@fact("layout", about="pp", briefly="needs fewer dense layers before the experts than a stage's even share")
+@fact("layout", about="pp", briefly=later("needs fewer dense layers before the experts than a stage's even share"))
 def _dense_stages(f: Facts, m: Architecture, x: Any) -> Any:
     first, even = m.moe.first_dense if m.moe else 0, m.layers // x.pp
-    message = "needs fewer dense layers before the experts than a stage's even share"
     allows = f.dense_stages | (first == 0) | (x.pp == 1) | (first < even)
-    yield allows, lambda: f"{message}: {first} are not fewer than {even}, {m.layers} layers over pp {x.pp}"
-
-
-# Sharding over replicas
-
-
-@fact("variant")
-def _plain_replicas(f: Facts, m: Architecture, x: Any) -> Any:
     yield (
-        f.plain_replicas | x.distributed_optimizer | (x.dp == 1) | ((x.tp == 1) & (x.cp == 1)),
-        lambda: f"needs sharded replicas with tp {x.tp}, cp {x.cp} and dp {x.dp}: distributed_optimizer must be true",
+        allows,
+        lambda: later(
+            "needs fewer dense layers before the experts than a stage's even share: {first} are not fewer than {even}, "
+            "{m.layers} layers over pp {x.pp}",
+            first=first,
+            even=even,
+            m=m,
+            x=x,
+        ),
     )
-
-
-@fact("variant")
-def _plain_context(f: Facts, m: Architecture, x: Any) -> Any:
-    allows = f.plain_context | x.distributed_optimizer | (x.cp == 1)
-    yield allows, lambda: f"shards over context-parallel ranks: with cp {x.cp} distributed_optimizer must be true"
-
-
-def sharded_in_short(f: Facts) -> str:
-    """What of the states is shared out, in words that follow a framework's name."""
-    alone, under = (_listed(kinds) or "nothing" for kinds in (f.sharded, f.sharded_pipeline))
-    return f"shares out {alone}" + f" without a pipeline, {under} with one" * f.pipeline
-
-
-@fact("variant", about="sharded", briefly=sharded_in_short)
-def _sharded(f: Facts, m: Architecture, x: Any) -> Any:
-    shards = ((x.pp == 1) & _shards(x, f.sharded)) | ((x.pp > 1) & _shards(x, f.sharded_pipeline))
-    yield negated(x.distributed_optimizer) | shards, lambda: _unsharded(f, x)
-
-
-def _unsharded(f: Facts, x: Any) -> str:
-    kinds = f.sharded if x.pp == 1 else f.sharded_pipeline
-    choice = f"sharded may be {_listed(kinds)}" if kinds else "distributed_optimizer must be false"
-    return f"does not share out {x.plan.sharded} with pp {x.pp}: {choice}"
-
-
-def _groups_in_short(f: Facts) -> str:
-    several = ", of several context-parallel groups" * (not f.context_groups and bool(f.sharding_groups))
-    return f"shares out {_listed(f.sharding_groups) or 'nothing'} in groups{several}"
-
-
-@fact("variant", about="sharding_group", briefly=_groups_in_short)
-def _sharding_groups(f: Facts, m: Architecture, x: Any) -> Any:
-    size, alone = x.sharding_group, negated(_grouped(x))
-    known = alone | _shards(x, f.sharding_groups)
-    whole = alone | (not f.whole_context_groups) | (size % x.cp == 0)
-    several = alone | f.context_groups | (x.cp == 1) | (size != x.cp)
-    yield known, lambda: f"shares out {x.plan.sharded} over all replicas: sharding_group is {size}, and must be 0"
-    needs = "needs a sharding group of"
-    yield (
-        whole | negated(known),
-        lambda: f"{needs} whole context-parallel groups: {size} is no multiple of cp {x.cp}",
-    )
-    yield (
-        several | negated(known & whole),
-        lambda: f"{needs} several context-parallel groups: {size} is one of cp {x.cp}",
-    )
-
-
-# Recomputation, of which rows of the search know nothing
-
-
-@fact("plan")
-def _recompute(f: Facts, m: Architecture, x: Any) -> Any:
-    has = ("none", *f.recompute)
-    for kind in dict.fromkeys(x.recompute):
-        yield kind in has, lambda kind=kind: f"has no recomputation of kind {kind}: {_listed(has)}"
-
-
-@fact("plan")
-def _recompute_units(f: Facts, m: Architecture, x: Any) -> Any:
-    units = [n for kind, n in zip(x.recompute, x.recompute_layers, strict=False) if kind == "uniform" and n > 1]
-    yield (
-        f.recompute_units == "any" or not units,
-        lambda: f"recomputes layer by layer: uniform with {units[0]} layers must be 1",
-    )
-
-
-def differing_kinds(f: Facts, x: Any) -> tuple[RecomputeKind, ...]:
-    """The kinds of recomputation that may differ from stage to stage: of one plan, or of one row in columns."""
-    free = f.recompute_by_stage_interleaving | (x.vpp == 1)
-    free = free & (f.recompute_by_stage_context | (x.cp == 1))
-    free = free & (f.recompute_by_stage_groups | negated(_grouped(x)))
-    return f.recompute_by_stage if free else ()
-
-
-@fact("plan")
-def _recompute_by_stage(f: Facts, m: Architecture, x: Any) -> Any:
-    free = differing_kinds(f, x)
-    settings = dict.fromkeys(zip(x.recompute, x.recompute_layers, x.recompute_modules, strict=False))
-    alike = len(settings) == 1 or all(kind in free for kind, *_ in settings)
-    yield alike, lambda: _differs(f, x, free, list(settings))
-
-
-def _differs(f: Facts, x: Any, free: tuple[RecomputeKind, ...], settings: list[tuple[Any, int, Any]]) -> str:
-    words = ((kind, *[str(n)] * (n > 0), *(modules if modules != CORE else ())) for kind, n, modules in settings)
-    shown = ", ".join(map(" ".join, words))
-    choice = f"only {_listed(free)} may differ" if free else "one choice for all"
-    sizes = {"vpp": (x.vpp, 1), "cp": (x.cp, 1), "sharding_group": (x.sharding_group, 0)}
-    tied = f.recompute_by_stage != free
-    where = "".join(f" with {name} {size}" for name, (size, usual) in sizes.items() if tied and size > usual)
-    return f"cannot recompute differently by stage{where} ({shown}): {choice}"

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from cpsolver.inputs.data import package_data
 from cpsolver.inputs.errors import InputError, Trouble, nearest_names
 from cpsolver.plans.strategy import RecomputeKind
-from cpsolver.profiles import rarer_facts  # noqa: F401 (registers them)
+from cpsolver.profiles import rarer_facts, sharing_facts  # noqa: F401 (registers them)
 from cpsolver.profiles.facts import Facts
 from models_zoo import SPECIAL_LAYERS, Architecture, special_layers
 from models_zoo.vision import EncoderFamily

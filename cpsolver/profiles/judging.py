@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cpsolver.inputs.language import say
 from cpsolver.plans.dimensions import DIMENSIONS
 from cpsolver.plans.strategy import V_SHAPED, Sharded, Strategy
 from models_zoo import Architecture
@@ -52,7 +53,8 @@ def fact(*parts: Part, about: str = "", briefly: str | Callable[[Any], str] = ""
 
     def register(judge: Judge) -> Judge:
         name = judge.__name__.removeprefix("_")
-        words = briefly if callable(briefly) else lambda facts: briefly if briefly and not getattr(facts, name) else ""
+        text = "" if callable(briefly) else briefly
+        words = briefly if callable(briefly) else lambda facts: say(text) if text and not getattr(facts, name) else ""
         FACTS.append(Fact(parts, judge, tuple(about.split()), words))
         return judge
 
@@ -104,6 +106,8 @@ class PlanRow:
         self.schedule = DIMENSIONS["schedule"].code(plan.schedule)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "plan":  # asked for by pickle, of a copy without anything yet
+            raise AttributeError(name)
         return getattr(self.plan, name)
 
 

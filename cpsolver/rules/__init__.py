@@ -58,7 +58,7 @@ def sound_evaluation(problem: Problem, strategy: Strategy) -> Evaluation:
     """What a plan gives. Raises InputError for one whose sizes do not add up, of which a rule of STRUCTURE tells."""
     wrong = structure_violations(problem, strategy)
     if wrong:
-        raise InputError([Trouble("", str(violation)) for violation in wrong])
+        raise InputError([Trouble("", violation.text) for violation in wrong])
     return evaluate(problem, strategy)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Strategy
 from cpsolver.problem.problem import Problem
 
@@ -19,18 +20,23 @@ InShort = Callable[[Problem, Set[str]], str]
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken rule, with the numbers that break it."""
+    """One broken rule, with the numbers that break it: `message` in English, `str` in the language spoken."""
 
     rule: str
     message: str
 
+    @property
+    def text(self) -> str:
+        """Both, for `say`."""
+        return later("{rule}: {message}", rule=self.rule, message=self.message)
+
     def __str__(self) -> str:
-        return f"{self.rule}: {self.message}"
+        return say(self.text)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: asked of (problem, plan), it yields a message for everything in the plan that breaks it.
+    """A rule: asked of (problem, plan), it yields a message (`later`) for everything in the plan that breaks it.
 
     `words`: the rule in a few words, without a problem's numbers. `briefly`: with the
     numbers of a problem, as much of it as bears on some decisions. `by_mesh`: where stages have degrees of their own
@@ -49,14 +55,17 @@ class Rule:
         if not (self.by_mesh and strategy.unequal):
             return self.check(problem, strategy)
         return (
-            f"mesh on {groups[0].chip}: {text}"
+            later("mesh on {chip}: {text}", chip=groups[0].chip, text=text)
             for mesh, groups in strategy.meshes
             for text in self.check(problem, strategy.of(mesh))
         )
 
     def in_short(self, problem: Problem, asked: Set[str]) -> str:
         """What the rule asks for; `asked`: the decisions that are pinned or banned against it."""
-        return self.briefly(problem, asked) or f"rule {self.name}: {self.words[0].upper()}{self.words[1:]}"
+        words = say(self.words)
+        return self.briefly(problem, asked) or say(
+            "rule {name}: {words}", name=self.name, words=f"{words[0].upper()}{words[1:]}"
+        )
 
 
 REGISTERED: list[Rule] = []
@@ -79,7 +88,7 @@ def rule(
 def chosen(texts: Mapping[str, str], asked: Set[str]) -> str:
     """The texts of the decisions that are asked for; all of them where none is."""
     bearing = [text for name, text in texts.items() if name in asked] or list(texts.values())
-    return ", ".join(dict.fromkeys(bearing))
+    return say(", ").join(dict.fromkeys(bearing))
 
 
 def listed(values: object) -> str:
@@ -94,4 +103,8 @@ def product(sizes: dict[str, int]) -> str:
 
 def too_small(sizes: dict[str, int]) -> Iterator[str]:
     """The sizes below 1."""
-    return (f"{name} is {size}, and must be at least 1" for name, size in sizes.items() if size < 1)
+    return (
+        later("{name} is {size}, and must be at least 1", name=name, size=size)
+        for name, size in sizes.items()
+        if size < 1
+    )

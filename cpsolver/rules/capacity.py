@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cpsolver.cost.modules import applicable
 from cpsolver.evaluation.evaluate import stage_memory
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import BESIDE_FUNCTIONS, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import listed, rule
@@ -24,12 +25,27 @@ def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
     for group in s.groups:
         amounts = group.stage_recompute_layers
         if len(amounts) != group.num_stages:
-            yield f"{group.chip}: {len(amounts)} recompute numbers for {group.num_stages} stages"
+            yield later(
+                "{chip}: {amounts} recompute numbers for {stages} stages",
+                chip=group.chip,
+                amounts=len(amounts),
+                stages=group.num_stages,
+            )
         wrong = [n for n in amounts if (n < 1 if group.recompute in ("block", "uniform") else n != 0)]
         if wrong:
-            yield f"{group.chip}: recompute {group.recompute} with {wrong[0]} layers"
+            yield later(
+                "{chip}: recompute {recompute} with {amount} layers",
+                chip=group.chip,
+                recompute=group.recompute,
+                amount=wrong[0],
+            )
         if group.recompute != "selective" and group.modules:
-            yield f"{group.chip}: recompute {group.recompute} with modules {listed(group.modules)}"
+            yield later(
+                "{chip}: recompute {recompute} with modules {modules}",
+                chip=group.chip,
+                recompute=group.recompute,
+                modules=listed(group.modules),
+            )
     yield from _modules(problem, s)
     yield from _beside_functions(problem, s)
     if problem.spec.search.recompute_scope == "chip":
@@ -42,7 +58,11 @@ def recompute(problem: Problem, s: Strategy) -> Iterator[str]:
                 if name == chip
             }
             if len(choices) > 1:
-                yield f"{chip}: stages recompute differently ({sorted(choices)}), recompute_scope is chip"
+                yield later(
+                    "{chip}: stages recompute differently ({choices}), recompute_scope is chip",
+                    chip=chip,
+                    choices=sorted(choices),
+                )
 
 
 def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
@@ -50,26 +70,32 @@ def _modules(problem: Problem, s: Strategy) -> Iterator[str]:
     known = applicable(problem)
     used = {name for group in s.groups if group.recompute == "selective" for name in group.modules}
     for name in sorted(used - set(known)):
-        yield f"recompute module {name} is not one of this model and launcher: {listed(known)}"
+        yield later(
+            "recompute module {name} is not one of this model and launcher: {known}", name=name, known=listed(known)
+        )
 
 
 def _beside_functions(problem: Problem, s: Strategy) -> Iterator[str]:
     """MindSpeed 028de58, docs/zh/features/activation-function-recompute.md and arguments.py, validate_args_wrapper."""
     kinds = {group.recompute for group in s.groups} - {*BESIDE_FUNCTIONS}
     training = problem.spec.training
-    switches = {
-        "recompute_activation_function": ("activation functions are", training.recompute_activation_function),
-        "moe_zero_memory": ("experts' activations are", training.moe_zero_memory is not None),
-    }
-    for name, (what, on) in switches.items():
-        if on and kinds:
-            told = f"{what} made again beside recomputation of kind none or block only"
-            yield f"{told} (training.{name}): it is {sorted(kinds)[0]}"
+    if kinds and training.recompute_activation_function:
+        yield later(
+            "activation functions are made again beside recomputation of kind none or block only "
+            "(training.recompute_activation_function): it is {kind}",
+            kind=min(kinds),
+        )
+    if kinds and training.moe_zero_memory is not None:
+        yield later(
+            "experts' activations are made again beside recomputation of kind none or block only "
+            "(training.moe_zero_memory): it is {kind}",
+            kind=min(kinds),
+        )
 
 
 @rule(
     "layers' activations wait on the host without a pipeline (pp 1) and without recomputation only",
-    briefly=lambda *_: "offload_layers needs pp 1 and no recomputation",
+    briefly=lambda *_: say("offload_layers needs pp 1 and no recomputation"),
 )
 def layer_offload(problem: Problem, s: Strategy) -> Iterator[str]:
     """Megatron's conditions on --cpu-offloading-num-layers (core/transformer/transformer_config.py)."""
@@ -77,10 +103,18 @@ def layer_offload(problem: Problem, s: Strategy) -> Iterator[str]:
     if not layers:
         return
     if s.pp > 1:
-        yield f"activations of {layers} layers wait on the host without a pipeline only: pp is {s.pp}, and must be 1"
+        yield later(
+            "activations of {layers} layers wait on the host without a pipeline only: pp is {s.pp}, and must be 1",
+            layers=layers,
+            s=s,
+        )
     kinds = [kind for kind in s.recompute if kind != "none"]
     if kinds:
-        yield f"activations of {layers} layers wait on the host without recomputation only: it is {kinds[0]}"
+        yield later(
+            "activations of {layers} layers wait on the host without recomputation only: it is {kind}",
+            layers=layers,
+            kind=kinds[0],
+        )
 
 
 @rule("every stage fits its device's memory less the margin")
@@ -88,4 +122,10 @@ def memory(problem: Problem, s: Strategy) -> Iterator[str]:
     for stage, (chip, need) in enumerate(zip(s.stage_chips, stage_memory(problem, s), strict=True)):
         room = problem.capacity_bytes(problem.supply(chip).chip)
         if need.total > room * (1 + 1e-9):
-            yield f"stage {stage} on {chip} needs {need.total / GIB:.2f} GiB, {room / GIB:.2f} GiB are free for it"
+            yield later(
+                "stage {stage} on {chip} needs {need:.2f} GiB, {room:.2f} GiB are free for it",
+                stage=stage,
+                chip=chip,
+                need=need.total / GIB,
+                room=room / GIB,
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any
 
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.dimensions import DIMENSIONS, ROW, SIZES
 from cpsolver.plans.strategy import Strategy, chip_blocks
 from cpsolver.problem.problem import Problem, encoder_family
@@ -23,9 +24,9 @@ def pin(problem: Problem, s: Strategy) -> Iterator[str]:
         wanted, banned = getattr(pins, name), getattr(bans, name)
         for row_value in _values(s, name):
             if wanted is not None and row_value not in wanted:
-                yield f"{name} is {row_value}, pinned to {listed(wanted)}"
+                yield later("{name} is {value}, pinned to {wanted}", name=name, value=row_value, wanted=listed(wanted))
             if banned is not None and row_value in banned:
-                yield f"{name} {row_value} is forbidden"
+                yield later("{name} {value} is forbidden", name=name, value=row_value)
     blocks = tuple(chip for chip, _ in chip_blocks(s.stage_chips))
     whole = {"chip_order": blocks, "stage_chips": s.stage_chips, "layers": s.layers}
     for name, value in whole.items():
@@ -33,9 +34,9 @@ def pin(problem: Problem, s: Strategy) -> Iterator[str]:
         if name == "chip_order" and wanted is not None:
             wanted = tuple(chip for chip in wanted if chip in blocks)
         if wanted is not None and value != wanted:
-            yield f"{name} is {listed(value)}, pinned to {listed(wanted)}"
+            yield later("{name} is {value}, pinned to {wanted}", name=name, value=listed(value), wanted=listed(wanted))
         if banned is not None and value == banned:
-            yield f"{name} {listed(value)} is forbidden"
+            yield later("{name} {value} is forbidden", name=name, value=listed(value))
     yield from _pinned_by_chip(problem, s)
 
 
@@ -56,13 +57,19 @@ def _pinned_by_chip(problem: Problem, s: Strategy) -> Iterator[str]:
             banned = forbidden_for(getattr(bans, name), chip)
             for value in sorted(values, key=repr):
                 if wanted is not None and value not in wanted:
-                    yield f"{name} of {chip} is {value}, pinned to {listed(wanted)}"
+                    yield later(
+                        "{name} of {chip} is {value}, pinned to {wanted}",
+                        name=name,
+                        chip=chip,
+                        value=value,
+                        wanted=listed(wanted),
+                    )
                 if value in banned:
-                    yield f"{name} {value} of {chip} is forbidden"
+                    yield later("{name} {value} of {chip} is forbidden", name=name, value=value, chip=chip)
 
 
 def _in_short(what: str, framework: Framework | None, asked: Set[str]) -> str:
-    return "" if framework is None else f"{what} {framework.name} {chosen(in_short(framework), asked)}"
+    return "" if framework is None else f"{say(what)} {framework.name} {chosen(in_short(framework), asked)}"
 
 
 def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iterator[str]:
@@ -70,11 +77,12 @@ def _refused(framework: Framework | None, problem: Problem, s: Strategy) -> Iter
     if framework is not None:
         plans = [s, *(s.of(mesh) for mesh, _ in s.meshes if s.unequal)]
         found = (text for plan in plans for text in refusals(framework, problem.model, plan, problem.batch))
-        yield from (f"{framework.name} {text}" for text in dict.fromkeys(found))
+        yield from (later("{name} {text}", name=framework.name, text=text) for text in dict.fromkeys(found))
 
 
 @rule(
-    "the launcher of the spec can run the plan", briefly=lambda p, asked: _in_short("launcher", p.named_launcher, asked)
+    "the launcher of the spec can run the plan",
+    briefly=lambda p, asked: _in_short(later("launcher"), p.named_launcher, asked),
 )
 def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
     """None given: any launcher. Schedules beside 1F1B are for the rule `schedule`, which has a word on stacks too."""
@@ -83,11 +91,15 @@ def launcher(problem: Problem, s: Strategy) -> Iterator[str]:
     if launcher is None or family is None or not launcher.encoders.get(family):
         return _refused(launcher, problem, s)
     anyway = set(_refused(load_launcher(launcher.name), problem, s))
-    beside = f" (beside an encoder of {family})"
-    return (text + beside * (text not in anyway) for text in _refused(launcher, problem, s))
+    return (
+        text if text in anyway else later("{text} (beside an encoder of {family})", text=text, family=family)
+        for text in _refused(launcher, problem, s)
+    )
 
 
-@rule("the framework of the stack runs the plan", briefly=lambda p, asked: _in_short("stack", p.stack.runs, asked))
+@rule(
+    "the framework of the stack runs the plan", briefly=lambda p, asked: _in_short(later("stack"), p.stack.runs, asked)
+)
 def stack(problem: Problem, s: Strategy) -> Iterator[str]:
     """A stack that states no `runs`: what the launcher runs."""
     return _refused(problem.stack.runs, problem, s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from cpsolver.inputs.language import later, say
 from cpsolver.plans.strategy import Sharded, Strategy
 from cpsolver.problem.problem import Problem
 from cpsolver.rules.base import chosen, product, rule
@@ -14,11 +15,11 @@ NO_PIPELINE: tuple[Sharded, ...] = ("gradients", "parameters")
 
 @rule(
     "the distributed optimizer needs replicas, dp * cp > 1: without any it is the plain one",
-    briefly=lambda *_: "the distributed optimizer needs dp x cp > 1",
+    briefly=lambda *_: say("the distributed optimizer needs dp x cp > 1"),
 )
 def distributed_optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     if s.distributed_optimizer and all(mesh.dp * mesh.cp == 1 for mesh, _ in s.meshes):
-        yield "the distributed optimizer has nothing to shard over: dp is 1, and so is cp"
+        yield later("the distributed optimizer has nothing to shard over: dp is 1, and so is cp")
 
 
 @rule(
@@ -33,16 +34,20 @@ def optimizer(problem: Problem, s: Strategy) -> Iterator[str]:
     training/arguments.py; core/optimizer/layer_wise_optimizer.py).
     """
     if problem.spec.training.whole_matrices and (s.sharded != "optimizer" or s.sharding_group):
-        told = f"sharded {s.sharded}, sharding_group {s.sharding_group}"
-        yield f"{problem.spec.training.optimizer} shards the optimizer's states alone, over all replicas: {told}"
+        yield later(
+            "{optimizer} shards the optimizer's states alone, over all replicas: sharded {s.sharded}, sharding_group "
+            "{s.sharding_group}",
+            optimizer=problem.spec.training.optimizer,
+            s=s,
+        )
     switch = problem.sharded_switch
     if switch is not None and s.dp * s.cp > 1 and not s.distributed_optimizer:
-        yield f"{switch} needs the distributed optimizer"
+        yield later("{switch} needs the distributed optimizer", switch=switch)
 
 
 def _sharding_in_short(_problem: Problem, asked: Set[str]) -> str:
-    alone = "gradients and parameters (ZeRO-2 and 3) are sharded without a pipeline only (pp 1)"
-    group = "a sharding group is a divisor of dp x cp, above 1 and below it (0: all of them)"
+    alone = say("gradients and parameters (ZeRO-2 and 3) are sharded without a pipeline only (pp 1)")
+    group = say("a sharding group is a divisor of dp x cp, above 1 and below it (0: all of them)")
     return chosen({"sharded": alone, "sharding_group": group}, asked)
 
 
@@ -57,11 +62,11 @@ def sharding(problem: Problem, s: Strategy) -> Iterator[str]:
     weights and those of experts evenly.
     """
     if s.sharded != "optimizer" and not s.distributed_optimizer:
-        yield f"sharded {s.sharded} needs the distributed optimizer"
+        yield later("sharded {s.sharded} needs the distributed optimizer", s=s)
     elif s.sharded != "optimizer" and s.dp * s.cp == 1:
-        yield f"sharded {s.sharded} has nothing to shard over: dp is 1, and so is cp"
+        yield later("sharded {s.sharded} has nothing to shard over: dp is 1, and so is cp", s=s)
     if s.sharded in NO_PIPELINE and s.pp > 1 and problem.launcher is None:
-        yield f"{s.sharded} are not sharded under a pipeline: pp is {s.pp}, and must be 1"
+        yield later("{s.sharded} are not sharded under a pipeline: pp is {s.pp}, and must be 1", s=s)
     yield from _group(problem, s)
 
 
@@ -71,11 +76,20 @@ def _group(problem: Problem, s: Strategy) -> Iterator[str]:
     if group == 0:
         return
     if not s.distributed_optimizer:
-        yield f"sharding_group {group} needs the distributed optimizer"
+        yield later("sharding_group {group} needs the distributed optimizer", group=group)
     if not 1 < group < replicas or replicas % group:
         total = product({"dp": s.dp, "cp": s.cp})
-        yield f"sharding_group {group} is no part of {total} replicas: a divisor between 1 and {replicas}, or 0 for all"
+        yield later(
+            "sharding_group {group} is no part of {total} replicas: a divisor between 1 and {replicas}, or 0 for all",
+            group=group,
+            total=total,
+            replicas=replicas,
+        )
     elif problem.model.moe is not None:
         routed = s.tp * replicas // (s.etp * s.ep)
         if routed and routed % group and group % routed:
-            yield f"sharding_group {group} and the {routed} replicas of experts: neither divides the other"
+            yield later(
+                "sharding_group {group} and the {routed} replicas of experts: neither divides the other",
+                group=group,
+                routed=routed,
+            )

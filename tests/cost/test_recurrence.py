@@ -154,7 +154,10 @@ def test_what_ranks_split_and_what_they_hold_whole() -> None:
     kimi, qwen = load_architecture("kimi-k3-2.8t"), load_architecture("qwen3-next-80b-a3b")
     assert held_whole(kimi, "linear") == 128 + 7168 * 128
     assert held_whole(qwen, "linear") == 128
-    assert split_heads(qwen) == {"linear attention's key heads": 16, "linear attention's value heads": 32}
+    assert split_heads(qwen) == {
+        "{count} linear attention's key heads": 16,
+        "{count} linear attention's value heads": 32,
+    }
     assert split_heads(load_architecture("llama2-70b")) == {}
 
 

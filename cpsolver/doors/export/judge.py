@@ -258,7 +258,7 @@ def load_plan(path: str, number: int, problem: Problem) -> Strategy:
     plan = strategy_from(document, problem)
     wrong = structure_violations(problem, plan)
     if wrong:
-        raise InputError([Trouble("", str(violation), file=path) for violation in wrong])
+        raise InputError([Trouble("", violation.text, file=path) for violation in wrong])
     return plan
 
 

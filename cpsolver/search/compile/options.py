@@ -15,7 +15,8 @@ from cpsolver.cost.pipeline_events import runs_beside
 from cpsolver.cost.shard import Bools, Candidates, Floats, Ints
 from cpsolver.plans.strategy import RecomputeKind
 from cpsolver.profiles.expert_overlap import recomputes_exchange
-from cpsolver.profiles.facts import Split, differing_kinds, tied_stages
+from cpsolver.profiles.facts import Split, tied_stages
+from cpsolver.profiles.sharing_facts import differing_kinds
 from cpsolver.search.bounds.coefficients import Coefficients, allowed_kinds, most_in_flight
 from cpsolver.search.bounds.stages import Stages
 from cpsolver.spec.search import forbidden_for, pinned_for
