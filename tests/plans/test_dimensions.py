@@ -95,4 +95,4 @@ def test_differences_come_in_the_order_of_the_table() -> None:
 def test_few_modules_list_decisions_by_name() -> None:
     """Each is a place to edit when a decision is added: derive it from the table, or say here why it cannot be."""
     assert len(decision_lists(ROOT, frozenset(DIMENSIONS))) <= 8
-    assert len(files_naming(ROOT, PROBE)) <= 15
+    assert len(files_naming(ROOT, PROBE)) <= 16  # facts of frameworks are one table in two modules
