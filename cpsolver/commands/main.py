@@ -17,7 +17,11 @@ from cpsolver.commands.common import EXIT_BAD_INPUT, EXIT_BUG, EXIT_INTERRUPTED,
 from cpsolver.commands.help import LANGUAGE, help_of, wide
 from cpsolver.inputs.language import ENGLISH, LANGUAGES, of_locale, say, speaking
 
-SPEAKS = ("plan", "solve", "open", "evaluate", "check", "explain")
+SPEAKS = (
+    *("plan", "solve", "open", "evaluate", "check", "explain"),
+    *("models", "chips", "networks", "stacks", "init", "schema"),
+    *("tune", "profile", "calibrate", "validate"),
+)
 """The commands that speak the user's language; all others, what they write for machines above all, speak English but
 for their help."""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from cpsolver.inputs.errors import InputError, Trouble, dotted
 from cpsolver.inputs.errors import Path as KeyPath
+from cpsolver.inputs.language import say
 from cpsolver.inputs.limits import (
     MOST_DOCUMENT_BYTES,
     MOST_NESTED,
@@ -109,7 +110,7 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> tuple[str,
         line = raw[: error.start].count(b"\n") + 1
         raise InputError(Trouble("", "is not UTF-8 text: save the file as UTF-8", file=name, line=line)) from None
     except (OSError, ValueError) as error:
-        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        reason = say("cannot be read: {why}", why=getattr(error, "strerror", None) or error)
         if isinstance(error, FileNotFoundError):
             reason = "no such file"
         elif isinstance(error, IsADirectoryError):
